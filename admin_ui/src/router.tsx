@@ -1,4 +1,4 @@
-// The router, made from the list of pages.
+// The router, built from the list of pages.
 import { createRootRoute, createRoute, createRouter } from "@tanstack/react-router";
 import { type FunctionComponent, Suspense, lazy } from "react";
 import { apiError } from "./api/errors";
@@ -13,7 +13,7 @@ function pageRoute(page: Page) {
   return createRoute({ getParentRoute: () => root, path: page.path, component: guarded(page), errorComponent: Broken });
 }
 
-/** The page, for who may see it. Its file is fetched when it is first opened. */
+/** The page, if the role has its permission. Its module is loaded when it is first opened. */
 function guarded({ title, needs, load }: Page): FunctionComponent {
   const Content = lazy(load);
   return function Guarded() {
@@ -22,9 +22,9 @@ function guarded({ title, needs, load }: Page): FunctionComponent {
       return (
         <>
           <PageHead title={title} />
-          <EmptyState title="Your role does not see this">
+          <EmptyState title="Your role cannot open this page">
             <p>
-              It needs <code>{needs}</code>. An owner can make a key that has it.
+              It needs the permission <code>{needs}</code>. An owner can create a key that has it.
             </p>
           </EmptyState>
         </>
@@ -41,19 +41,19 @@ function guarded({ title, needs, load }: Page): FunctionComponent {
 function NotFound() {
   return (
     <>
-      <PageHead title="No such page" />
-      <EmptyState title="This address leads nowhere">
-        <p>The navigation has every page there is.</p>
+      <PageHead title="Page not found" />
+      <EmptyState title="There is no page at this address">
+        <p>The navigation lists all pages.</p>
       </EmptyState>
     </>
   );
 }
 
-/** Loaded anew: a page whose file a later build has replaced is not to be had otherwise. */
+/** Reloads: a page whose file a later build has replaced cannot be loaded otherwise. */
 function Broken({ error }: { error: unknown }) {
   return (
     <>
-      <PageHead title="This page broke" />
+      <PageHead title="This page failed" />
       <Problem error={apiError(error)} again={() => location.reload()} />
     </>
   );
@@ -64,9 +64,9 @@ export const router = createRouter({
   basepath: "/admin",
   scrollRestoration: true,
   defaultPreload: false,
-  // Another object is another page: no form, dialog or answer of the one before stays on it.
+  // A different parameter remounts the page, so that no form, dialog or data of the former object remains.
   defaultRemountDeps: ({ params }) => params,
-  // A plain query, as one would write it by hand.
+  // A plain query string, without JSON values.
   parseSearch: (text) => Object.fromEntries(new URLSearchParams(text)),
   stringifySearch: (values) => {
     const text = new URLSearchParams(values as Record<string, string>).toString();

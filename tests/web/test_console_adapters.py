@@ -74,7 +74,7 @@ def test_from_a_refusal_to_a_rollback(console: Console, open_page: Opens, conten
 
     give(page, contents[0])
     page.get_by_role("button", name="Check the files").click()
-    page.get_by_text("fits the base").wait_for()
+    page.get_by_text("fits the base model").wait_for()
     page.get_by_text("it says 'some-other-base'").wait_for()
     assert console.api("GET", "/v1/admin/adapters", params={"search": "made-here"}).json()["data"] == []
     page.get_by_label("Name").fill("made-here")
@@ -89,7 +89,7 @@ def test_from_a_refusal_to_a_rollback(console: Console, open_page: Opens, conten
     page.get_by_role("link", name="Upload a version").click()
     give(page, contents[1])
     page.get_by_role("button", name="Check the files").click()
-    page.get_by_text("fits the base").wait_for()
+    page.get_by_text("fits the base model").wait_for()
     page.get_by_role("button", name="Upload", exact=True).click()
     page.get_by_role("button", name="Promote version 2").click()
     page.get_by_role("dialog").get_by_role("button", name="Promote").click()
@@ -111,10 +111,10 @@ def test_from_a_refusal_to_a_rollback(console: Console, open_page: Opens, conten
 def test_it_is_shared_and_removed(console: Console, open_page: Opens) -> None:
     page = open_page("/admin/adapters?tenant=globex")
     page.get_by_role("link", name="globex-style").click()
-    page.get_by_role("button", name="Share").click()
+    page.get_by_role("button", name="Edit").click()
     form = page.get_by_role("dialog")
-    form.get_by_label("May call it").select_option("some")
-    form.get_by_label("Tenants").fill("acme")
+    form.get_by_label("Allowed tenants").select_option("some")
+    form.get_by_label("Tenants", exact=True).fill("acme")
     form.get_by_role("button", name="Save").click()
     page.locator(".facts").get_by_role("link", name="acme").wait_for()
     adapter = console.stack.adapters["globex-style"]
@@ -122,7 +122,7 @@ def test_it_is_shared_and_removed(console: Console, open_page: Opens) -> None:
     assert found["shared"] == [console.stack.tenants["acme"]]
     page.get_by_role("button", name="Remove", exact=True).click()
     form = page.get_by_role("dialog")
-    form.get_by_label("Type globex-style to go on").fill("globex-style")
+    form.get_by_label("Type globex-style to confirm").fill("globex-style")
     form.get_by_role("button", name="Remove").click()
     page.get_by_role("heading", name="Adapters", exact=True).wait_for()
     names = [one["name"] for one in console.api("GET", "/v1/admin/adapters", params={"limit": "500"}).json()["data"]]
@@ -131,7 +131,7 @@ def test_it_is_shared_and_removed(console: Console, open_page: Opens) -> None:
 
 def test_the_list_says_where_each_is_and_what_it_made(console: Console, open_page: Opens) -> None:
     page = open_page("/admin/adapters", role="read_only", width=390, dark=True)
-    page.get_by_role("img", name="Tokens a day").first.wait_for()
+    page.get_by_role("img", name="Tokens per day").first.wait_for()
     row = page.get_by_role("row", name="hooli-mail")
     row.locator(".badge", has_text=re.compile("^(device|host|disk)$")).wait_for()
     assert page.get_by_role("link", name="Upload an adapter").count() == 0
@@ -150,14 +150,14 @@ def test_a_name_that_is_there_is_not_replaced_unawares(
     def checked(directory: Path) -> None:
         give(page, directory)
         page.get_by_role("button", name="Check the files").click()
-        page.get_by_text("fits the base").wait_for()
+        page.get_by_text("fits the base model").wait_for()
 
     checked(contents[0])
-    promote = page.get_by_label("Serve it at once")
+    promote = page.get_by_label("Serve it immediately")
     assert promote.is_checked(), "a new name's first version is served"
     page.get_by_label("Name").fill("shared-style")
     warning = page.get_by_role("alert")
-    warning.get_by_text("This makes version 2 of it; version 1 is served to every tenant now.").wait_for()
+    warning.get_by_text("This upload becomes version 2; version 1 is served to every tenant now.").wait_for()
     expect(promote).not_to_be_checked()
     assert serious_faults(page) == []
     page.get_by_label("Name").fill("shared-styles")
@@ -176,17 +176,17 @@ def test_a_name_that_is_there_is_not_replaced_unawares(
     warning.get_by_text("every tenant").wait_for()
 
     page.get_by_role("button", name="Upload", exact=True).click()
-    page.get_by_text("Version 2 of shared-style is there, and waits to be promoted.").wait_for()
+    page.get_by_text("Version 2 of shared-style is uploaded and can be promoted.").wait_for()
     after = console.api("GET", f"/v1/admin/adapters/{adapter}").json()
     assert after == before | {"pinned": True}, "what is served, to whom, and its pin"
 
     page.goto("/admin/adapters/upload")
     checked(contents[1])
     page.get_by_label("Name").fill("shared-style")
-    warning.get_by_text("This makes version 3 of it").wait_for()
+    warning.get_by_text("This upload becomes version 3").wait_for()
     promote.check()
     page.get_by_role("button", name="Upload", exact=True).click()
-    dialog = page.get_by_role("dialog", name="Serve version 3 of shared-style at once?")
+    dialog = page.get_by_role("dialog", name="Serve version 3 of shared-style immediately?")
     dialog.get_by_text("Requests of every tenant that name shared-style get version 3 instead of version 1").wait_for()
     dialog.get_by_role("button", name="Cancel").click()
     dialog.wait_for(state="detached")
@@ -203,12 +203,12 @@ def test_who_is_faster_than_the_look_up_is_told_all_the_same(
     page = open_page("/admin/adapters/upload")
     give(page, contents[0])
     page.get_by_role("button", name="Check the files").click()
-    page.get_by_text("fits the base").wait_for()
+    page.get_by_text("fits the base model").wait_for()
     there = console.stack.adapters["acme-style"]
     page.get_by_role("combobox", name="Owner").fill("acme")
     page.get_by_role("option", name="acme").click()
     page.get_by_label("Name").fill("acme-style")
     page.get_by_label("Name").press("Enter")
-    page.get_by_text("acme-style is there already: this would be version 2 of it.").wait_for()
-    expect(page.get_by_label("Serve it at once")).not_to_be_checked()
+    page.get_by_text("acme-style already exists: this upload would be version 2 of it.").wait_for()
+    expect(page.get_by_label("Serve it immediately")).not_to_be_checked()
     assert len(versions(console, there)) == 1

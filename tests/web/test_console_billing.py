@@ -34,12 +34,12 @@ def test_a_month_is_corrected_closed_invoiced_and_exported(
     form = page.get_by_role("dialog")
     form.get_by_label("Amount").fill("-0.00000000000x")
     form.get_by_label("Reason").fill("An hour away")
-    form.get_by_role("button", name="Correct").click()
-    form.get_by_text("is no amount").wait_for()
+    form.get_by_role("button", name="Add correction").click()
+    form.get_by_text("is not an amount").wait_for()
     form.get_by_label("Amount").fill("−0.000000000007")
     form.get_by_role("combobox", name="Tenant").fill("hool")
     form.get_by_role("option", name="hooli").click()
-    form.get_by_role("button", name="Correct").click()
+    form.get_by_role("button", name="Add correction").click()
     page.get_by_role("cell", name="An hour away").wait_for()
     [made] = console.api("GET", "/v1/admin/corrections", params={"tenant": "hooli"}).json()["data"]
     assert (made["picos"], made["reason"]) == (-7, "An hour away")
@@ -51,7 +51,7 @@ def test_a_month_is_corrected_closed_invoiced_and_exported(
     amounts = [number(one.inner_text()) for one in page.locator(".invoice-lines tbody tr td:last-child").all()]
     assert sum(amounts) == invoice["total_picos"] * PICO > 0
     assert number(page.locator(".grand td").inner_text()) == invoice["total_picos"] * PICO
-    page.get_by_text("lines add up to it").wait_for()
+    page.get_by_text("the sum of its").wait_for()
     assert serious_faults(page) == []
 
     _export(page, month, invoice, tmp_path)
@@ -68,9 +68,9 @@ def _close_the_first(page: Page) -> str:
     assert page.get_by_role("button", name="Close…").count() == 1
     row.get_by_role("button", name="Close…").click()
     dialog = page.get_by_role("dialog")
-    button = dialog.get_by_role("button", name="Close it for ever")
+    button = dialog.get_by_role("button", name="Close permanently")
     assert button.is_disabled()
-    dialog.get_by_label("to go on").fill(f"hooli {month}")
+    dialog.get_by_label("to confirm").fill(f"hooli {month}")
     button.click()
     return month
 
@@ -82,18 +82,18 @@ def _export(page: Page, month: str, invoice: dict[str, int], tmp_path: Path) -> 
     form.get_by_label("Month").select_option(month)
     form.get_by_role("combobox", name="Tenant").fill("hool")
     form.get_by_role("option", name="hooli").click()
-    form.get_by_role("button", name="Make it").click()
+    form.get_by_role("button", name="Create export").click()
     with page.expect_download() as saved:
         page.get_by_role("link", name="Download").click()
     file = tmp_path / saved.value.suggested_filename
     saved.value.save_as(file)
-    check = page.get_by_role("region", name="A line that checks the file").inner_text()
+    check = page.get_by_role("region", name="Command that checks the file").inner_text()
     assert check == f"echo '{hashlib.sha256(file.read_bytes()).hexdigest()}  {file.name}' | sha256sum -c"
-    table = page.get_by_role("region", name="The file beside its invoices")
+    table = page.get_by_role("region", name="The file compared with its invoices")
     beside = table.get_by_role("row").filter(has_text=str(invoice["id"]))
     beside.get_by_text("equal", exact=True).wait_for()
     assert number(beside.locator("td").nth(1).inner_text()) == invoice["total_picos"] * PICO
-    page.get_by_text("the sum of its invoices").wait_for()
+    page.get_by_text("equal to its invoices").wait_for()
 
 
 def test_an_invoice_marks_its_corrections(console: Console, open_page: Callable[..., Page]) -> None:
@@ -109,10 +109,10 @@ def test_an_invoice_marks_its_corrections(console: Console, open_page: Callable[
 
 def test_the_books_are_reconciled_and_both_sums_are_shown(console: Console, open_page: Callable[..., Page]) -> None:
     page = open_page("/admin/billing?tab=margins", role="finance")
-    page.get_by_role("button", name="The books add up").click()
+    page.get_by_role("button", name="Ledger balanced").click()
     dialog = page.get_by_role("dialog")
-    dialog.get_by_role("button", name="Reconcile all now").click()
-    dialog.get_by_text("equal to the last place").wait_for()
+    dialog.get_by_role("button", name="Reconcile everything now").click()
+    dialog.get_by_text("exactly equal").wait_for()
     results = console.api("GET", "/v1/admin/reconciliations").json()["data"]
     whole = next(one for one in results if one["kind"] == "whole")
     [sums] = whole["sums"]
@@ -135,7 +135,7 @@ def test_what_a_tier_earns_is_the_apis(console: Console, open_page: Callable[...
 
 def test_who_only_reads_closes_and_corrects_nothing(open_page: Callable[..., Page]) -> None:
     page = open_page("/admin/billing", role="read_only", width=390)
-    page.get_by_text("running").first.wait_for()
+    page.get_by_text("current").first.wait_for()
     assert page.get_by_role("button", name="Close…").count() == 0
     page.goto("/admin/billing?tab=corrections")
     page.get_by_role("status").get_by_text("row").wait_for()

@@ -85,10 +85,10 @@ def test_all_budgets_as_the_api_has_them(console: Console, open_page: Opens) -> 
     row = page.locator("tbody > tr", has=page.locator("b a", has_text="hooli"))
     whole, rest = divmod(hooli["left"], 10**12)
     left = f"left {whole}.{rest:012}".rstrip("0")
-    assert left in (row.locator(".standing").get_attribute("title") or "")
+    assert left in (row.locator(".budget-use").get_attribute("title") or "")
     if hooli["run_out_at"] is None:
         share = 100 * hooli["projected"] / hooli["limit_amount"]
-        said = re.search(r"by its end, (\d+) %", row.inner_text())
+        said = re.search(r"(\d+) % at window end", row.inner_text())
         assert said is not None
         assert abs(int(said[1]) - share) <= 1
     else:
@@ -119,7 +119,7 @@ def test_a_webhook_is_told_and_how_that_went_is_shown(console: Console, open_pag
     page = open_page("/admin/budgets?tab=webhooks")
     page.get_by_role("button", name="New webhook").click()
     form = page.get_by_role("dialog", name="New webhook")
-    form.get_by_label("Address").fill(listener)
+    form.get_by_label("URL").fill(listener)
     form.get_by_role("button", name="Create webhook").click()
     shown = page.get_by_role("dialog", name="The webhook's secret")
     assert shown.get_by_role("region", name="The secret").inner_text().strip()
@@ -129,7 +129,7 @@ def test_a_webhook_is_told_and_how_that_went_is_shown(console: Console, open_pag
     long = [{"role": "user", "content": "word " * 1500}]
     assert console.stack.chat("globex", model=MODEL, messages=long).status_code == 200
     page.goto("/admin/budgets?tab=alerts&tenant=globex")
-    page.get_by_role("button", name="More on").first.click()
+    page.get_by_role("button", name="Details of").first.click()
     page.get_by_role("row", name=listener).wait_for()
     [alert] = found(console, "alerts", tenant="globex")
     assert page.get_by_role("cell", name="1 %", exact=True).count() == 1

@@ -101,8 +101,8 @@ def test_the_tables_are_those_of_the_wire_types(open_page: Opens) -> None:
 
 def test_who_may_make_a_key_is_led_to_it(console: Console, open_page: Opens) -> None:
     page = open_page("/admin/connect", role="tenant_admin", width=390)
-    page.get_by_role("link", name="Keys: make one").click()
+    page.get_by_role("link", name="Create a key").click()
     page.get_by_role("heading", name="Keys", exact=True).wait_for()
     page = open_page("/admin/connect", role="read_only", width=390)
     page.get_by_role("region", name="Snippet of curl", exact=True).wait_for()
-    assert page.get_by_role("link", name="Keys: make one").count() == 0
+    assert page.get_by_role("link", name="Create a key").count() == 0

@@ -53,7 +53,7 @@ LISTS = [
     ),
     ("/admin/audit", "audit_log", {}, ("Object", "object_id"), {"When": "at"}, MANY),
     ("/admin/billing?tab=invoices", "invoices", {}, ("Invoice", "id"), {"Issued": "issued_at"}, SOME),
-    ("/admin/billing?tab=corrections", "corrections", {}, ("Reason", "reason"), {"Made": "created_at"}, SOME),
+    ("/admin/billing?tab=corrections", "corrections", {}, ("Reason", "reason"), {"Created": "created_at"}, SOME),
     (
         "/admin/billing?tab=periods&state=closed",
         "periods",
@@ -175,9 +175,9 @@ def test_its_progress_is_shown_and_it_can_be_stopped(console: Console, open_page
     page.on("download", lambda download: downloads.append(download))
     # Another page would lose it.
     page.get_by_role("link", name="Health").click()
-    page.get_by_text("A CSV is being made; stop it first.").wait_for()
-    page.get_by_role("button", name="Stop the CSV").click()
-    page.get_by_text("The CSV was stopped; nothing is saved.").wait_for()
+    page.get_by_text("A CSV export is running. Stop it first.").wait_for()
+    page.get_by_role("button", name="Stop the CSV export").click()
+    page.get_by_text("CSV export stopped; nothing was saved.").wait_for()
     assert len(late) == 1
     page.unroute("**/v1/admin/requests?*")
     expect(page.get_by_role("button", name="CSV", exact=True)).to_be_enabled()
@@ -198,6 +198,6 @@ def test_a_refusal_on_the_way_saves_nothing_and_is_said(console: Console, open_p
     downloads: list[Any] = []
     page.on("download", lambda download: downloads.append(download))
     page.get_by_role("button", name="CSV", exact=True).click()
-    page.get_by_text("No CSV was saved: Not this page.").wait_for()
+    page.get_by_text("The CSV could not be saved: Not this page.").wait_for()
     expect(page.get_by_role("button", name="CSV", exact=True)).to_be_enabled()
     assert downloads == []

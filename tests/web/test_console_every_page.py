@@ -3,6 +3,7 @@ neither shown nor asked for, and axe finds no serious fault on any page. A new r
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -55,11 +56,11 @@ def opened(page: Page, path: str) -> None:
 def wrong_on(page: Page, route: Route) -> list[str]:
     """What a page that opened must not have."""
     problems = [one.inner_text() for one in page.locator("main .problem").all()]
-    broken = page.get_by_role("heading", name="This page broke").or_(page.get_by_role("heading", name="No such page"))
+    failed = page.get_by_role("heading", name=re.compile("^(This page failed|Page not found)$"))
     sideways = page.evaluate("() => document.documentElement.scrollWidth > innerWidth")
     return [
         f"{route.path}: {what}"
-        for what in [*problems, *(["broke"] if broken.count() else []), *(["scrolls sideways"] if sideways else [])]
+        for what in [*problems, *(["failed"] if failed.count() else []), *(["scrolls sideways"] if sideways else [])]
     ]
 
 
@@ -74,14 +75,14 @@ def test_each_role_opens_what_it_may_and_is_shown_nothing_else(
     page.locator("main h1").wait_for()
     page.wait_for_function(THERE)
     may = {route.path: route.needs is None or route.needs in permissions for route in ROUTES}
-    page.get_by_text("This address leads nowhere").wait_for()
+    page.get_by_text("There is no page at this address").wait_for()
     named = [link.inner_text() for link in page.locator("#navigation .side-link").all()]
     if role == "read_only":  # in its drawer, which has no inner text while it is away
         named = [str(link.text_content()) for link in page.locator("#navigation .side-link").all()]
     assert sorted(named) == sorted(route.title for route in ROUTES if route.in_navigation and may[route.path])
     for route in ROUTES:
         opened(page, addresses[route.path])
-        closed = page.get_by_text("Your role does not see this").count() == 1
+        closed = page.get_by_text("Your role cannot open this page").count() == 1
         if closed == may[route.path]:
             wrong.append(f"{route.path}: {'not shown' if may[route.path] else 'shown'} to {role}")
         wrong += wrong_on(page, route)

@@ -34,7 +34,7 @@ def test_a_key_is_made_rotated_and_revoked(console: Console, open_page: Opens) -
     page.get_by_role("button", name="New key").first.click()
     form = page.get_by_role("dialog", name="New key")
     form.get_by_role("button", name="Create key").click()
-    form.get_by_text("A key needs a name").wait_for()
+    form.get_by_text("Enter a name: who or what uses the key").wait_for()
     form.get_by_label("Name").fill("made here")
     form.get_by_role("combobox", name="Tenant").fill("hoo")
     form.get_by_role("option", name="hooli").wait_for()
@@ -81,7 +81,7 @@ def test_a_key_is_made_rotated_and_revoked(console: Console, open_page: Opens) -
     page.get_by_role("button", name="Revoke").click()
     ask = page.get_by_role("dialog", name="Revoke made here?")
     assert ask.get_by_role("button", name="Revoke").is_disabled()
-    ask.get_by_label("Type made here to go on").fill("made here")
+    ask.get_by_label("Type made here to confirm").fill("made here")
     ask.get_by_role("button", name="Revoke").click()
     page.locator("h1 ~ .note").get_by_text("revoked").wait_for()
     assert console.api("GET", f"/v1/admin/keys/{key['id']}").json()["revoked_at"] is not None

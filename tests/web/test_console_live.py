@@ -59,24 +59,24 @@ def test_the_map_is_the_arena_and_who_gives_way_is_told(console: Console, open_p
         row = page.get_by_role("table", name="Requests in flight").get_by_role("row").filter(has_text="initech")
         row.get_by_text("decode").wait_for()
         premium = Asked(console, "acme", words=300, max_tokens=60, model="acme-style")
-        told = page.get_by_label("Preemptions, the newest first").get_by_role("listitem").first
-        told.get_by_text("gave way to").wait_for()
+        told = page.get_by_label("Preemptions, newest first").get_by_role("listitem").first
+        told.get_by_text("preempted by").wait_for()
         assert told.inner_text()[:3] in {time.strftime("%H:", time.gmtime(at)) for at in (began, time.time())}
-        assert re.search(r"batch\s+gave way to\s+premium", told.inner_text())
+        assert re.search(r"batch\s+preempted by\s+premium", told.inner_text())
         queues = page.get_by_role("table", name="Queues by tier")
         assert queues.get_by_role("row").filter(has_text="batch").get_by_role("cell").last.inner_text() != "0"
-        assert page.get_by_role("table", name="Adapters of the engine").get_by_text("acme-style").is_visible()
+        assert page.get_by_role("table", name="Adapters in the engine").get_by_text("acme-style").is_visible()
         premium.close()
     finally:
         batch.close()
-    page.get_by_text("Nothing runs").wait_for()
+    page.get_by_text("No requests in flight").wait_for()
     said = look(console)
     free = sum(one["pages"] for one in said["arena"]["owners"] if one["kind"] == "free")
     page.locator(".arena-legend button", has_text="Free").get_by_text(f"{free}", exact=True).wait_for()
     assert sum(legend(page).values()) == said["arena"]["pages"] == PAGES
 
     # The keyboard reads the map, and the table twin has the same numbers.
-    page.get_by_label("The page arena: a map").focus()
+    page.get_by_label("Map of the page arena").focus()
     page.keyboard.press("End")
     assert f"Page {PAGES - 1}:" in page.locator(".arena .arena-readout").inner_text()
     page.keyboard.press("PageUp")
@@ -92,10 +92,10 @@ def test_it_is_honest_when_paused_and_when_the_engine_is_away(console: Console, 
     page.get_by_text("Live", exact=True).wait_for()
     page.get_by_role("button", name="Pause").click()
     assert page.get_by_text("Paused", exact=True).is_visible()
-    page.get_by_role("button", name="Go on").click()
+    page.get_by_role("button", name="Resume").click()
     page.get_by_text("Live", exact=True).wait_for()
     console.stack.kill_engine()
-    away = page.get_by_role("alert").filter(has_text="No engine can be watched")
+    away = page.get_by_role("alert").filter(has_text="The engine is unavailable")
     away.wait_for()
     assert away.get_by_role("link", name="Health").get_attribute("href") == "/admin/health"
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
@@ -122,7 +122,7 @@ def test_thirty_thousand_pages_are_drawn_within_a_few_milliseconds(
     page.get_by_role("link", name="Live engine").click()
     page.get_by_text("30,000 pages").first.wait_for()
     page.wait_for_function("performance.getEntriesByName('arena').length > 0")
-    page.get_by_label("The page arena: a map").focus()
+    page.get_by_label("Map of the page arena").focus()
     taken = []
     for _ in range(TRIES):  # a machine that does other things is slower now and then, and not each time
         page.keyboard.press("Home")

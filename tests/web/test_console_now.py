@@ -48,16 +48,16 @@ def test_the_overview_says_what_the_api_says_and_leads_on(console: Console, open
     assert len(said["spend"]) > 2
     first = page.locator(".spends li").first
     assert first.get_by_role("link", name=said["spend"][0]["tenant"]).is_visible()
-    tiers = page.get_by_role("table", name=re.compile("Time to the first token"))
+    tiers = page.get_by_role("table", name=re.compile("Time to first token"))
     expect(tiers.locator("tbody tr")).to_have_count(3)
     assert serious_faults(page) == []
-    page.get_by_role("link", name="Health, part by part").click()
-    page.get_by_text("All is well").wait_for()
+    page.get_by_role("link", name="Health of each part").click()
+    page.get_by_text("All parts are up").wait_for()
 
 
 def test_requests_are_found_and_one_is_shown_whole(console: Console, open_page: Callable[..., Page]) -> None:
     page = open_page("/admin/requests")
-    page.get_by_label("Ended by").select_option("client_left")
+    page.get_by_label("Ending").select_option("client_left")
     page.get_by_role("combobox", name="Tier").select_option("premium")
     query = {"ending": "client_left", "tier": "premium"}
     rows: list[Any] = console.api("GET", "/v1/admin/requests", params=query).json()["data"]
@@ -85,10 +85,10 @@ def test_requests_are_found_and_one_is_shown_whole(console: Console, open_page: 
     page.get_by_text("First token after").wait_for()
     one = console.api("GET", f"/v1/admin/requests/{rows[0]['request_id']}").json()
     assert page.get_by_text(money(one["cost_picos"])).first.is_visible()
-    assert page.get_by_text("is not kept: neither the prompt nor the answer").is_visible()
-    ledger = page.get_by_role("table", name="Ledger lines").locator("tbody tr")
+    assert page.get_by_text("Not stored: Laneway keeps neither prompts nor completions").is_visible()
+    ledger = page.get_by_role("table", name="Ledger entries").locator("tbody tr")
     assert ledger.count() == len(one["entries"]) > 1
-    assert page.get_by_text("Together: 0.00").is_visible()
+    assert page.get_by_text("Sum: 0.00").is_visible()
     assert page.get_by_role("link", name=one["key_id"]).get_attribute("href") == f"/admin/keys/{one['key_id']}"
     assert serious_faults(page) == []
 
@@ -122,8 +122,8 @@ def test_a_tenants_admin_sees_its_own(console: Console, open_page: Callable[...,
 def call_as_hooli(page: Page) -> None:
     page.get_by_role("combobox", name="Call as").click()
     page.get_by_role("option", name="hooli").click()
-    page.get_by_role("button", name="Make a key for it").click()
-    page.get_by_role("button", name="Make the key").click()
+    page.get_by_role("button", name="Create a key").click()
+    page.get_by_role("button", name="Create key").click()
 
 
 def test_a_tenants_call_is_made_beside_its_adapter_and_its_key_does_not_stay(
@@ -134,15 +134,15 @@ def test_a_tenants_call_is_made_beside_its_adapter_and_its_key_does_not_stay(
     call_as_hooli(page)
     page.get_by_label("Prompt").fill("Say something.")
     page.get_by_label("Model").select_option("chat")
-    page.get_by_label("Beside it").select_option("hooli-mail")
+    page.get_by_label("Compare with").select_option("hooli-mail")
     page.get_by_label("max_tokens").fill("12")
     page.get_by_role("button", name="Send to both").click()
     for name, served in (("chat", MODEL), ("hooli-mail", "hooli-mail")):
-        answer = page.get_by_label(f"Answer of {name}")
+        answer = page.get_by_label(f"Response of {name}")
         answer.get_by_text("done: length").wait_for()
         answer.locator("div", has_text="Served by").get_by_text(served, exact=True).wait_for()
         answer.get_by_text("USD").wait_for()
-        request_id = answer.get_by_role("link", name="The request").get_attribute("href").rsplit("/", 1)[1]  # type: ignore[union-attr]
+        request_id = answer.get_by_role("link", name="View request").get_attribute("href").rsplit("/", 1)[1]  # type: ignore[union-attr]
         one = console.api("GET", f"/v1/admin/requests/{request_id}").json()
         assert (one["tenant_id"], one["completion_tokens"]) == (console.stack.tenants["hooli"], 12)
         assert answer.get_by_text(money(one["cost_picos"])).is_visible()
@@ -150,7 +150,7 @@ def test_a_tenants_call_is_made_beside_its_adapter_and_its_key_does_not_stay(
 
     # Stopped, and refused in the API's words.
     page.get_by_label("max_tokens").fill("2000")
-    page.get_by_label("Beside it").select_option("")
+    page.get_by_label("Compare with").select_option("")
     page.get_by_role("button", name="Send", exact=True).click()
     page.get_by_text("answering").wait_for()
     page.get_by_role("button", name="Stop").click()
@@ -176,11 +176,11 @@ def test_a_late_answer_about_one_run_is_not_shown_of_the_next(console: Console, 
     page.route("**/v1/admin/requests/*", lambda route: late.append(route) if not late else route.continue_())
     call_as_hooli(page)
     page.get_by_label("Model").select_option(MODEL)
-    page.get_by_label("Beside it").select_option("")
+    page.get_by_label("Compare with").select_option("")
     page.get_by_label("max_tokens").fill("3")
     page.get_by_label("Prompt").fill("A long prompt. " * 20)
     page.get_by_role("button", name="Send", exact=True).click()
-    answer = page.get_by_label(f"Answer of {MODEL}")
+    answer = page.get_by_label(f"Response of {MODEL}")
     answer.get_by_text("done: length").wait_for()
     page.get_by_label("Prompt").fill("A short one.")
     page.get_by_label("max_tokens").fill("5")
@@ -191,7 +191,7 @@ def test_a_late_answer_about_one_run_is_not_shown_of_the_next(console: Console, 
         late[0].continue_()
     page.get_by_label("Prompt").fill("Since then it was drawn again.")
     assert answer.inner_text() == said
-    request_id = answer.get_by_role("link", name="The request").get_attribute("href").rsplit("/", 1)[1]  # type: ignore[union-attr]
+    request_id = answer.get_by_role("link", name="View request").get_attribute("href").rsplit("/", 1)[1]  # type: ignore[union-attr]
     assert console.api("GET", f"/v1/admin/requests/{request_id}").json()["completion_tokens"] == 5
 
 
@@ -210,7 +210,7 @@ def test_a_key_that_cannot_be_revoked_is_named(console: Console, open_page: Call
 
 def test_what_is_down_is_said_with_what_to_do(console: Console, open_page: Callable[..., Page]) -> None:
     page = open_page("/admin/health", width=390)
-    page.get_by_text("All is well").wait_for()
+    page.get_by_text("All parts are up").wait_for()
     console.stack.kill_engine()
     part = page.locator(".health-part").filter(has=page.get_by_role("heading", name="Engine"))
     part.get_by_text("down", exact=True).wait_for()

@@ -49,7 +49,7 @@ def test_budgets_without_use_are_listed(console: Console, open_page: Opens) -> N
     page = open_page("/admin/")
     page.locator(".spends li").nth(len(money) - 1).wait_for()
     assert page.locator(".spends").get_by_role("link", name="acme").is_visible()
-    assert page.get_by_text("No budget of money").count() == 0
+    assert page.get_by_text("No money budgets").count() == 0
     assert page.get_by_text(re.compile(r"\d+ yr\. ago")).count() == 0
     assert serious_faults(page) == []
 
@@ -64,7 +64,7 @@ def test_what_was_never_summed_is_not_old(console: Console, open_page: Opens) ->
 
     page.route("**/v1/admin/overview", never)
     page.get_by_role("link", name="Overview").click()
-    page.get_by_text("Ended requests, none of which is summed yet").wait_for()
+    page.get_by_text("Ended requests, not rolled up yet").wait_for()
 
 
 def test_a_missed_target_and_a_long_queue_need_attention(console: Console, open_page: Opens) -> None:

@@ -113,7 +113,7 @@ def test_a_click_narrows_and_the_address_shows_it_again(console: Console, open_p
     assert number(shown["Sum"][4]) == only["amount"]["picos"] * PICO
     again = open_page(page.url)
     assert rows_of(again) == shown
-    again.get_by_role("button", name="No longer narrowed").click()
+    again.get_by_role("button", name="Remove the filter").click()
     again.get_by_role("rowheader", name="imports").wait_for()  # of the second tenant: among the largest, always
 
 

@@ -1,12 +1,12 @@
-// Every call of the console: typed by the API's paths, by the session's cookie, with the CSRF token on writes. A call
-// that finds its session ended waits until one has signed in again, and then goes on as if nothing had been.
+// All requests of the console: typed by the API's paths, with the session cookie, and with the CSRF token on writes. A
+// request whose session has ended waits for a new sign-in and is then sent again.
 import { ApiError, errorOf } from "./errors";
 import { parseJson, writeJson } from "./json";
-import { csrfToken, mended } from "./session";
+import { csrfToken, recovered } from "./session";
 import type { paths } from "./schema";
 
 type Method = "get" | "post" | "put" | "patch" | "delete";
-/** The paths that have `M`. */
+/** The paths that have the method `M`. */
 export type PathsOf<M extends Method> = {
   [P in keyof paths]: paths[P] extends Record<M, { responses: unknown }> ? P : never;
 }[keyof paths];
@@ -26,7 +26,8 @@ type Answers<O> = O extends { responses: infer R } ? R[keyof R & (200 | 201 | 20
 export type AnswerOf<P extends keyof paths, M extends Method = "get"> =
   Answers<Operation<P, M>> extends { content: { "application/json": infer B } } ? B : void;
 
-/** What goes with a call: `path` fills the braces, `query` what follows the question mark (blank values are left out). */
+/** The parameters of a request: `path` fills the braces, `query` becomes the query string (blank
+ * values are omitted). */
 export type Call<P extends keyof paths, M extends Method> = {
   signal?: AbortSignal;
 } & ([PlaceOf<P, M>] extends [never] ? { path?: undefined } : { path: PlaceOf<P, M> }) &
@@ -36,7 +37,7 @@ export type Call<P extends keyof paths, M extends Method> = {
 type Rest<P extends keyof paths, M extends Method> =
   Record<never, never> extends Call<P, M> ? [call?: Call<P, M>] : [call: Call<P, M>];
 
-/** `api.get("/v1/admin/tenants/{tenant_id}", { path: { tenant_id } })`; every refusal is thrown as an ApiError. */
+/** `api.get("/v1/admin/tenants/{tenant_id}", { path: { tenant_id } })`; throws an ApiError for every error response. */
 export const api = {
   get: <P extends PathsOf<"get">>(path: P, ...rest: Rest<P, "get">) => send<AnswerOf<P>>("get", path, rest[0]),
   post: <P extends PathsOf<"post">>(path: P, ...rest: Rest<P, "post">) =>
@@ -55,7 +56,7 @@ interface Loose {
   signal?: AbortSignal;
 }
 
-/** The address of a call, its braces filled. */
+/** The URL of a request, with its path parameters filled. */
 export function address(path: string, call: Pick<Loose, "path" | "query"> = {}): string {
   const values = (call.path ?? {}) as Record<string, unknown>;
   const filled = path.replaceAll(/\{(\w+)(?::\w+)?\}/g, (_, name: string) => encodeURIComponent(String(values[name])));
@@ -79,7 +80,8 @@ async function send<A>(method: Method, path: string, call: Loose = {}): Promise<
   return (await read(answer)) as A;
 }
 
-/** A fetch by cookie, asked once more where that mends it. The answer is good; else an ApiError is thrown. */
+/** A fetch with the session cookie, repeated once after a new sign-in or a new CSRF token. Throws an ApiError unless
+ * the response is ok. */
 export async function respond(url: string, init: RequestInit): Promise<Response> {
   const ask = async () => {
     const headers = new Headers(init.headers);
@@ -89,13 +91,13 @@ export async function respond(url: string, init: RequestInit): Promise<Response>
       return await fetch(url, { ...init, headers, credentials: "same-origin" });
     } catch (error) {
       if (error instanceof DOMException && error.name === "AbortError") throw error;
-      throw new ApiError(0, null, null, "The gateway cannot be reached. Nothing was lost here; try again.");
+      throw new ApiError(0, null, null, "The gateway cannot be reached. Your input is kept; try again.");
     }
   };
   let answer = await ask();
   if (answer.ok) return answer;
   let refused = await refusal(answer);
-  if (await mended(refused)) {
+  if (await recovered(refused)) {
     answer = await ask();
     if (answer.ok) return answer;
     refused = await refusal(answer);
@@ -109,7 +111,7 @@ async function refusal(answer: Response): Promise<ApiError> {
   try {
     body = parseJson(text);
   } catch {
-    // Not ours: a proxy's page. The status says what there is to say.
+    // Not the gateway's error format: a proxy's page. The status is all there is.
   }
   return errorOf(answer.status, body, answer.headers.get("x-request-id"));
 }

@@ -1,4 +1,4 @@
-// Everything a page asks with.
+// The functions with which pages call the API.
 export { api, type AnswerOf, type BodyOf, type QueryOf } from "./client";
 export { ApiError, apiError } from "./errors";
 export { fileAddress, useGet, useList, useWrite, type List, type RowOf } from "./query";

@@ -1,5 +1,5 @@
-// How pages ask: one resource, a keyset list, a write that makes others stale. Keys begin with the API's path, so that
-// a write says what it changes by path alone.
+// Hooks for reading one resource or a keyset list, and for writes that invalidate them. Query keys begin with the API's
+// path, so that a write names what it invalidates by path.
 import {
   QueryClient,
   keepPreviousData,
@@ -14,8 +14,8 @@ import { ApiError, apiError } from "./errors";
 
 const AGAIN_MS = 1_000;
 
-/** A refusal is an answer; only silence and a server's fault are worth asking once more. */
-function worthAsking(error: unknown): boolean {
+/** Only a missing response and a server error are retried; a 4xx is final. */
+function isRetryable(error: unknown): boolean {
   return !(error instanceof ApiError) || error.status === 0 || error.status >= 500;
 }
 
@@ -24,16 +24,16 @@ export const queries = new QueryClient({
     queries: {
       staleTime: 10_000,
       refetchOnWindowFocus: true,
-      retry: (count, error) => count < 1 && worthAsking(error),
+      retry: (count, error) => count < 1 && isRetryable(error),
     },
   },
 });
 
-/** What one resource is asked with beside its path and query. */
+/** How a resource is requested, besides its path and query. */
 interface Asking {
-  /** False: not asked yet. */
+  /** False: do not request it yet. */
   enabled?: boolean;
-  /** Asked again so often, while the page is looked at. */
+  /** Refresh interval in ms, while the page is visible. */
   everyMs?: number;
 }
 
@@ -41,7 +41,7 @@ interface Asking {
 export function useGet<P extends PathsOf<"get">>(path: P, call?: Omit<Call<P, "get">, "signal">, asking: Asking = {}) {
   return useQuery<AnswerOf<P>, ApiError>({
     queryKey: [path, call?.path ?? null, call?.query ?? null],
-    queryFn: ({ signal }) => ask<P>(path, { ...call, signal }),
+    queryFn: ({ signal }) => fetchPath<P>(path, { ...call, signal }),
     enabled: asking.enabled ?? true,
     ...(asking.everyMs === undefined ? {} : { refetchInterval: asking.everyMs }),
     placeholderData: keepPreviousData,
@@ -51,7 +51,7 @@ export function useGet<P extends PathsOf<"get">>(path: P, call?: Omit<Call<P, "g
 /** The paths whose answer is a page of a list, and what a row of it is. */
 export type RowOf<P extends PathsOf<"get">> = AnswerOf<P> extends { data: (infer R)[] } ? R : never;
 
-/** What a list is narrowed by. Values of an address are texts, and go as they are; blank ones are left out. */
+/** The filters of a list. Values from the address are strings and are sent unchanged; blank ones are omitted. */
 type Narrowed<P extends PathsOf<"get">> = { [N in keyof QueryOf<P>]?: QueryOf<P>[N] | string | undefined } & {
   search?: string;
   sort?: string;
@@ -59,22 +59,22 @@ type Narrowed<P extends PathsOf<"get">> = { [N in keyof QueryOf<P>]?: QueryOf<P>
 
 export interface List<Row> {
   rows: readonly Row[];
-  /** Nothing is there yet. */
+  /** Nothing is loaded yet. */
   loading: boolean;
-  /** What is there was asked for with other filters, or more is on its way. */
+  /** The rows shown belong to earlier filters, or the next page is loading. */
   busy: boolean;
   error: ApiError | null;
   hasMore: boolean;
   more: () => void;
   again: () => void;
-  /** The whole list as it is narrowed and sorted now, a page of rows at a time; what is shown does not change. Throws an
-   * ApiError, and an AbortError once `signal` says so. */
+  /** The whole list with the current filters and order, one page of rows at a time; the rows shown do not change.
+   * Throws an ApiError, and an AbortError when `signal` aborts. */
   all: (signal: AbortSignal) => AsyncIterable<readonly Row[]>;
 }
 
-/** Rows of a page where a whole list is read; the API gives no more. */
+/** Rows per page when a whole list is read: the API's maximum. */
 const ALL_LIMIT = 500;
-/** An order that changes while a list is read would lose rows of it. */
+/** Sorting by a value that changes during the read would lose rows. */
 const MOVING_SORT = /^-?last_used_at$/;
 const FIRM_SORT = "created_at";
 
@@ -94,7 +94,9 @@ export function useList<P extends PathsOf<"get">>(
   >({
     queryKey: [path, call.path ?? null, query, "list"],
     queryFn: async ({ pageParam, signal }) =>
-      (await ask<P>(path, { path: call.path, query: { ...query, page: pageParam }, signal })) as Answered<RowOf<P>>,
+      (await fetchPath<P>(path, { path: call.path, query: { ...query, page: pageParam }, signal })) as Answered<
+        RowOf<P>
+      >,
     initialPageParam: null,
     getNextPageParam: (last) => last.next_page ?? null,
     enabled: asking.enabled ?? true,
@@ -116,7 +118,7 @@ export function useList<P extends PathsOf<"get">>(
       let next: string | null = null;
       do {
         const asked = { path: call.path, query: { ...call.query, ...firm, limit: ALL_LIMIT, page: next }, signal };
-        const page = (await askTwice<P>(path, asked)) as Answered<RowOf<P>>;
+        const page = (await fetchWithRetry<P>(path, asked)) as Answered<RowOf<P>>;
         yield page.data;
         next = page.next_page ?? null;
       } while (next !== null);
@@ -129,26 +131,26 @@ interface Answered<Row> {
   next_page?: string | null;
 }
 
-function ask<P extends PathsOf<"get">>(path: P, call: object): Promise<AnswerOf<P>> {
-  // The call's shape was checked where the hook was called; through the generic it cannot be seen again.
+function fetchPath<P extends PathsOf<"get">>(path: P, call: object): Promise<AnswerOf<P>> {
+  // The parameters were type-checked at the hook's call; TypeScript cannot check them again through the generic.
   return (api.get as (path: string, call: object) => Promise<AnswerOf<P>>)(path, call);
 }
 
-/** A page among hundreds is asked for once more before all of them are given up. */
-async function askTwice<P extends PathsOf<"get">>(path: P, call: { signal: AbortSignal }): Promise<AnswerOf<P>> {
+/** Retries one failed page before the read of the whole list fails. */
+async function fetchWithRetry<P extends PathsOf<"get">>(path: P, call: { signal: AbortSignal }): Promise<AnswerOf<P>> {
   try {
-    return await ask<P>(path, call);
+    return await fetchPath<P>(path, call);
   } catch (error) {
-    if (call.signal.aborted || !worthAsking(error)) throw error;
+    if (call.signal.aborted || !isRetryable(error)) throw error;
     await new Promise((resolve) => setTimeout(resolve, AGAIN_MS));
     call.signal.throwIfAborted();
-    return ask<P>(path, call);
+    return fetchPath<P>(path, call);
   }
 }
 
-/** A write. `changes`: beginnings of paths whose answers are stale afterwards; they are asked again at once where they are
- * shown, with `refetch` "none" only when they are shown next: what was removed is not there to be asked. `mutateAsync`
- * throws an ApiError. */
+/** A write. `changes`: path prefixes that it invalidates. Visible queries are refetched immediately; with `refetch`
+ * "none" only when they are shown next (after a removal, whose resource would give 404). `mutateAsync` throws an
+ * ApiError. */
 export function useWrite<A, V = void>(
   write: (value: V) => Promise<A>,
   changes: readonly string[],
@@ -165,5 +167,5 @@ export function useWrite<A, V = void>(
   });
 }
 
-/** The address of a file to download, for an `<a href download>`. */
+/** The URL of a file to download, for an `<a href download>`. */
 export const fileAddress = address;

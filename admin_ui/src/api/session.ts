@@ -1,71 +1,72 @@
-// Who is signed in. The cookie is the browser's alone; this knows the role, the permissions and the CSRF token.
+// The session: role, permissions and CSRF token. The cookie itself is visible only to the browser.
 import { useSyncExternalStore } from "react";
 import { type ApiError, errorOf } from "./errors";
 import { parseJson } from "./json";
 import type { components } from "./schema";
 
-/** Who it is: role, tenant (null: the operator's side, all tenants), key, `area:read` and `area:write` permissions. */
+/** Role, tenant (null: an operator, for all tenants), key, and `area:read` / `area:write` permissions. */
 export type Session = components["schemas"]["SessionView"];
 
-/** `session` null with `state` "out": nobody; with "expired": one was signed in, and the page is still there. */
-export interface Standing {
+/** "out": signed out, `session` is null. "expired": the session has ended while a page is open; `session` is the former
+ * one. */
+export interface SessionState {
   state: "unknown" | "out" | "in" | "expired";
   session: Session | null;
-  /** Why it could not be asked. */
+  /** Why the session could not be loaded. */
   error: Error | null;
 }
 
 const PATH = "/v1/admin/session";
-let standing: Standing = { state: "unknown", session: null, error: null };
+let current: SessionState = { state: "unknown", session: null, error: null };
 let waiting: ((again: boolean) => void)[] = [];
 const watchers = new Set<() => void>();
 
-function become(next: Standing): void {
-  standing = next;
+function setCurrent(next: SessionState): void {
+  current = next;
   for (const watcher of watchers) watcher();
 }
 
-export function useStanding(): Standing {
+export function useSessionState(): SessionState {
   return useSyncExternalStore(
     (watcher) => {
       watchers.add(watcher);
       return () => watchers.delete(watcher);
     },
-    () => standing,
+    () => current,
   );
 }
 
-/** The session of a page that is shown only to those who have one. */
+/** The session, for pages that are shown only when signed in. */
 export function useSession(): Session {
-  const { session } = useStanding();
+  const { session } = useSessionState();
   if (session === null) throw new Error("useSession outside the signed-in console");
   return session;
 }
 
-/** Whether this session may: `useMay()("people:write")`. */
+/** Whether the session has a permission: `useMay()("people:write")`. */
 export function useMay(): (permission: string) => boolean {
-  const { session } = useStanding();
+  const { session } = useSessionState();
   return (permission) => session?.permissions.includes(permission) ?? false;
 }
 
 export function csrfToken(): string | null {
-  return standing.session?.csrf_token ?? null;
+  return current.session?.csrf_token ?? null;
 }
 
-/** The first call at load, and after a stream broke that cannot say why. */
-export async function askSession(): Promise<void> {
+/** Loads the session: at start, and after an event stream broke (a stream does not report its status). */
+export async function loadSession(): Promise<void> {
   try {
     const answer = await fetch(PATH, { credentials: "same-origin" });
     if (answer.status === 401)
-      become({ ...standing, state: standing.session === null ? "out" : "expired", error: null });
+      setCurrent({ ...current, state: current.session === null ? "out" : "expired", error: null });
     else enter(await sessionOf(answer));
   } catch (error) {
-    if (standing.session !== null) return; // the page stays; what it asks will say that nothing answers
-    become({ state: "unknown", session: null, error: error instanceof Error ? error : new Error(String(error)) });
+    if (current.session !== null) return; // keep the page; its own requests will report the failure
+    setCurrent({ state: "unknown", session: null, error: error instanceof Error ? error : new Error(String(error)) });
   }
 }
 
-/** Throws the API's refusal of a wrong key. */
+/** Throws the API's error for a wrong key. */
 export async function signIn(key: string): Promise<void> {
   const headers = { "content-type": "application/json" };
   const answer = await fetch(PATH, {
@@ -77,16 +78,16 @@ export async function signIn(key: string): Promise<void> {
   enter(await sessionOf(answer));
 }
 
-/** What waited goes on. Someone else's pages must not be seen by whoever signed in: nothing of theirs is asked again or
- * shown, everything begins anew. */
+/** Resumes waiting requests. If another role or tenant has signed in, the console reloads instead: the former user's
+ * data must not be shown or requested. */
 function enter(session: Session): void {
-  const before = standing.session;
+  const before = current.session;
   if (before !== null && !sameReach(before, session)) {
     location.reload();
     return;
   }
-  become({ state: "in", session, error: null });
-  settle(true);
+  setCurrent({ state: "in", session, error: null });
+  resumeWaiting(true);
 }
 
 export async function signOut(): Promise<void> {
@@ -95,37 +96,38 @@ export async function signOut(): Promise<void> {
   location.assign("/admin/");
 }
 
-/** Opens the sign-in over the page. True once one is signed in again; false when one would rather not. */
+/** Opens the sign-in over the page. Resolves to true after a sign-in, to false if the dialog is closed. */
 function signInAgain(): Promise<boolean> {
-  if (standing.session === null) {
-    become({ state: "out", session: null, error: null });
+  if (current.session === null) {
+    setCurrent({ state: "out", session: null, error: null });
     return Promise.resolve(false);
   }
-  become({ ...standing, state: "expired" });
+  setCurrent({ ...current, state: "expired" });
   return new Promise((resolve) => waiting.push(resolve));
 }
 
-/** Whether a refused call is worth asking again: the session had ended and one has signed in again, or its token was one
- * of a session before, because another tab signed in. */
-export async function mended({ status, code }: ApiError): Promise<boolean> {
-  // By cookie every 401 means so: a cookie that is past its age is not even sent, and the API sees no key at all.
+/** Whether to send a refused request again: after a new sign-in, or with a new CSRF token because another tab signed
+ * in. */
+export async function recovered({ status, code }: ApiError): Promise<boolean> {
+  // With a cookie, every 401 means an ended session: the browser does not send an expired cookie, so the API sees no
+  // key.
   if (status === 401) return signInAgain();
   if (status !== 403 || code !== "csrf_token_invalid") return false;
   const before = csrfToken();
-  await askSession();
+  await loadSession();
   return csrfToken() !== before;
 }
 
-/** One closed the sign-in: the page stays to be read, and its calls fail with the API's words. */
-export function stayExpired(): void {
-  become({ ...standing, state: "in" });
-  settle(false);
+/** The sign-in was closed: the page stays readable, and its requests fail with the API's error. */
+export function dismissSignIn(): void {
+  setCurrent({ ...current, state: "in" });
+  resumeWaiting(false);
 }
 
-function settle(again: boolean): void {
-  const told = waiting;
+function resumeWaiting(again: boolean): void {
+  const resolvers = waiting;
   waiting = [];
-  for (const resolve of told) resolve(again);
+  for (const resolve of resolvers) resolve(again);
 }
 
 function sameReach(a: Session, b: Session): boolean {
@@ -138,7 +140,7 @@ async function sessionOf(answer: Response): Promise<Session> {
   try {
     body = parseJson(text);
   } catch {
-    // A proxy's page; the status is said instead.
+    // A proxy's page: only the status is reported.
   }
   if (!answer.ok || body === null) throw errorOf(answer.status, body, answer.headers.get("x-request-id"));
   return body as Session;

@@ -1,12 +1,12 @@
-// What is not one question and one answer: events as they happen, an answer as it is made, a file as it goes up.
+// Event streams, streamed responses and uploads with progress.
 import { useEffect, useRef, useState } from "react";
 import { respond } from "./client";
 import { ApiError, errorOf } from "./errors";
 import { parseJson } from "./json";
-import { askSession, csrfToken, mended } from "./session";
+import { loadSession, csrfToken, recovered } from "./session";
 
-/** Watches an event stream while the page is looked at. `on` has a handler for each event's name. The answer says how
- * the stream stands. It is opened again after it broke, and closed while the tab is hidden. */
+/** Reads an event stream while the tab is visible; `on` maps event names to handlers. Returns the state of the stream.
+ * A broken stream is opened again. */
 export function useEvents(url: string, on: Record<string, (data: unknown) => void>): "opening" | "open" | "broken" {
   const [state, setState] = useState<"opening" | "open" | "broken">("opening");
   const handlers = useRef(on);
@@ -29,8 +29,8 @@ export function useEvents(url: string, on: Record<string, (data: unknown) => voi
       made.onopen = () => setState("open");
       made.onerror = () => {
         setState("broken");
-        if (made.readyState !== EventSource.CLOSED) return; // it tries again by itself
-        void askSession(); // an event stream does not say its status: was it the session?
+        if (made.readyState !== EventSource.CLOSED) return; // EventSource reconnects by itself
+        void loadSession(); // an event stream does not report its status: check the session
         later = setTimeout(open, 5_000);
       };
       for (const name of names.split(" ")) {
@@ -50,8 +50,8 @@ export function useEvents(url: string, on: Record<string, (data: unknown) => voi
   return state;
 }
 
-/** One answer as it is made: POSTs `body` and yields each event's data, until `[DONE]`. `key`: a bearer to call with
- * instead of the session (the playground calls as a tenant). Throws ApiError, also for an error event. */
+/** A streamed response: POSTs `body` and yields the data of each event until `[DONE]`. `key`: a bearer token to use
+ * instead of the session (the playground calls as a tenant). Throws an ApiError, also for an error event. */
 export async function* streamed(
   url: string,
   body: unknown,
@@ -94,7 +94,8 @@ async function refusedBy(answer: Response): Promise<ApiError> {
   }
 }
 
-/** Sends a form with files. `progress` from 0 to 1. Throws ApiError; an ended session is signed in again, as elsewhere. */
+/** Sends a form with files. `progress` receives 0 to 1. Throws an ApiError; an ended session asks for
+ * a sign-in first. */
 export async function upload(
   url: string,
   form: FormData,
@@ -104,7 +105,7 @@ export async function upload(
   try {
     return await sendForm(url, form, progress, signal);
   } catch (error) {
-    if (!(error instanceof ApiError) || !(await mended(error))) throw error;
+    if (!(error instanceof ApiError) || !(await recovered(error))) throw error;
     return sendForm(url, form, progress, signal);
   }
 }
@@ -128,13 +129,13 @@ function sendForm(
       try {
         body = parseJson(request.responseText);
       } catch {
-        // A proxy's page; the status is said instead.
+        // A proxy's page: only the status is reported.
       }
       if (request.status >= 200 && request.status < 300) resolve(body);
       else reject(errorOf(request.status, body, request.getResponseHeader("x-request-id")));
     };
     request.onerror = () =>
-      reject(new ApiError(0, null, null, "The connection broke before the file was there. Try again."));
+      reject(new ApiError(0, null, null, "The connection broke before the upload finished. Try again."));
     request.onabort = () => reject(new ApiError(0, null, null, "The upload was stopped."));
     signal?.addEventListener("abort", () => request.abort());
     request.send(form);

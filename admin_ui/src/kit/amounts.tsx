@@ -1,9 +1,9 @@
-// Money, moments and counts in running text and cells.
+// Amounts of money, times and counts, as text and in cells.
 import { useSyncExternalStore } from "react";
 import { type Exact, count, decimal, rounded } from "./numbers";
 import { type Zone, useZone } from "./settings";
 
-/** An amount of picos. Exact to the last place; `short`: rounded to two, with the exact amount as its title. */
+/** An amount of picos, exact; `short`: rounded to two places, with the exact amount as title. */
 export function Money({ picos, currency, short }: { picos: Exact; currency?: string; short?: boolean }) {
   const whole = decimal(picos);
   return (
@@ -18,7 +18,7 @@ export function Count({ value }: { value: Exact | null | undefined }) {
   return <span className="num">{value === null || value === undefined ? "–" : count(value)}</span>;
 }
 
-/** A moment (Unix seconds) as text, by the clock that is chosen: "2026-03-01 09:30:00 UTC". */
+/** A time (Unix seconds) as text in the chosen zone: "2026-03-01 09:30:00 UTC". */
 export function moment(at: number, zone: Zone, detail: "day" | "minute" | "second" = "second"): string {
   const date = new Date(at * 1000);
   const local = zone === "local";
@@ -50,7 +50,7 @@ export function ago(at: number, now: number): string {
   return Math.abs(seconds) < 10 ? "just now" : relative.format(Math.trunc(seconds), "second");
 }
 
-/** A moment: "3 hr. ago", with the whole of it as its title. `absolute`: the whole of it, with the distance as title. */
+/** A time as "3 hr. ago", with the full time as title; `absolute`: the other way round. */
 export function Time({
   at,
   absolute,
@@ -72,7 +72,7 @@ export function Time({
   );
 }
 
-// One clock for all moments on the page; it moves every ten seconds while anything looks at it.
+// One clock for all times on the page; it ticks every ten seconds while a component uses it.
 let now = Date.now() / 1000;
 const watchers = new Set<() => void>();
 let clock: ReturnType<typeof setInterval> | undefined;
@@ -80,7 +80,7 @@ let clock: ReturnType<typeof setInterval> | undefined;
 function watch(watcher: () => void): () => void {
   watchers.add(watcher);
   if (clock === undefined) {
-    now = Date.now() / 1000; // it stood while nothing looked
+    now = Date.now() / 1000; // it did not tick while nothing used it
     clock = setInterval(() => {
       now = Date.now() / 1000;
       for (const one of watchers) one();
@@ -94,7 +94,7 @@ function watch(watcher: () => void): () => void {
   };
 }
 
-/** Now, in Unix seconds, to ten seconds. */
+/** Now, in Unix seconds, accurate to ten seconds. */
 export function useNow(): number {
   return useSyncExternalStore(watch, () => now);
 }

@@ -1,4 +1,5 @@
-// Values over time: stacked bars or lines, the same numbers as a table and as a CSV, by UTC or the local clock.
+// A chart of values over time: stacked bars or lines, with the same numbers as a table and as a CSV, in UTC or local
+// time.
 import { Suspense, lazy, useMemo, useState } from "react";
 import { moment } from "./amounts";
 import type { ChartProps } from "./chartCanvas";
@@ -40,7 +41,7 @@ export function Chart(props: ChartProps) {
         <figcaption>
           <h3>{title}</h3>
         </figcaption>
-        <EmptyState title="Nothing in this time" />
+        <EmptyState title="No data in this time range" />
       </figure>
     );
   return (
@@ -70,7 +71,7 @@ export function Chart(props: ChartProps) {
         </div>
       </figcaption>
       {asTable ? (
-        <Twin {...props} series={shown} total={total} />
+        <ChartTable {...props} series={shown} total={total} />
       ) : (
         <>
           <Suspense fallback={<Skeleton lines={6} />}>
@@ -113,9 +114,9 @@ function sayOf(value: Exact | null | undefined, say: (value: Exact) => string): 
   return value === null || value === undefined ? "–" : say(value);
 }
 
-function Twin({ title, at, series, detail = "minute", say = count, total }: ChartProps & { total: boolean }) {
+function ChartTable({ title, at, series, detail = "minute", say = count, total }: ChartProps & { total: boolean }) {
   const zone = useZone();
-  // Fractions (seconds, shares) are not summed as integers are.
+  // Only integers are summed; fractions (seconds, percentages) get no sum.
   const whole = series.every((one) =>
     one.values.every((value) => value === null || typeof value === "bigint" || Number.isInteger(value)),
   );

@@ -1,4 +1,4 @@
-// uPlot, loaded only where a chart is: it draws what chart.tsx says, in the theme's colours.
+// The drawing of a chart, with uPlot in the theme's colours. A chunk of its own: loaded with the first chart.
 import { useEffect, useRef } from "react";
 import uPlot from "uplot";
 import "uplot/dist/uPlot.min.css";
@@ -8,21 +8,21 @@ import type { Zone } from "./settings";
 
 export interface Series {
   name: string;
-  /** One for each moment; null where nothing is known. Exact amounts are drawn rounded and tabled whole. */
+  /** One value for each time; null where it is unknown. Exact amounts are drawn rounded; the table has them exact. */
   values: readonly (Exact | null)[];
 }
 
 export interface ChartProps {
   title: string;
   kind: "bars" | "lines";
-  /** Unix seconds, ascending; with bars each the beginning of its bucket. */
+  /** Unix seconds, ascending; for bars, the start of each bucket. */
   at: readonly number[];
   series: readonly Series[];
-  /** An amount as it is tabled and read out. Default: a count. */
+  /** Formats a value for the table and the readout. Default: a count. */
   say?: (value: Exact) => string;
-  /** An amount at an axis. Default: `say`. */
+  /** Formats a value at the axis. Default: `say`. */
   brief?: (value: number) => string;
-  /** What one moment is called: a day needs no hours. */
+  /** The precision of times. */
   detail?: "day" | "minute" | "second";
   /** A horizontal line: a target, a limit. */
   mark?: { at: number; name: string };
@@ -32,7 +32,7 @@ export interface ChartProps {
 type Values = (number | null)[];
 
 interface Props extends ChartProps {
-  /** Which of the eight colours each series has: it keeps its own while others are hidden. */
+  /** The index of each series' colour among the eight; it does not change when other series are hidden. */
   colours: readonly number[];
   zone: Zone;
   shade: string;
@@ -60,7 +60,7 @@ export default function Canvas(props: Props) {
         cursor: { y: false, points: { show: kind === "lines" } },
         tzDate: (seconds) =>
           zone === "utc" ? uPlot.tzDate(new Date(seconds * 1e3), "Etc/UTC") : new Date(seconds * 1e3),
-        // A bar begins at its moment: the last one has its width too.
+        // A bar starts at its time, so the axis needs one more bucket for the last bar.
         scales: {
           x: {
             time: true,
@@ -75,7 +75,7 @@ export default function Canvas(props: Props) {
         ),
         series: [
           {},
-          // Stacked: the highest sum is drawn first, and those below it over it.
+          // Stacked: the highest sum is drawn first, lower sums on top of it.
           ...order(series.length, kind).map((index) => ({
             stroke: colour(`--chart-${colours[index]}`),
             ...(kind === "bars"
@@ -117,7 +117,7 @@ export default function Canvas(props: Props) {
       ref={box}
       role="group"
       tabIndex={0}
-      aria-label={`${title}: a chart. Left and right arrows read it; the table has the same numbers.`}
+      aria-label={`${title}: chart. Left and right arrows read it; the table has the same numbers.`}
       onKeyDown={(event) => {
         if (event.key !== "ArrowLeft" && event.key !== "ArrowRight") return;
         event.preventDefault();
@@ -132,7 +132,7 @@ function order(length: number, kind: "bars" | "lines"): number[] {
   return kind === "bars" ? all.reverse() : all;
 }
 
-/** What is drawn: with bars the sums up to each series, the highest first. */
+/** The data to draw: for bars the cumulative sums, highest first. */
 function data(at: readonly number[], series: Props["series"], kind: "bars" | "lines"): uPlot.AlignedData {
   const plain = series.map((one) => one.values.map((value) => (value === null ? null : Number(value))));
   if (kind === "lines") return [[...at], ...plain] as [number[], ...Values[]];
@@ -159,7 +159,7 @@ function axes(colour: (name: string) => string, zone: Zone, say: (value: number)
   ];
 }
 
-/** A moment at the axis: the day where a day begins, else the hour. */
+/** A tick of the time axis: the day at midnight, else the hour. */
 function tick(at: number, step: number, zone: Zone): string {
   const whole = moment(at, zone);
   const [day, time] = [whole.slice(5, 10), whole.slice(11, 19)];

@@ -1,4 +1,4 @@
-// One of many, found by typing: tenants, keys, models. The API searches; the list shows what it found.
+// A field that finds one of many by typing: tenants, keys, models. The API does the search.
 import { type KeyboardEvent, useEffect, useId, useRef, useState } from "react";
 import type { PathsOf } from "../api/client";
 import { type RowOf, useList } from "../api/query";
@@ -14,10 +14,10 @@ interface Props {
   id?: string;
   label?: string;
   value: string;
-  /** What is said for a value that is not among the choices. Default: itself. */
+  /** The text for a value that is not among the choices. Default: the value. */
   said?: string;
   onChange: (value: string) => void;
-  /** The choices for what is typed. A hook's answer: it is called with every change. */
+  /** The choices for the text typed so far. */
   choices: readonly Choice[];
   onSearch: (text: string) => void;
   busy?: boolean;
@@ -26,7 +26,7 @@ interface Props {
   "aria-invalid"?: boolean | undefined;
 }
 
-/** The control alone, over choices of one's own. */
+/** The control alone, for choices that the caller provides. */
 export function Combobox({
   id,
   label,
@@ -117,7 +117,7 @@ export function Combobox({
           ))}
         {open && choices.length === 0 && (
           <li role="option" aria-selected={false} aria-disabled="true" className="faint">
-            {busy ? "Searching…" : "Nothing is called so"}
+            {busy ? "Searching…" : "No match"}
           </li>
         )}
       </ul>
@@ -125,7 +125,8 @@ export function Combobox({
   );
 }
 
-/** Over a list of the API, which searches: `<Lookup path="/v1/admin/tenants" choice={(t) => ({ value: t.slug, said: t.slug })} …/>`. */
+/** A Combobox over a list of the API: `<Lookup path="/v1/admin/tenants" choice={(t) => ({ value: t.slug, said: t.slug
+ * })} …/>`. */
 export function Lookup<P extends PathsOf<"get">>({
   path,
   query,
@@ -137,7 +138,7 @@ export function Lookup<P extends PathsOf<"get">>({
   choice: (row: RowOf<P>) => Choice;
 } & Omit<Props, "choices" | "onSearch" | "busy">) {
   const [search, setSearch] = useState("");
-  const late = useLate(search);
+  const late = useDebounced(search);
   const list = useList(path, { query: { ...query, search: late } }, { limit: 20 });
   const words = search.toLowerCase();
   const choices = list.rows
@@ -159,7 +160,7 @@ export function TenantLookup(control: Omit<Props, "choices" | "onSearch" | "busy
   );
 }
 
-/** A field of a form with any of the lookups in it. */
+/** A form field that contains a lookup. */
 export function LookupField<V extends Record<string, string | boolean>>({
   form,
   control,
@@ -187,8 +188,8 @@ export function LookupField<V extends Record<string, string | boolean>>({
   );
 }
 
-/** `value`, once it has rested for `ms`. */
-export function useLate<T>(value: T, ms = 200): T {
+/** `value`, once it has not changed for `ms`. */
+export function useDebounced<T>(value: T, ms = 200): T {
   const [late, setLate] = useState(value);
   useEffect(() => {
     const timer = setTimeout(() => setLate(value), ms);

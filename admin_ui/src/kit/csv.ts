@@ -1,10 +1,11 @@
-// What is shown, as a file. A text that a spreadsheet would take for a formula is written so that it is not one.
+// CSV files. A text that a spreadsheet would read as a formula is escaped.
 
 export type Cell = string | number | bigint | null | undefined;
 
 export function safeCell(value: Cell): string {
   if (value === null || value === undefined) return "";
-  // As billing/exports/amounts.py has it: no control characters, and no sign that begins a formula, full-width or not.
+  // The rules of billing/exports/amounts.py: no control characters, and no leading sign of a formula, full-width or
+  // not.
   const text = String(value).replace(/[\p{C}\p{Zl}\p{Zp}]/gu, "");
   if (typeof value !== "string" || /^-?\d+(\.\d+)?$/.test(text)) return text;
   const harmless = /^[=+\-@\uff1d\uff0b\uff0d\uff20]/.test(text) ? `'${text}` : text;
@@ -19,7 +20,7 @@ function linesOf(rows: readonly (readonly Cell[])[]): string {
   return rows.map((row) => `${row.map(safeCell).join(",")}\r\n`).join("");
 }
 
-/** A moment (Unix seconds) as every CSV has it: ISO 8601, UTC, with milliseconds. */
+/** A time (Unix seconds) in the format of all CSV files: ISO 8601, UTC, with milliseconds. */
 export function iso(at: number | null | undefined): string | null {
   return at === null || at === undefined ? null : new Date(at * 1000).toISOString();
 }
@@ -31,9 +32,9 @@ export function saveCsv(name: string, header: readonly string[], rows: readonly 
 /** More rows than this are not read into one file: a spreadsheet opens 1,048,576. */
 export const CSV_ROWS_MAX = 1_000_000;
 
-/** Saves what `pages` has, as it is read. The text of each page becomes a blob of its own, which the browser may keep on
- * its disk: in this page's memory is never more than one page. `told` hears how many rows were read. Nothing is saved when
- * `pages` throws, or has more than CSV_ROWS_MAX rows (an Error). Returns the number of rows. */
+/** Saves all `pages` as one CSV and returns the number of rows. Each page becomes a blob of its own, which the browser
+ * may keep on disk, so memory holds one page at a time. `told` receives the number of rows read so far. Throws, and
+ * saves nothing, when `pages` throws or has more than CSV_ROWS_MAX rows. */
 export async function saveCsvOf<Row>(
   name: string,
   header: readonly string[],
@@ -46,7 +47,7 @@ export async function saveCsvOf<Row>(
   for await (const page of pages) {
     rows += page.length;
     if (rows > CSV_ROWS_MAX)
-      throw new Error(`The list has more than ${CSV_ROWS_MAX.toLocaleString("en")} rows. Narrow it by its filters.`);
+      throw new Error(`The list has more than ${CSV_ROWS_MAX.toLocaleString("en")} rows. Narrow it with the filters.`);
     if (page.length > 0) parts.push(new Blob([linesOf(page.map(cells))]));
     told(rows);
   }

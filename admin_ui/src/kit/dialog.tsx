@@ -1,10 +1,10 @@
-// What comes over the page: a dialog, a question before what cannot be undone, and a word that something is done.
+// Dialogs, confirmations and toasts.
 import { Dialog as Primitive } from "radix-ui";
 import { type ReactNode, useState, useSyncExternalStore } from "react";
 import { type ApiError, apiError } from "../api/errors";
 import { Problem } from "./parts";
 
-/** `open` is the page's own; closing asks nothing. The first field has the focus. */
+/** A modal dialog; `open` is the page's state. The first field gets the focus. */
 export function Dialog({
   open,
   onClose,
@@ -20,7 +20,7 @@ export function Dialog({
   note?: ReactNode;
   children: ReactNode;
   wide?: boolean;
-  /** A click beside it does not close it: it holds what was typed or is shown once. */
+  /** A click outside does not close it: for typed input, or a secret shown once. */
   keep?: boolean;
 }) {
   return (
@@ -31,7 +31,7 @@ export function Dialog({
           className={wide ? "dialog dialog-wide" : "dialog"}
           {...(note === undefined ? { "aria-describedby": undefined } : {})}
           onPointerDownOutside={(event) => keep && event.preventDefault()}
-          // Escape in an open list of a lookup closes that list, and not the form that it is in.
+          // Escape in an open list of a lookup closes the list, not the dialog.
           onEscapeKeyDown={(event) =>
             (event.target as Element | null)?.closest?.(".combobox")?.querySelector("[aria-expanded=true]") &&
             event.preventDefault()
@@ -57,7 +57,8 @@ export function Dialog({
   );
 }
 
-/** Asks before a deed. `name`: has to be typed, for what cannot be undone. `deed` runs on yes; its refusal is said here. */
+/** Asks before an action. `name` must be typed, for actions that cannot be undone. `action` runs on confirmation; its
+ * error is shown here. */
 export function ConfirmDialog({
   open,
   onClose,
@@ -65,7 +66,7 @@ export function ConfirmDialog({
   children,
   verb,
   name,
-  deed,
+  action,
   tone = "bad",
 }: {
   open: boolean;
@@ -74,7 +75,7 @@ export function ConfirmDialog({
   children: ReactNode;
   verb: string;
   name?: string;
-  deed: () => Promise<unknown>;
+  action: () => Promise<unknown>;
   tone?: "bad" | "plain";
 }) {
   const [typed, setTyped] = useState("");
@@ -89,7 +90,7 @@ export function ConfirmDialog({
     setBusy(true);
     setError(null);
     try {
-      await deed();
+      await action();
       close();
     } catch (thrown) {
       setError(apiError(thrown));
@@ -110,7 +111,7 @@ export function ConfirmDialog({
         {name !== undefined && (
           <div className="field">
             <label htmlFor="confirm-name">
-              Type <code>{name}</code> to go on
+              Type <code>{name}</code> to confirm
             </label>
             <input
               id="confirm-name"
@@ -132,7 +133,7 @@ export function ConfirmDialog({
             className={tone === "bad" ? "button button-bad" : "button button-main"}
             disabled={!ready}
           >
-            {busy ? "One moment…" : verb}
+            {busy ? "Working…" : verb}
           </button>
         </div>
       </form>
@@ -154,7 +155,7 @@ function change(next: readonly Told[]): void {
   for (const watcher of watchers) watcher();
 }
 
-/** Says that something is done (or failed, `bad`), for six seconds, wherever one is. */
+/** Shows a message for six seconds on any page; `bad`: a failure. */
 export function toast(text: string, bad = false): void {
   const id = ++last;
   change([...told.slice(-3), { id, text, bad }]);

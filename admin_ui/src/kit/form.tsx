@@ -1,4 +1,4 @@
-// Forms: what is wrong is said beside its field, in the API's words; a failed save loses nothing that was typed.
+// Forms. An error of the API is shown beside its field; a failed save keeps the input.
 import { type ReactNode, createContext, useCallback, useContext, useEffect, useId, useRef, useState } from "react";
 import { ApiError, apiError } from "../api/errors";
 import { ungrouped } from "./numbers";
@@ -11,13 +11,13 @@ export interface FormState<V extends Values> {
   set: <N extends keyof V>(name: N, value: V[N]) => void;
   error: ApiError | null;
   busy: boolean;
-  /** Runs `save`; a refusal stays here, beside its field. */
+  /** Runs `save`; its error is shown beside the field. */
   submit: (save: (values: V) => Promise<unknown>) => Promise<void>;
   reset: (values?: V) => void;
 }
 
-/** Text and checks of a form by name: `useForm({ slug: "", shared: false })`. Names are those of the API's fields, for
- * that is how a refusal finds its field. */
+/** The values of a form by name: `useForm({ slug: "", shared: false })`. Names are the API's field names, so that
+ * errors find their fields. */
 export function useForm<V extends Values>(initial: V): FormState<V> {
   const [values, setValues] = useState(initial);
   const [error, setError] = useState<ApiError | null>(null);
@@ -48,12 +48,12 @@ export function useForm<V extends Values>(initial: V): FormState<V> {
   };
 }
 
-/** A refusal of one field, made here because the API could not be asked: `throw wrong("limit", "…")` in a save. */
-export function wrong(param: string, message: string): ApiError {
+/** An error of one field found in the browser: `throw fieldError("limit", "…")` in a save. */
+export function fieldError(param: string, message: string): ApiError {
   return new ApiError(400, null, param, message);
 }
 
-/** The field that `param` names: "thresholds[0]" and "body.thresholds" are `thresholds`. */
+/** The field named by `param`: "thresholds[0]" and "body.thresholds" are `thresholds`. */
 function fieldOf(param: string | null): string | null {
   return param === null ? null : (/^(?:body\.)?(\w+)/.exec(param)?.[1] ?? null);
 }
@@ -64,7 +64,7 @@ const Fields = createContext<{ error: ApiError | null; known: Set<string>; bump:
   bump: () => undefined,
 });
 
-/** The form around its fields, with its buttons. `save` throws what the API refuses; after it `onDone`. */
+/** The form element with its buttons. `save` throws the API's error. */
 export function Form<V extends Values>({
   form,
   save,
@@ -130,7 +130,7 @@ interface Wired {
   "aria-invalid": boolean | undefined;
 }
 
-/** A label, a hint, the refusal, and any control in between: for what is not among the fields below. */
+/** Label, hint and error around any control, for controls other than the fields below. */
 export function Field({
   name,
   label,
@@ -191,7 +191,7 @@ export function TextField<V extends Values>({
   type?: "text" | "password" | "number" | "url" | "date" | "datetime-local";
   placeholder?: string;
   mono?: boolean;
-  /** Said behind the control: "USD", "tokens". */
+  /** Shown after the control: "USD", "tokens". */
   unit?: string;
   disabled?: boolean;
   autoFocus?: boolean;
@@ -242,7 +242,7 @@ export function TextArea<V extends Values>({
   );
 }
 
-/** What a choice can be: its value, or its value and what is said for it. */
+/** An option: a value, or a value and its label. */
 export type Option = string | readonly [value: string, said: string];
 
 export function Options({ options }: { options: readonly Option[] }) {
@@ -297,10 +297,10 @@ export function CheckField<V extends Values>({ form, name, label, hint }: Of<V, 
   );
 }
 
-/** A number that may be left blank; throws the refusal of what is none. */
+/** A number that may be blank (null). Throws a field error if it is not a number. */
 export function numberOf(text: string, param: string): number | null {
   if (text.trim() === "") return null;
   const value = Number(ungrouped(text) ?? Number.NaN);
-  if (!Number.isFinite(value)) throw wrong(param, `'${text}' is not a number.`);
+  if (!Number.isFinite(value)) throw fieldError(param, `'${text}' is not a number.`);
   return value;
 }

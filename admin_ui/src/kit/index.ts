@@ -1,4 +1,4 @@
-// Everything a page is made of. README.md says how.
+// The components of pages; see README.md.
 export * from "./amounts";
 export * from "./chart";
 export * from "./combobox";

@@ -1,11 +1,11 @@
-// Links and the address: pages name places as text, `/tenants/acme`; what a list is narrowed to lives in the query.
+// Links and the address. Paths are strings such as `/tenants/acme`; filters of a list are in the query.
 import { Link as RouterLink, useBlocker, useNavigate, useParams, useRouterState } from "@tanstack/react-router";
 import type { AnchorHTMLAttributes, ReactNode } from "react";
 import { useCallback, useMemo } from "react";
 
 type Values = Record<string, string>;
 
-/** A link within the console. `to` is a path, `query` what its list is narrowed to. */
+/** A link within the console. `to` is a path, `query` the filters of its list. */
 export function Link({
   to,
   query,
@@ -34,20 +34,20 @@ export function useGo(): (to: string, query?: Values) => void {
   return useCallback((to, query) => void navigate({ to, search: query ?? {} }), [navigate]);
 }
 
-/** What does not narrow a list: its order, which rows and which tab are open. */
+/** Parameters that are not filters: order, open rows, open tab. */
 const LOOKS = new Set(["sort", "open", "tab"]);
 
 export interface View<V extends Values> {
-  /** Every value, those of the address before the defaults. */
+  /** All values; the address overrides the defaults. */
   values: V;
   set: (change: Partial<V>) => void;
-  /** Whether anything is narrowed beyond the defaults. */
+  /** Whether any filter differs from its default. */
   narrowed: boolean;
   clear: () => void;
 }
 
-/** What a page shows, kept in its address so that a link shows the same: `useView({ search: "", sort: "slug" })`. A
- * value at its default is left out of the address. Typing replaces the entry of the history, it does not add one. */
+/** Filters and order in the address, so that a link shows the same: `useView({ search: "", sort: "slug" })`. Defaults
+ * are omitted from the address. A change replaces the history entry. */
 export function useView<V extends Values>(defaults: V): View<V> {
   const search = useRouterState({ select: (state) => state.location.search as Values });
   const navigate = useNavigate();
@@ -75,14 +75,14 @@ export function useView<V extends Values>(defaults: V): View<V> {
   }, [search, navigate, given]);
 }
 
-/** A `$name` of the page's path. */
+/** The parameter `$name` of the page's path. */
 export function useParam(name: string): string {
   const params: Values = useParams({ strict: false });
   return params[name] ?? "";
 }
 
-/** While `stay`, nothing leads away from this page: `told` hears that somebody tried. The browser asks before it closes. */
-export function useStay(stay: boolean, told: () => void): void {
+/** While `stay` is true, navigation away is blocked and calls `told`; the browser asks before it closes the tab. */
+export function useLeaveGuard(stay: boolean, told: () => void): void {
   useBlocker({
     shouldBlockFn: ({ current, next }) => {
       if (current.pathname === next.pathname) return false;

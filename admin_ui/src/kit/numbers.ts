@@ -1,6 +1,6 @@
-// Amounts as text and text as amounts, exactly: picos (10^-12 of a currency unit) are integers, and stay integers.
+// Exact conversion between amounts and text. Picos (10^-12 of a currency unit) are integers throughout.
 
-/** An integer of the API that may exceed 2^53. */
+/** An integer from the API that may exceed 2^53. */
 export type Exact = number | bigint;
 
 const PICOS = 1_000_000_000_000n;
@@ -28,7 +28,7 @@ export function decimal(picos: Exact, group = true): string {
   return `${value < 0n ? "−" : ""}${group ? grouped(whole) : whole}.${rest}`;
 }
 
-/** The same, rounded half up to `places`, for where a number is read at a glance. */
+/** The same, rounded half up to `places`. */
 export function rounded(picos: Exact, places = 2): string {
   const value = exact(picos);
   const step = 10n ** BigInt(PLACES - places);
@@ -38,8 +38,8 @@ export function rounded(picos: Exact, places = 2): string {
   return `${value < 0n && size > 0n ? "−" : ""}${grouped((size / scale).toString())}${rest}`;
 }
 
-/** A number as it is typed, without what groups its thousands; null where a comma groups nothing: who writes "12,50"
- * means no 1,250. */
+/** A typed number without its thousands separators; null where a comma does not group thousands:
+ * "12,50" is not 1,250. */
 export function ungrouped(text: string): string | null {
   const whole = text.trim().replaceAll(/[\u2009\u202f ]/g, "");
   if (!whole.includes(",")) return whole;
@@ -64,12 +64,12 @@ export function count(value: Exact): string {
   return digits.startsWith("-") ? `−${grouped(digits.slice(1))}` : grouped(digits);
 }
 
-/** Three digits, or four before the point: never an exponent. */
+/** Three significant digits, or four before the point, without an exponent. */
 function digits(value: number): string {
   return Math.abs(value) >= 999.5 ? String(Math.round(value)) : value.toPrecision(3);
 }
 
-/** A count at a glance: 1234567 → "1.23 M". */
+/** A short count: 1234567 → "1.23 M". */
 export function brief(value: Exact): string {
   const size = Math.abs(Number(value));
   for (const [unit, name] of [
@@ -96,9 +96,9 @@ export function bytes(value: Exact): string {
   return `${size} B`;
 }
 
-/** Seconds as one reads them: 0.0421 → "42 ms", 95 → "1 min 35 s". */
+/** A readable duration: 0.0421 → "42 ms", 95 → "1 min 35 s". */
 export function duration(seconds: number): string {
-  // Rounded before it is split: there is no "1 min 60 s".
+  // Rounded before the split, else "1 min 60 s" would appear.
   if (seconds < 0.9995) return `${Math.round(seconds * 1000)} ms`;
   if (seconds < 59.95) return `${seconds < 9.995 ? seconds.toFixed(2) : seconds.toFixed(1)} s`;
   const [whole, minutes] = [Math.round(seconds), Math.round(seconds / 60)];

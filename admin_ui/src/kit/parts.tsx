@@ -1,18 +1,18 @@
-// Small pieces that say one thing each.
+// Small components of pages.
 import { type ReactNode, useEffect, useRef, useState } from "react";
 import type { ApiError } from "../api/errors";
 import { type Exact, exact } from "./numbers";
 
 export type Tone = "plain" | "good" | "warn" | "bad" | "accent";
 
-/** A word of state. Tone is never all that tells: the word does. */
+/** A state as a word; the tone only adds to it. */
 export function Badge({ tone = "plain", children }: { tone?: Tone; children: ReactNode }) {
   return <span className={`badge badge-${tone}`}>{children}</span>;
 }
 
 let pages = 0;
 
-/** A page's head: what it is, a line on it, and what can be done. The title is the document's too. */
+/** A page's head: title (also the document's), note and actions. */
 export function PageHead({
   title,
   note,
@@ -26,7 +26,8 @@ export function PageHead({
 }) {
   const head = useRef<HTMLHeadingElement>(null);
   useEffect(() => {
-    // After a link was followed, who cannot see the page is told which one it is; at load the skip link comes first.
+    // After navigation the heading gets the focus, so that screen readers announce the page; at load the skip link
+    // comes first.
     if (pages++ > 0 && document.querySelector("[role=dialog]") === null) head.current?.focus({ preventScroll: true });
   }, []);
   return (
@@ -34,7 +35,7 @@ export function PageHead({
       <title>{`${title} – Laneway`}</title>
       <div>
         {trail !== undefined && (
-          <nav className="trail" aria-label="Where this is">
+          <nav className="trail" aria-label="Breadcrumb">
             {trail}
           </nav>
         )}
@@ -48,7 +49,7 @@ export function PageHead({
   );
 }
 
-/** A part of a page with a head of its own. */
+/** A section of a page with its own heading. */
 export function Section({
   title,
   children,
@@ -72,7 +73,7 @@ export function Section({
   );
 }
 
-/** One number that is read first. */
+/** One headline number. */
 export function StatTile({
   label,
   value,
@@ -100,7 +101,7 @@ export function Tiles({ children }: { children: ReactNode }) {
   return <div className="tiles">{children}</div>;
 }
 
-/** Names and their values: what one object is. */
+/** Names and values of one object. */
 export function Facts({ facts }: { facts: readonly (readonly [string, ReactNode])[] }) {
   return (
     <dl className="facts">
@@ -114,7 +115,7 @@ export function Facts({ facts }: { facts: readonly (readonly [string, ReactNode]
   );
 }
 
-/** Lines in place of what is on its way. */
+/** A placeholder while data is loading. */
 export function Skeleton({ lines = 3 }: { lines?: number }) {
   return (
     <div className="skeleton" role="status">
@@ -126,7 +127,7 @@ export function Skeleton({ lines = 3 }: { lines?: number }) {
   );
 }
 
-/** Nothing is here: why, and what to do about it. */
+/** Shown in place of an empty list: why it is empty, and what to do. */
 export function EmptyState({ title, children }: { title: string; children?: ReactNode }) {
   return (
     <div className="empty">
@@ -136,7 +137,7 @@ export function EmptyState({ title, children }: { title: string; children?: Reac
   );
 }
 
-/** A refusal or a fault, in the API's words. */
+/** An error, with the API's message. */
 export function Problem({ error, again }: { error: ApiError; again?: () => void }) {
   return (
     <div className="problem" role="alert">
@@ -155,7 +156,7 @@ export function Problem({ error, again }: { error: ApiError; again?: () => void 
   );
 }
 
-/** What a useGet found: `<Loaded of={tenant}>{(data) => …}</Loaded>`, with skeleton and problem in its place. */
+/** The data of a useGet: `<Loaded of={tenant}>{(data) => …}</Loaded>`; a skeleton or the error until it is loaded. */
 export function Loaded<D>({
   of,
   lines,
@@ -185,7 +186,7 @@ export function Copy({ text, label = "Copy" }: { text: string; label?: string })
   );
 }
 
-/** An identifier, whole, with a button to copy it. */
+/** A full identifier, with a button to copy it. */
 export function Id({ value }: { value: string }) {
   return (
     <span className="id">
@@ -195,7 +196,7 @@ export function Id({ value }: { value: string }) {
   );
 }
 
-/** An identifier in a cell: its ends, the whole as its title, with a button to copy it. */
+/** A shortened identifier for a cell; the title is the full identifier, and a button copies it. */
 export function ShortId({ value }: { value: string }) {
   const short = value.length > 20 ? `${value.slice(0, 9)}…${value.slice(-4)}` : value;
   return (
@@ -217,7 +218,7 @@ export function CodeBlock({ text, label = "Code" }: { text: string; label?: stri
   );
 }
 
-/** A budget as a bar: what is posted, what is held beside it, and what is left. `say` names an amount. */
+/** A budget as a bar: posted, held and left. `say` formats an amount. */
 export function Meter({
   posted,
   held,
@@ -260,7 +261,7 @@ export function Meter({
   );
 }
 
-/** A line of values without axes, for a cell or a tile; `label` says it to who cannot see it. */
+/** A small line chart for a cell or a tile; `label` is its text for screen readers. */
 export function Sparkline({ values, label }: { values: readonly number[]; label: string }) {
   const highest = Math.max(...values, 0);
   const step = 100 / Math.max(1, values.length - 1);

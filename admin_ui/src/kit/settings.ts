@@ -1,4 +1,4 @@
-// What a person chose of the console's look, kept in this browser: theme, and whose clock times are shown by.
+// Settings kept in this browser: theme, and UTC or local time.
 import { useSyncExternalStore } from "react";
 
 export type Theme = "system" | "light" | "dark";
@@ -15,7 +15,7 @@ function read<T extends string>(name: string, otherwise: T): T {
   try {
     return (localStorage.getItem(`laneway.${name}`) as T | null) ?? otherwise;
   } catch {
-    return otherwise; // storage is switched off: the choice lasts as long as the page
+    return otherwise; // storage is disabled: the setting lasts until the page is closed
   }
 }
 
@@ -47,7 +47,7 @@ export function useTheme(): Theme {
   return useSyncExternalStore(watch, () => settings.theme);
 }
 
-/** The theme that is seen. */
+/** The theme in use: the setting, or the system's. */
 export function useShade(): "light" | "dark" {
   return useSyncExternalStore(watch, () => {
     if (settings.theme !== "system") return settings.theme;

@@ -1,11 +1,11 @@
-// A list of the API as a table: search, sort and filters in the address, pages by keyset, rows that are links.
+// A list of the API as a table: search, order and filters in the address, keyset pages, rows as links.
 import { Fragment, type KeyboardEvent, type ReactNode, useEffect, useRef, useState } from "react";
 import type { List } from "../api/query";
-import { useLate } from "./combobox";
+import { useDebounced } from "./combobox";
 import { type Cell, saveCsvOf } from "./csv";
 import { toast } from "./dialog";
 import { Options, type Option } from "./form";
-import { Link, type View, useStay } from "./links";
+import { Link, type View, useLeaveGuard } from "./links";
 import { count } from "./numbers";
 import { EmptyState, Problem } from "./parts";
 
@@ -13,37 +13,37 @@ export interface Column<Row> {
   id: string;
   header: string;
   cell: (row: Row) => ReactNode;
-  /** The name by which the API sorts this column, where it does. */
+  /** The API's sort key of this column, if it has one. */
   sort?: string;
-  /** Numbers are at the end, so that their digits stand below each other. */
+  /** Aligned to the end, for numbers. */
   end?: boolean;
   /** Left out on a phone. */
   wide?: boolean;
-  /** What this column is in the CSV; a column without is left out of it. */
+  /** The value in the CSV; a column without `csv` is omitted there. */
   csv?: (row: Row) => Cell;
-  /** Its name in the CSV, where that has to say more: a unit. */
+  /** Its header in the CSV, if it differs: with a unit, for example. */
   csvHeader?: string;
-  /** In the CSV alone: what a cell beside it draws, say. */
+  /** Only in the CSV. */
   hidden?: boolean;
 }
 
 interface Props<Row> {
-  /** What the list is, said to who cannot see it, and the CSV's name. */
+  /** The table's name for screen readers, and the name of the CSV. */
   label: string;
   list: List<Row>;
   columns: readonly Column<Row>[];
   id: (row: Row) => string;
-  /** Where a row leads; its first cell is the link. */
+  /** The page of a row; the first cell is the link. */
   to?: (row: Row) => string;
-  /** More on a row, below it. Which rows are open is in the address when `view` has `open`. */
+  /** Details below a row. The open rows are in the address if `view` has `open`. */
   detail?: (row: Row) => ReactNode;
   /** The page's `useView`, with `search` and `sort` where the API has them. */
   view?: View<Record<string, string>>;
-  /** What the search looks at: "Name or id". Without it there is no search box. */
+  /** What the search matches, such as "Name or id". Without it there is no search box. */
   search?: string;
   /** More filters, beside the search. */
   filters?: ReactNode;
-  /** What is said when there is nothing, and nothing was narrowed. */
+  /** Shown when the list is empty without any filter. */
   empty: ReactNode;
   csv?: boolean;
 }
@@ -124,7 +124,7 @@ export function DataTable<Row extends object>({
               <tr>
                 {detail !== undefined && (
                   <th scope="col" className="fold">
-                    <span className="sr-only">More</span>
+                    <span className="sr-only">Details</span>
                   </th>
                 )}
                 {columns.map((column) => (
@@ -154,7 +154,7 @@ export function DataTable<Row extends object>({
                                 type="button"
                                 className="fold-button"
                                 aria-expanded={isOpen(key)}
-                                aria-label={`More on ${key}`}
+                                aria-label={`Details of ${key}`}
                                 onClick={() => toggle(key)}
                               >
                                 ›
@@ -197,12 +197,12 @@ export function DataTable<Row extends object>({
   );
 }
 
-/** The whole list as a file, whatever part of it is shown. */
+/** Saves the whole list as a file, including rows that are not loaded. */
 function SaveList<Row>({ label, list, columns }: { label: string; list: List<Row>; columns: readonly Column<Row>[] }) {
-  const [read, setRead] = useState<number | null>(null); // rows; null: no file is being made
+  const [read, setRead] = useState<number | null>(null); // rows read so far; null: no export is running
   const stop = useRef<AbortController | null>(null);
   useEffect(() => () => stop.current?.abort(), []);
-  useStay(read !== null, () => toast("A CSV is being made; stop it first.", true));
+  useLeaveGuard(read !== null, () => toast("A CSV export is running. Stop it first.", true));
   const save = async () => {
     const shown = columns.filter((column) => column.csv !== undefined);
     const { signal } = (stop.current = new AbortController());
@@ -215,12 +215,12 @@ function SaveList<Row>({ label, list, columns }: { label: string; list: List<Row
         (row) => shown.map((column) => column.csv?.(row)),
         setRead,
       );
-      toast(`The CSV has ${count(rows)} ${rows === 1 ? "row" : "rows"}: the whole list.`);
+      toast(`CSV saved: ${count(rows)} ${rows === 1 ? "row" : "rows"}, the whole list.`);
     } catch (thrown) {
       toast(
         signal.aborted
-          ? "The CSV was stopped; nothing is saved."
-          : `No CSV was saved: ${thrown instanceof Error ? thrown.message : String(thrown)}`,
+          ? "CSV export stopped; nothing was saved."
+          : `The CSV could not be saved: ${thrown instanceof Error ? thrown.message : String(thrown)}`,
         !signal.aborted,
       );
     } finally {
@@ -234,7 +234,7 @@ function SaveList<Row>({ label, list, columns }: { label: string; list: List<Row
         className="button"
         onClick={() => void save()}
         disabled={list.rows.length === 0}
-        title="Saves every row that matches the filters, also the rows that are not loaded yet"
+        title="Saves every row that matches the filters, including rows that are not loaded yet"
       >
         CSV
       </button>
@@ -245,7 +245,7 @@ function SaveList<Row>({ label, list, columns }: { label: string; list: List<Row
         {count(read)} rows read…
       </span>
       <button type="button" className="button" onClick={() => stop.current?.abort()}>
-        Stop the CSV
+        Stop the CSV export
       </button>
     </span>
   );
@@ -280,7 +280,7 @@ function Head<Row>({ column, view }: { column: Column<Row>; view: Props<Row>["vi
   );
 }
 
-/** Arrow keys go from row to row. */
+/** Arrow keys move between rows. */
 function moveByArrows(event: KeyboardEvent<HTMLTableSectionElement>): void {
   if (event.key !== "ArrowDown" && event.key !== "ArrowUp") return;
   const kind = (event.target as HTMLElement).closest(".row-to, .fold-button")?.classList.contains("row-to")
@@ -294,7 +294,7 @@ function moveByArrows(event: KeyboardEvent<HTMLTableSectionElement>): void {
   next.focus();
 }
 
-/** The search of a list; `/` goes to it from anywhere. It asks once one rests. */
+/** The search of a list; `/` focuses it. It is sent once typing pauses. */
 export function SearchBox({
   label,
   hint,
@@ -307,7 +307,7 @@ export function SearchBox({
   onChange: (text: string) => void;
 }) {
   const [text, setText] = useState(value);
-  const late = useLate(text, 250);
+  const late = useDebounced(text, 250);
   const told = useRef(value);
   useEffect(() => {
     if (late === told.current) return;
@@ -315,7 +315,7 @@ export function SearchBox({
     onChange(late);
   }, [late, onChange]);
   useEffect(() => {
-    if (value === told.current) return; // our own change has come back
+    if (value === told.current) return; // the address has our own change
     told.current = value;
     setText(value);
   }, [value]);
@@ -333,7 +333,8 @@ export function SearchBox({
   );
 }
 
-/** A choice among few, as a filter: `<SelectFilter label="Status" view={view} name="status" options={[["", "Any"], "active"]} />`. */
+/** A filter with a few options: `<SelectFilter label="Status" view={view} name="status" options={[["", "Any"],
+ * "active"]} />`. */
 export function SelectFilter<V extends Record<string, string>>({
   label,
   view,
@@ -355,7 +356,7 @@ export function SelectFilter<V extends Record<string, string>>({
   );
 }
 
-/** A lookup (it names itself) among the filters, with its name above it. */
+/** A lookup as a filter, with its label above it. */
 export function LookupFilter({ label, children }: { label: string; children: ReactNode }) {
   return (
     <div className="filter">
@@ -365,7 +366,7 @@ export function LookupFilter({ label, children }: { label: string; children: Rea
   );
 }
 
-/** A text that must match, as a filter. */
+/** A filter by an exact text. */
 export function TextFilter<V extends Record<string, string>>({
   label,
   view,
@@ -398,7 +399,7 @@ export function TextFilter<V extends Record<string, string>>({
   );
 }
 
-/** A list that is already whole, for DataTable: what a report answered, say. */
+/** An array as a list for DataTable: rows of a report, for example. */
 export function wholeList<Row>(rows: readonly Row[]): List<Row> {
   const all = async function* () {
     yield rows;

@@ -1,4 +1,4 @@
-// Tabs whose choice is in the address, so that a link opens the same one. Arrow keys go along them, Enter opens one.
+// Tabs whose selection is in the address. Arrow keys move, Enter opens.
 import { type KeyboardEvent, type ReactNode, useId } from "react";
 import { useView } from "./links";
 
@@ -11,7 +11,7 @@ export interface Tab {
 export function Tabs({ label, tabs }: { label: string; tabs: readonly Tab[] }) {
   const view = useView({ tab: tabs[0]?.id ?? "" });
   const own = useId();
-  const open = tabs.find((tab) => tab.id === view.values.tab) ?? tabs[0]; // a role may not see every one
+  const open = tabs.find((tab) => tab.id === view.values.tab) ?? tabs[0]; // a role may not see all tabs
   return (
     <div className="tabs">
       <div className="tabs-list" role="tablist" aria-label={label} onKeyDown={moveByArrows}>

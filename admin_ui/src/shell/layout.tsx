@@ -1,4 +1,4 @@
-// Around every page: the navigation, who is signed in, the switches, and what comes over the page.
+// The frame of every page: navigation, session, settings, command palette and toasts.
 import { Outlet, useRouterState } from "@tanstack/react-router";
 import { useEffect, useState } from "react";
 import { signOut, useSession } from "../api/session";
@@ -16,7 +16,7 @@ export function Layout() {
   useEffect(() => setDrawer(false), [path]);
   useEffect(() => {
     const key = (event: KeyboardEvent) => {
-      if (event.key === undefined) return; // what a browser fills in by itself comes as a press of no key
+      if (event.key === undefined) return; // a browser's autofill sends a keydown without a key
       const typing = (event.target as HTMLElement).closest("input, textarea, select, [contenteditable]") !== null;
       if (event.key.toLowerCase() === "k" && (event.metaKey || event.ctrlKey)) setPalette((now) => !now);
       else if (event.key === "/" && !typing && document.querySelector("[role=dialog]") === null) {
@@ -35,7 +35,7 @@ export function Layout() {
   return (
     <div className={drawer ? "shell drawer-open" : "shell"}>
       <a className="skip" href="#content">
-        Skip to the content
+        Skip to content
       </a>
       <Side path={path} />
       <button

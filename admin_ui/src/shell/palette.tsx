@@ -1,4 +1,4 @@
-// ⌘K: every page and switch by typing.
+// The command palette (⌘K): pages and settings by typing.
 import { type KeyboardEvent, useState } from "react";
 import { signOut, useMay } from "../api/session";
 import { Dialog } from "../kit/dialog";
@@ -12,7 +12,7 @@ interface Command {
   run: () => void;
 }
 
-/** The pages that one may see. */
+/** The pages that the role may open. */
 export function usePages(): Page[] {
   const may = useMay();
   return PAGES.filter((page) => page.group !== undefined && (page.needs === undefined || may(page.needs)));
@@ -27,11 +27,11 @@ export function Palette({ open, onClose }: { open: boolean; onClose: () => void 
     ...pages.map((page) => ({ name: page.title, note: page.group ?? "", run: () => go(page.path) })),
     ...(["dark", "light", "system"] as const).map((theme) => ({
       name: `Theme: ${theme}`,
-      note: "Look",
+      note: "Appearance",
       run: () => setSetting("theme", theme),
     })),
-    { name: "Times in UTC", note: "Look", run: () => setSetting("zone", "utc") },
-    { name: "Times by the local clock", note: "Look", run: () => setSetting("zone", "local") },
+    { name: "Times in UTC", note: "Appearance", run: () => setSetting("zone", "utc") },
+    { name: "Times in local time", note: "Appearance", run: () => setSetting("zone", "local") },
     { name: "Sign out", note: "Session", run: () => void signOut() },
   ];
   const found = all.filter((one) => `${one.name} ${one.note}`.toLowerCase().includes(text.toLowerCase().trim()));
@@ -70,7 +70,7 @@ export function Palette({ open, onClose }: { open: boolean; onClose: () => void 
         onKeyDown={key}
         autoFocus
       />
-      <ul id="palette-list" role="listbox" aria-label="Found" className="palette-list">
+      <ul id="palette-list" role="listbox" aria-label="Results" className="palette-list">
         {found.map((one, index) => (
           <li
             key={one.name}

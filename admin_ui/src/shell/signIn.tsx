@@ -1,7 +1,7 @@
-// The sign-in: a page of its own at first, and over the page when a session has ended, so that one goes on where one was.
-import { signIn, stayExpired, useStanding } from "../api/session";
+// The sign-in: a page at first, and a dialog over the current page when the session has ended.
+import { signIn, dismissSignIn, useSessionState } from "../api/session";
 import { Dialog } from "../kit/dialog";
-import { Form, TextField, useForm, wrong } from "../kit/form";
+import { Form, TextField, useForm, fieldError } from "../kit/form";
 
 function KeyForm() {
   const form = useForm({ key: "" });
@@ -10,11 +10,11 @@ function KeyForm() {
       form={form}
       verb="Sign in"
       save={async ({ key }) => {
-        if (key.trim() === "") throw wrong("key", "An admin key is needed.");
+        if (key.trim() === "") throw fieldError("key", "Enter an admin key.");
         try {
           await signIn(key.trim());
         } catch (error) {
-          throw wrong("key", error instanceof Error ? error.message : String(error));
+          throw fieldError("key", error instanceof Error ? error.message : String(error));
         }
       }}
     >
@@ -29,8 +29,8 @@ function KeyForm() {
         autoComplete="current-password"
         hint={
           <>
-            It is exchanged for a session of this browser, and not kept. <code>laneway keys create --kind admin</code>{" "}
-            makes one.
+            It is exchanged for a session of this browser and is not stored.{" "}
+            <code>laneway keys create --kind admin</code> creates a key.
           </>
         }
       />
@@ -50,18 +50,18 @@ export function SignInPage() {
   );
 }
 
-/** Over the page: nothing below it is lost, and what was being saved is sent once one is back. */
+/** A dialog over the page: its input is kept, and waiting requests are sent after the sign-in. */
 export function SignInAgain({ open }: { open: boolean }) {
-  const { session } = useStanding();
+  const { session } = useSessionState();
   return (
     <Dialog
       open={open}
-      onClose={stayExpired}
+      onClose={dismissSignIn}
       keep
       title="Your session has ended"
       note={
         <>
-          Sign in again to go on where you were. You were here with the key <b>{session?.key.name}</b>, …
+          Sign in again to continue where you were. You were signed in with the key <b>{session?.key.name}</b>, …
           {session?.key.last_four}.
         </>
       }

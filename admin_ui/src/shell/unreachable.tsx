@@ -1,5 +1,5 @@
-// The console is there and its gateway is not: said once, with a way to try again.
-import { askSession } from "../api/session";
+// Shown when the console is loaded and the gateway cannot be reached.
+import { loadSession } from "../api/session";
 import { apiError } from "../api/errors";
 import { Problem } from "../kit/parts";
 
@@ -7,7 +7,7 @@ export function Unreachable({ error }: { error: Error }) {
   return (
     <main className="sign-in">
       <h1>Laneway</h1>
-      <Problem error={apiError(error)} again={() => void askSession()} />
+      <Problem error={apiError(error)} again={() => void loadSession()} />
     </main>
   );
 }

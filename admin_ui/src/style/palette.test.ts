@@ -1,4 +1,4 @@
-// The colours of the charts are told apart in both themes, whatever of red, green and blue one sees: computed from base.css.
+// Checks from base.css that the chart colours can be told apart in both themes, with any colour vision.
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import css from "./base.css?raw";
@@ -86,7 +86,7 @@ function themes(): { surface: string; colours: string[] }[] {
   return surfaces.map((surface, index) => ({ surface, colours: colours.slice(8 * index, 8 * index + 8) }));
 }
 
-test("the colours of the charts are told apart by everybody, in the light and in the dark", () => {
+test("the colours of the charts can be told apart by everybody, in the light and in the dark", () => {
   const [light, dark, system] = themes();
   assert.deepEqual(system, dark);
   for (const { surface, colours } of [light!, dark!]) {

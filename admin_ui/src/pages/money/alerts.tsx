@@ -1,4 +1,4 @@
-// Thresholds that budgets reached, and the webhooks that are told of them.
+// Alerts (thresholds that budgets reached) and the webhooks that receive them.
 import { useState } from "react";
 import { type RowOf, api, useList, useMay, useSession, useWrite } from "../../api";
 import {
@@ -30,11 +30,11 @@ type Webhook = RowOf<"/v1/admin/webhooks">;
 const WEBHOOKS = ["/v1/admin/webhooks", "/v1/admin/audit_log"];
 const TONES = { delivered: "good", pending: "warn", failed: "bad" } as const;
 
-function Told({ of: deliveries }: { of: readonly Delivery[] }) {
+function DeliveryStates({ of: deliveries }: { of: readonly Delivery[] }) {
   const counts = (["failed", "pending", "delivered"] as const)
     .map((state) => [state, deliveries.filter((one) => one.state === state).length] as const)
     .filter(([, many]) => many > 0);
-  if (counts.length === 0) return <span className="faint">nobody is told</span>;
+  if (counts.length === 0) return <span className="faint">no webhook</span>;
   return (
     <span className="row">
       {counts.map(([state, many]) => (
@@ -58,7 +58,7 @@ export function Alerts() {
       cell: (alert) => <Time at={alert.crossed_at} absolute detail="minute" />,
       csv: (alert) => iso(alert.crossed_at),
     },
-    { id: "of", header: "Budget of", cell: (alert) => <ScopeOf of={alert} />, csv: (alert) => alert.scope_id },
+    { id: "of", header: "Budget", cell: (alert) => <ScopeOf of={alert} />, csv: (alert) => alert.scope_id },
     {
       id: "threshold",
       header: "Reached",
@@ -68,7 +68,7 @@ export function Alerts() {
     },
     {
       id: "budget",
-      header: "Of its limit",
+      header: "Use of limit",
       wide: true,
       cell: (alert) => (
         <Meter
@@ -76,14 +76,14 @@ export function Alerts() {
           held={0}
           limit={alert.limit_amount}
           say={(amount) => say(alert, amount, true)}
-          label={`The ${alert.period} budget then`}
+          label={`The ${alert.period} budget at that time`}
         />
       ),
       csv: (alert) => alert.used,
     },
     {
       id: "each",
-      header: "Each",
+      header: "Window",
       cell: (alert) => (
         <span>
           {alert.period}{" "}
@@ -94,7 +94,7 @@ export function Alerts() {
       ),
       csv: (alert) => alert.period,
     },
-    { id: "told", header: "Told", cell: (alert) => <Told of={alert.deliveries} /> },
+    { id: "told", header: "Deliveries", cell: (alert) => <DeliveryStates of={alert.deliveries} /> },
   ];
   return (
     <DataTable
@@ -111,8 +111,8 @@ export function Alerts() {
       }
       detail={(alert) => <Deliveries of={alert.deliveries} webhooks={webhooks.rows} />}
       empty={
-        <EmptyState title="No threshold was reached">
-          <p>A budget's thresholds raise one alert each in each of its windows.</p>
+        <EmptyState title="No alerts">
+          <p>Each threshold of a budget raises one alert per window.</p>
         </EmptyState>
       }
     />
@@ -120,7 +120,7 @@ export function Alerts() {
 }
 
 function Deliveries({ of: deliveries, webhooks }: { of: readonly Delivery[]; webhooks: readonly Webhook[] }) {
-  if (deliveries.length === 0) return <p className="faint">There was no webhook for it.</p>;
+  if (deliveries.length === 0) return <p className="faint">No webhook was configured for it.</p>;
   return (
     <div className="change">
       <table className="table table-small">
@@ -131,7 +131,7 @@ function Deliveries({ of: deliveries, webhooks }: { of: readonly Delivery[]; web
             <th scope="col">State</th>
             <th scope="col">Attempts</th>
             <th scope="col">When</th>
-            <th scope="col">Said</th>
+            <th scope="col">Error</th>
           </tr>
         </thead>
         <tbody>
@@ -149,7 +149,7 @@ function Deliveries({ of: deliveries, webhooks }: { of: readonly Delivery[]; web
                   <Time at={one.delivered_at} />
                 ) : one.next_attempt_at !== null ? (
                   <>
-                    again <Time at={one.next_attempt_at} />
+                    retry <Time at={one.next_attempt_at} />
                   </>
                 ) : (
                   "–"
@@ -182,17 +182,17 @@ export function Webhooks() {
       )
       .slice(0, 5);
   const columns: Column<Webhook>[] = [
-    { id: "url", header: "Address", cell: (webhook) => <code>{webhook.url}</code>, csv: (webhook) => webhook.url },
+    { id: "url", header: "URL", cell: (webhook) => <code>{webhook.url}</code>, csv: (webhook) => webhook.url },
     {
       id: "tenant",
-      header: "Told of",
+      header: "Alerts of",
       cell: (webhook) => (webhook.tenant_id === null ? "all tenants" : <TenantName id={webhook.tenant_id} />),
       csv: (webhook) => webhook.tenant_id,
     },
     { id: "last", header: "Last deliveries", cell: (webhook) => <LastDeliveries of={lastOf(webhook)} /> },
     {
       id: "created",
-      header: "Since",
+      header: "Created",
       wide: true,
       cell: (webhook) => <Time at={webhook.created_at} />,
       csv: (webhook) => iso(webhook.created_at),
@@ -230,8 +230,8 @@ export function Webhooks() {
           )
         }
         empty={
-          <EmptyState title="Nobody is told of alerts">
-            <p>A webhook is sent each alert, signed, until it answers with success.</p>
+          <EmptyState title="No webhooks">
+            <p>A webhook receives each alert, signed. A delivery is retried until the webhook answers with success.</p>
           </EmptyState>
         }
       />
@@ -249,11 +249,11 @@ export function Webhooks() {
         onClose={() => setRemoved(null)}
         title="Remove this webhook?"
         verb="Remove"
-        deed={async () => removed !== null && remove.mutateAsync(removed.id)}
+        action={async () => removed !== null && remove.mutateAsync(removed.id)}
       >
         {removed !== null && (
           <>
-            <code>{removed.url}</code> is told nothing more, not even of what is on its way. Its secret is void.
+            <code>{removed.url}</code> receives no more alerts, not even pending ones. Its secret becomes invalid.
           </>
         )}
       </ConfirmDialog>
@@ -300,14 +300,14 @@ function WebhookForm({ onDone, onCancel }: { onDone: (shown: Shown) => void; onC
         onDone({
           title: "The webhook's secret",
           secret: made.secret,
-          note: `Deliveries to ${made.url} are signed with it. It is shown this once.`,
+          note: `Deliveries to ${made.url} are signed with it. It is shown only once.`,
         });
       }}
     >
       <TextField
         form={form}
         name="url"
-        label="Address"
+        label="URL"
         type="url"
         mono
         autoFocus

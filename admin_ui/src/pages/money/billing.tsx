@@ -1,4 +1,4 @@
-// Billing: the months of each tenant, what was invoiced and corrected, the files for finance, and what a tier earns.
+// Billing: periods, invoices, corrections, exports and margins.
 import { useMay, useSession } from "../../api";
 import { PageHead, Tabs } from "../../kit";
 import { Corrections } from "./corrections";
@@ -15,12 +15,12 @@ export default function Billing() {
     <>
       <PageHead
         title="Billing"
-        note="A month is open until it is closed, for ever, into its invoice. What comes later is in the next one."
+        note="A month is open until you close it permanently, which creates its invoice. Later usage and corrections go into the next open month."
       >
         <ReconcileBadge />
       </PageHead>
       <Tabs
-        label="Of billing"
+        label="Billing sections"
         tabs={[
           { id: "periods", label: "Periods", content: () => <Periods /> },
           { id: "invoices", label: "Invoices", content: () => <Invoices /> },

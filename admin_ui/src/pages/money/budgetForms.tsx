@@ -13,7 +13,7 @@ import {
   toast,
   ungrouped,
   useForm,
-  wrong,
+  fieldError,
 } from "../../kit";
 import { BUDGETS, type Budget, ScopeOf } from "./budgetParts";
 import { KeyLookup, ProjectLookup, useTenants } from "../parts/names";
@@ -22,8 +22,8 @@ type Limits = RowOf<"/v1/admin/limits">;
 
 const SCOPES = [
   ["tenant", "the tenant"],
-  ["project", "a project of it"],
-  ["key", "a key of it"],
+  ["project", "one of its projects"],
+  ["key", "one of its keys"],
 ] as const;
 
 /** "50, 80 100 %" as whole percentages. */
@@ -32,7 +32,7 @@ export function thresholdsOf(text: string): number[] {
     .split(/[\s,;%]+/)
     .filter(Boolean)
     .map((one) => {
-      if (!/^\d+$/.test(one)) throw wrong("thresholds", `'${one}' is no whole percentage.`);
+      if (!/^\d+$/.test(one)) throw fieldError("thresholds", `'${one}' is not a whole percentage.`);
       return Number(one);
     });
 }
@@ -41,11 +41,15 @@ function limitOf(text: string, money: boolean): bigint {
   const digits = ungrouped(text) ?? "";
   const amount = money ? picosOf(text) : /^\d+$/.test(digits) ? BigInt(digits) : null;
   if (amount === null)
-    throw wrong("limit_amount", money ? `'${text}' is no amount of money.` : `'${text}' is no whole number of tokens.`);
+    throw fieldError(
+      "limit_amount",
+      money ? `'${text}' is not an amount of money.` : `'${text}' is not a whole number of tokens.`,
+    );
   return amount;
 }
 
-/** Sets a budget: a new one, or with `of` that one's limit, kind and thresholds. `tenant`: whose at first. */
+/** Creates a budget, or changes limit, kind and thresholds of the budget `of`. `tenant`: the tenant
+ * selected at first. */
 export function BudgetForm({ of: budget, tenant = "", onDone }: { of?: Budget; tenant?: string; onDone: () => void }) {
   const tenants = useTenants();
   const own = useSession().tenant;
@@ -76,22 +80,22 @@ export function BudgetForm({ of: budget, tenant = "", onDone }: { of?: Budget; t
       verb={budget === undefined ? "Set budget" : "Save"}
       onCancel={onDone}
       save={async () => {
-        if (values.tenant === "") throw wrong("tenant", "Whose budget it is must be said.");
+        if (values.tenant === "") throw fieldError("tenant", "Choose a tenant.");
         if (budget === undefined && values.scope === "project" && values.project === "")
-          throw wrong("project", "Which project's it is must be said.");
+          throw fieldError("project", "Choose a project.");
         if (budget === undefined && values.scope === "key" && values.key_id === "")
-          throw wrong("key_id", "Which key's it is must be said.");
+          throw fieldError("key_id", "Choose a key.");
         await set.mutateAsync({
           tenant: values.tenant,
           unit: values.unit,
           period: values.period,
           kind: values.kind,
-          limit_amount: limitOf(values.limit_amount, money), // exact: written as the integer it is
+          limit_amount: limitOf(values.limit_amount, money), // a bigint is sent exactly
           thresholds: thresholdsOf(values.thresholds),
           project: values.scope === "project" ? (budget?.scope_id ?? values.project) : null,
           key_id: values.scope === "key" ? (budget?.scope_id ?? values.key_id) : null,
         });
-        toast("The budget counts from the very next request.");
+        toast("The budget applies from the next request.");
         onDone();
       }}
     >
@@ -118,7 +122,7 @@ export function BudgetForm({ of: budget, tenant = "", onDone }: { of?: Budget; t
             <SelectField
               form={form}
               name="scope"
-              label="Of"
+              label="Scope"
               options={SCOPES.filter(([scope]) => own === null || scope !== "tenant")}
             />
           </div>
@@ -142,7 +146,7 @@ export function BudgetForm({ of: budget, tenant = "", onDone }: { of?: Budget; t
             <SelectField
               form={form}
               name="unit"
-              label="In"
+              label="Unit"
               options={[
                 ["money", "money"],
                 ["tokens", "tokens"],
@@ -151,19 +155,19 @@ export function BudgetForm({ of: budget, tenant = "", onDone }: { of?: Budget; t
             <SelectField
               form={form}
               name="period"
-              label="Each"
+              label="Window"
               options={[
                 ["day", "day"],
                 ["month", "month"],
-                ["total", "no window: in total"],
+                ["total", "all time"],
               ]}
-              hint="Days and months begin at the tenant's midnight."
+              hint="Days and months start at midnight in the tenant's time zone."
             />
           </div>
         </>
       ) : (
         <p className="note">
-          Of <ScopeOf of={budget} />, {budget.period === "total" ? "in total" : `each ${budget.period}`}, in{" "}
+          Budget of <ScopeOf of={budget} />, {budget.period === "total" ? "all time" : `per ${budget.period}`}, in{" "}
           {budget.unit}.
         </p>
       )}
@@ -182,8 +186,8 @@ export function BudgetForm({ of: budget, tenant = "", onDone }: { of?: Budget; t
           name="kind"
           label="Kind"
           options={[
-            ["hard", "hard: refuses what is over"],
-            ["soft", "soft: only tells"],
+            ["hard", "hard: refuses requests over the limit"],
+            ["soft", "soft: only raises alerts"],
           ]}
         />
       </div>
@@ -193,7 +197,7 @@ export function BudgetForm({ of: budget, tenant = "", onDone }: { of?: Budget; t
         label="Alerts at"
         unit="%"
         placeholder="80, 100"
-        hint="Whole percentages of the limit. Each window tells each of them once, to the webhooks."
+        hint="Whole percentages of the limit. Each raises one alert per window, sent to the webhooks."
       />
     </Form>
   );
@@ -202,7 +206,7 @@ export function BudgetForm({ of: budget, tenant = "", onDone }: { of?: Budget; t
 export const LIMITS = ["/v1/admin/limits", "/v1/admin/audit_log"];
 const LIMIT_FIELDS = ["requests_per_minute", "tokens_per_minute", "concurrency"] as const;
 
-/** Sets what a tenant or one of its keys may do in a minute and at once; blank: what laneway.toml says. */
+/** Sets the rate limits of a tenant or one of its keys; blank: the default in laneway.toml. */
 export function LimitsForm({ of: limits, tenant = "", onDone }: { of?: Limits; tenant?: string; onDone: () => void }) {
   const own = useSession().tenant;
   const mayKeys = useMay()("keys:read");
@@ -225,11 +229,11 @@ export function LimitsForm({ of: limits, tenant = "", onDone }: { of?: Limits; t
       verb="Set limits"
       onCancel={onDone}
       save={async (values) => {
-        if (values.tenant === "") throw wrong("tenant", "Whose limits they are must be said.");
-        if (values.of_key && values.key_id === "") throw wrong("key_id", "Which key's they are must be said.");
+        if (values.tenant === "") throw fieldError("tenant", "Choose a tenant.");
+        if (values.of_key && values.key_id === "") throw fieldError("key_id", "Choose a key.");
         const numbers = Object.fromEntries(LIMIT_FIELDS.map((name) => [name, numberOf(values[name], name)]));
         await set.mutateAsync({ tenant: values.tenant, key_id: values.of_key ? values.key_id : null, ...numbers });
-        toast("Every gateway follows within a second.");
+        toast("Every gateway applies the limits within a second.");
         onDone();
       }}
     >
@@ -251,7 +255,7 @@ export function LimitsForm({ of: limits, tenant = "", onDone }: { of?: Limits; t
               )}
             />
           )}
-          {mayKeys && own === null && <CheckField form={form} name="of_key" label="Of one key of it" />}
+          {mayKeys && own === null && <CheckField form={form} name="of_key" label="For one key only" />}
           {form.values.of_key && form.values.tenant !== "" && (
             <LookupField
               form={form}
@@ -265,9 +269,16 @@ export function LimitsForm({ of: limits, tenant = "", onDone }: { of?: Limits; t
       <div className="field-row">
         <TextField form={form} name="requests_per_minute" label="Requests per minute" type="number" optional />
         <TextField form={form} name="tokens_per_minute" label="Tokens per minute" type="number" optional />
-        <TextField form={form} name="concurrency" label="At once" type="number" optional hint="Requests in flight." />
+        <TextField
+          form={form}
+          name="concurrency"
+          label="Concurrent requests"
+          type="number"
+          optional
+          hint="Requests in flight."
+        />
       </div>
-      <p className="hint">Blank: what laneway.toml says, under [limits] of a key and [tenant_limits] of a tenant.</p>
+      <p className="hint">Blank: the default in laneway.toml, [limits] for a key and [tenant_limits] for a tenant.</p>
     </Form>
   );
 }

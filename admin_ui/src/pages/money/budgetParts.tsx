@@ -7,7 +7,7 @@ export type Budget = RowOf<"/v1/admin/budgets">;
 
 export const BUDGETS = ["/v1/admin/budgets", "/v1/admin/overview", "/v1/admin/audit_log"];
 
-/** What of a budget's: tenant, project or key, each leading there. */
+/** The scope of a budget or limit: tenant, project or key, with links. */
 export function ScopeOf({ of }: { of: { scope: Budget["scope"]; scope_id: string; tenant_id: string } }) {
   if (of.scope === "tenant")
     return (
@@ -31,7 +31,7 @@ export function ScopeOf({ of }: { of: { scope: Budget["scope"]; scope_id: string
   );
 }
 
-/** An amount of a budget, in words; `short`: tokens without their unit. */
+/** Formats an amount of a budget; `short`: tokens without their unit. */
 export function useSay(): (of: { unit: Budget["unit"]; tenant_id: string }, amount: Exact, short?: boolean) => string {
   const tenants = useTenants();
   return ({ unit, tenant_id }, amount, short) => {

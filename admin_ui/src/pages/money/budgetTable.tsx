@@ -1,4 +1,4 @@
-// Budgets as a table: what is posted, held and left of each, where it leads at its present pace, and what to do.
+// The table of budgets: posted, held and left, the projection, and actions.
 import { type ReactNode, useState } from "react";
 import { api, useList, useMay, useSession, useWrite } from "../../api";
 import {
@@ -23,14 +23,14 @@ import { BUDGETS, type Budget, ScopeOf, useSay } from "./budgetParts";
 
 const DAY_S = 86_400;
 
-/** Where it leads, as the API projects it: the same as the overview says. */
+/** The API's projection: when the budget runs out, or its use at the end of the window. */
 export function Outlook({ of: budget }: { of: Budget }) {
   const now = useNow();
   const say = useSay();
   if (exact(budget.left) <= 0n)
     return (
       <Badge tone={budget.kind === "hard" ? "bad" : "warn"}>
-        {budget.kind === "hard" ? "used up: refuses" : "over"}
+        {budget.kind === "hard" ? "used up, refusing" : "over limit"}
       </Badge>
     );
   const { run_out_at, projected } = budget;
@@ -46,22 +46,22 @@ export function Outlook({ of: budget }: { of: Budget }) {
       </span>
     );
   }
-  if (projected === null) return <span className="faint">no end in sight</span>;
+  if (projected === null) return <span className="faint">no run-out projected</span>;
   return (
     <span className="num">
       {say(budget, projected)}{" "}
-      <span className="faint">by its end, {Math.round(percent(projected, budget.limit_amount))} %</span>
+      <span className="faint">{Math.round(percent(projected, budget.limit_amount))} % at window end</span>
     </span>
   );
 }
 
-/** The meter; its title has the amounts to the last place. */
-function Standing({ of: budget }: { of: Budget }) {
+/** The meter, with the exact amounts as title. */
+function BudgetUse({ of: budget }: { of: Budget }) {
   const say = useSay();
   const whole = budget.unit === "money" ? decimal : count;
   return (
     <div
-      className="standing"
+      className="budget-use"
       title={`posted ${whole(budget.used)}, held ${whole(budget.held)}, left ${whole(budget.left)} of ${whole(budget.limit_amount)}`}
     >
       <Meter
@@ -104,18 +104,18 @@ export function BudgetTable({
   const columns: Column<Budget>[] = [
     {
       id: "of",
-      header: "Of",
+      header: "Scope",
       ...(sorted ? { sort: "scope" } : {}),
       cell: (budget) => <ScopeOf of={budget} />,
       csv: (budget) => budget.scope_id,
     },
     {
       id: "period",
-      header: "Each",
+      header: "Window",
       ...(sorted ? { sort: "period" } : {}),
       cell: (budget) => (
         <span>
-          {budget.period === "total" ? "in total" : budget.period} <span className="faint">{budget.unit}</span>
+          {budget.period === "total" ? "all time" : budget.period} <span className="faint">{budget.unit}</span>
         </span>
       ),
       csv: (budget) => budget.period,
@@ -130,8 +130,8 @@ export function BudgetTable({
     },
     {
       id: "meter",
-      header: "Standing",
-      cell: (budget) => <Standing of={budget} />,
+      header: "Use",
+      cell: (budget) => <BudgetUse of={budget} />,
       csv: (budget) => budget.limit_amount,
     },
     ...(["used", "held", "left"] as const).map((name) => ({
@@ -141,7 +141,7 @@ export function BudgetTable({
       cell: () => null,
       csv: (budget: Budget) => budget[name],
     })),
-    { id: "outlook", header: "At this pace", cell: (budget) => <Outlook of={budget} /> },
+    { id: "outlook", header: "Projection", cell: (budget) => <Outlook of={budget} /> },
     {
       id: "alerts",
       header: "Alerts at",
@@ -156,7 +156,7 @@ export function BudgetTable({
     },
     {
       id: "resets",
-      header: "Begins afresh",
+      header: "Resets",
       wide: true,
       cell: (budget) => <Time at={budget.resets_at} />,
       csv: (budget) => iso(budget.resets_at),
@@ -167,10 +167,10 @@ export function BudgetTable({
       id: "do",
       header: "Change",
       end: true,
-      // What bounds a whole tenant is set by whoever sells to it.
+      // Only operators may change the budget of a whole tenant.
       cell: (budget) =>
         (own === null || budget.scope !== "tenant") && (
-          <span className="row-deeds">
+          <span className="row-actions">
             <button
               type="button"
               className="button button-quiet"
@@ -212,7 +212,7 @@ export function BudgetTable({
         onClose={() => setRemoved(null)}
         title="Remove this budget?"
         verb="Remove"
-        deed={async () => {
+        action={async () => {
           if (removed === null) return;
           await remove.mutateAsync(removed.id);
           toast("The budget is removed.");
@@ -220,8 +220,8 @@ export function BudgetTable({
       >
         {removed !== null && (
           <>
-            The {nameOf(removed)} of <ScopeOf of={removed} />, {say(removed, removed.limit_amount)}, is enforced no
-            longer, from the next request on. What was used stays in the books.
+            The {nameOf(removed)} of <ScopeOf of={removed} />, {say(removed, removed.limit_amount)}, is no longer
+            enforced from the next request. Recorded usage does not change.
           </>
         )}
       </ConfirmDialog>

@@ -1,4 +1,4 @@
-// What bounds use: budgets, rate limits, the alerts that budgets raised, and who is told.
+// Budgets and limits: budgets, rate limits, alerts and webhooks.
 import { useState } from "react";
 import { useMay, useSession } from "../../api";
 import { Dialog, EmptyState, LookupFilter, PageHead, Tabs, TenantLookup, useView } from "../../kit";
@@ -13,10 +13,10 @@ export default function BudgetsAndLimits() {
     <>
       <PageHead
         title="Budgets and limits"
-        note="What tenants, projects and keys may use in a window, and in a minute. A hard budget is never overshot: what a request may cost is held before it runs."
+        note="What tenants, projects and keys may use per window and per minute. A hard budget is never exceeded: the highest possible cost of a request is held before it runs."
       />
       <Tabs
-        label="What bounds use"
+        label="Budgets and limits"
         tabs={[
           { id: "budgets", label: "Budgets", content: () => <Budgets /> },
           ...(may("limits:read") ? [{ id: "limits", label: "Rate limits", content: () => <RateLimits /> }] : []),
@@ -62,7 +62,7 @@ function Budgets() {
         }
         empty={
           <EmptyState title="No budget yet">
-            <p>What tenants may use is bounded by nothing but their rate limits.</p>
+            <p>Only rate limits bound what tenants use.</p>
           </EmptyState>
         }
       />
@@ -70,7 +70,7 @@ function Budgets() {
         open={creating}
         onClose={() => setCreating(false)}
         title="New budget"
-        note="There is one for each unit and period of a tenant, a project or a key: to set it again changes it."
+        note="A tenant, a project or a key has one budget per unit and window. Setting it again changes it."
         keep
       >
         <BudgetForm tenant={tenant} onDone={() => setCreating(false)} />

@@ -1,4 +1,4 @@
-// Corrections: what is owed more or less than usage says, each with its reason, in the month that is open.
+// Corrections: amounts beside usage, each with its reason, in the open month.
 import { useState } from "react";
 import { type BodyOf, type RowOf, api, useList, useMay, useSession, useWrite } from "../../api";
 import {
@@ -27,7 +27,7 @@ import {
   toast,
   useForm,
   useView,
-  wrong,
+  fieldError,
 } from "../../kit";
 import { TenantName, TenantText } from "../parts/names";
 
@@ -54,13 +54,12 @@ const COLUMNS: readonly Column<Correction>[] = [
   { id: "reason", header: "Reason", cell: (one) => one.reason, csv: (one) => one.reason },
   {
     id: "of",
-    header: "Of",
-    cell: (one) =>
-      one.request_id === null ? <span className="faint">no request</span> : <ShortId value={one.request_id} />,
+    header: "Request",
+    cell: (one) => (one.request_id === null ? <span className="faint">none</span> : <ShortId value={one.request_id} />),
     csv: (one) => one.request_id,
   },
   { id: "actor", header: "By", wide: true, cell: (one) => <ShortId value={one.actor} />, csv: (one) => one.actor },
-  { id: "made", header: "Made", cell: (one) => <Time at={one.created_at} />, csv: (one) => iso(one.created_at) },
+  { id: "made", header: "Created", cell: (one) => <Time at={one.created_at} />, csv: (one) => iso(one.created_at) },
 ];
 
 export function Corrections() {
@@ -101,8 +100,8 @@ export function Corrections() {
           </>
         }
         empty={
-          <EmptyState title="Nothing was corrected">
-            <p>A correction adds to the month that is open. Nothing that was written changes.</p>
+          <EmptyState title="No corrections">
+            <p>A correction is added to the open month. Recorded usage never changes.</p>
           </EmptyState>
         }
       />
@@ -111,7 +110,7 @@ export function Corrections() {
         onClose={close}
         title="New correction"
         keep
-        note="It is added to the month that is open now, for ever; another correction can take it back. Budgets do not see it."
+        note="It is added to the open month permanently; another correction can reverse it. Budgets do not count it."
       >
         <NewCorrection request={view.values.correct} onDone={close} />
       </Dialog>
@@ -168,11 +167,11 @@ function NewCorrection({ request, onDone }: { request: string; onDone: () => voi
   return (
     <Form
       form={form}
-      verb="Correct"
+      verb="Add correction"
       onCancel={onDone}
       save={async (values) => {
         const reason = values.reason.trim();
-        if (reason === "") throw wrong("reason", "Say why: the invoice and the audit log keep it.");
+        if (reason === "") throw fieldError("reason", "Enter a reason: it is on the invoice and in the audit log.");
         const made = await make.mutateAsync(
           ofRequest
             ? {
@@ -189,7 +188,7 @@ function NewCorrection({ request, onDone }: { request: string; onDone: () => voi
                 model: values.model.trim() || null,
               },
         );
-        toast(`${decimal(made.picos)} ${made.currency} is on the month that is open.`);
+        toast(`${decimal(made.picos)} ${made.currency} is added to the open month.`);
         onDone();
       }}
     >
@@ -198,7 +197,7 @@ function NewCorrection({ request, onDone }: { request: string; onDone: () => voi
         name="kind"
         label="What it corrects"
         options={[
-          ["free", "An amount of a tenant, for example a credit"],
+          ["free", "An amount for a tenant, for example a credit"],
           ["request", "The tokens of one request, at their price"],
         ]}
       />
@@ -215,9 +214,9 @@ function NewCorrection({ request, onDone }: { request: string; onDone: () => voi
             <TextField
               form={form}
               name="tokens"
-              label="Tokens, more or less"
+              label="Tokens to add or remove"
               type="number"
-              hint="Below 0 takes tokens off."
+              hint="A negative number removes tokens."
             />
           </div>
         </>
@@ -229,10 +228,10 @@ function NewCorrection({ request, onDone }: { request: string; onDone: () => voi
             name="picos"
             label="Amount"
             type="number"
-            hint="In the tenant’s currency, up to twelve places. Below 0 is a credit: −25.00"
+            hint="In the tenant’s currency, up to twelve places. A negative amount is a credit: −25.00"
           />
           <div className="field-row">
-            <TextField form={form} name="tier" label="Tier" optional hint="Whose margin it is in." />
+            <TextField form={form} name="tier" label="Tier" optional hint="The tier whose margin it counts in." />
             <TextField form={form} name="model" label="Model" optional mono />
           </div>
         </>
@@ -244,6 +243,7 @@ function NewCorrection({ request, onDone }: { request: string; onDone: () => voi
 
 function amountOf(text: string): bigint {
   const picos = picosOf(text);
-  if (picos === null) throw wrong("picos", `'${text}' is no amount: digits, a point, and at most twelve places.`);
+  if (picos === null)
+    throw fieldError("picos", `'${text}' is not an amount: digits, a point, and at most twelve decimal places.`);
   return picos;
 }

@@ -1,4 +1,4 @@
-// Exports: files of a month for finance, made in the background, each with the hash by which it is known.
+// Exports: files of one month for finance, written in the background, each with its SHA-256.
 import { useState } from "react";
 import { useQuery } from "@tanstack/react-query";
 import {
@@ -52,7 +52,7 @@ import { TenantText } from "../parts/names";
 type Export = RowOf<"/v1/admin/exports">;
 type Body = BodyOf<"/v1/admin/exports", "post">;
 
-/** What lies beside a file; amounts are decimals, as texts or numbers. */
+/** The manifest of a file; amounts are decimals, as strings or numbers. */
 interface Manifest {
   sha256: string;
   rows: number;
@@ -100,14 +100,14 @@ export function Exports() {
   const columns: Column<Export>[] = [
     {
       id: "of",
-      header: "Of",
+      header: "Tenant",
       cell: (one) => (one.tenant_id === null ? <b>all tenants</b> : <TenantText id={one.tenant_id} />),
       csv: (one) => one.tenant_id,
     },
     { id: "month", header: "Month", cell: (one) => <span className="num">{one.month}</span>, csv: (one) => one.month },
     {
       id: "kind",
-      header: "What",
+      header: "Format",
       cell: (one) => `${one.kind === "focus" ? "FOCUS" : "CloudEvents"}, ${one.format}`,
       csv: (one) => `${one.kind} ${one.format}`,
     },
@@ -121,7 +121,7 @@ export function Exports() {
       cell: (one) => <span className="num">{one.size_bytes === null ? "–" : bytes(one.size_bytes)}</span>,
       csv: (one) => one.size_bytes,
     },
-    { id: "made", header: "Asked for", cell: (one) => <Time at={one.created_at} />, csv: (one) => iso(one.created_at) },
+    { id: "made", header: "Requested", cell: (one) => <Time at={one.created_at} />, csv: (one) => iso(one.created_at) },
     {
       id: "file",
       header: "File",
@@ -165,7 +165,7 @@ export function Exports() {
         }
         empty={
           <EmptyState title="No export yet">
-            <p>A file of a month in FOCUS 1.2, or as CloudEvents, with its control totals beside it.</p>
+            <p>An export is a file of one month's usage, in FOCUS 1.2 or as CloudEvents, with control totals.</p>
             {make}
           </EmptyState>
         }
@@ -175,7 +175,7 @@ export function Exports() {
         onClose={() => setMaking(false)}
         title="New export"
         keep
-        note="Of a closed month it is the same file each time, byte by byte; of an open one, what is there now."
+        note="A closed month always gives the same file, byte for byte; an open month gives the usage so far."
       >
         <NewExport
           onDone={(id) => {
@@ -187,13 +187,13 @@ export function Exports() {
       <ConfirmDialog
         open={ending !== null}
         onClose={() => setEnding(null)}
-        title={ending?.state === "done" ? "Give the file up?" : "Cancel this export?"}
-        verb={ending?.state === "done" ? "Give it up" : "Cancel the export"}
-        deed={() => end.mutateAsync(ending!.id)}
+        title={ending?.state === "done" ? "Delete the file?" : "Cancel this export?"}
+        verb={ending?.state === "done" ? "Delete the file" : "Cancel the export"}
+        action={() => end.mutateAsync(ending!.id)}
       >
         {ending?.state === "done"
-          ? "Its file goes from the disk. The export of a closed month can be made again, and is the same."
-          : "What is written so far is thrown away."}
+          ? "The file is deleted from the disk. An export of a closed month can be repeated and gives the same file."
+          : "The rows written so far are discarded."}
       </ConfirmDialog>
     </>
   );
@@ -208,7 +208,7 @@ function State({ of }: { of: Export }) {
         viewBox="0 0 100 6"
         preserveAspectRatio="none"
         role="progressbar"
-        aria-label="How far the export is"
+        aria-label="Export progress"
         aria-valuenow={share}
         aria-valuemin={0}
         aria-valuemax={100}
@@ -225,7 +225,7 @@ function More({ of, onEnd }: { of: Export; onEnd: (() => void) | undefined }) {
   if (of.state === "failed")
     return (
       <div className="problem">
-        <p>{of.error ?? "It failed without a word."}</p>
+        <p>{of.error ?? "It failed without an error message."}</p>
         <p className="faint">after {of.attempts} attempts</p>
       </div>
     );
@@ -243,11 +243,11 @@ function More({ of, onEnd }: { of: Export; onEnd: (() => void) | undefined }) {
               <Copy text={of.sha256} label="Copy the hash" />
             </span>,
           ],
-          ["On the host", <code>{of.host}</code>],
+          ["Host", <code>{of.host}</code>],
           ["Export", <Id value={of.id} />],
         ]}
       />
-      <CodeBlock label="A line that checks the file" text={`echo '${of.sha256}  ${of.file}' | sha256sum -c`} />
+      <CodeBlock label="Command that checks the file" text={`echo '${of.sha256}  ${of.file}' | sha256sum -c`} />
       <Totals of={of} />
       <div className="row">
         <a
@@ -259,7 +259,7 @@ function More({ of, onEnd }: { of: Export; onEnd: (() => void) | undefined }) {
         </a>
         {onEnd !== undefined && (
           <button type="button" className="button button-quiet" onClick={onEnd}>
-            Give the file up
+            Delete the file
           </button>
         )}
       </div>
@@ -267,7 +267,7 @@ function More({ of, onEnd }: { of: Export; onEnd: (() => void) | undefined }) {
   );
 }
 
-/** What the manifest says the file comes to, beside the invoices. */
+/** The control totals of the manifest, compared with the invoices. */
 function Totals({ of }: { of: Export }) {
   const found = useQuery<Manifest, ApiError>({
     queryKey: ["/v1/admin/exports/{export_id}/manifest", of.id, of.sha256],
@@ -286,11 +286,11 @@ function Totals({ of }: { of: Export }) {
           <div className="stack">
             {manifest.provisional && (
               <p className="note">
-                <Badge tone="warn">provisional</Badge> A month of it is open: a later export may hold more.
+                <Badge tone="warn">provisional</Badge> It has an open month: a later export may contain more.
               </p>
             )}
             {manifest.sha256 !== of.sha256 && (
-              <p className="problem">The manifest names another hash: {manifest.sha256}</p>
+              <p className="problem">The manifest has a different hash: {manifest.sha256}</p>
             )}
             <Facts
               facts={[
@@ -299,7 +299,7 @@ function Totals({ of }: { of: Export }) {
                   <>
                     <Count value={manifest.rows} />{" "}
                     <span className="faint">
-                      of <Count value={manifest.ledger.usage_rows} /> requests and{" "}
+                      from <Count value={manifest.ledger.usage_rows} /> requests and{" "}
                       <Count value={manifest.ledger.corrections} /> corrections
                     </span>
                   </>,
@@ -314,19 +314,19 @@ function Totals({ of }: { of: Export }) {
               ]}
             />
             {invoices.length > 0 && (
-              <div className="table-scroll" tabIndex={0} role="region" aria-label="The file beside its invoices">
+              <div className="table-scroll" tabIndex={0} role="region" aria-label="The file compared with its invoices">
                 <table className="table table-small">
-                  <caption className="sr-only">The file beside its invoices</caption>
+                  <caption className="sr-only">The file compared with its invoices</caption>
                   <thead>
                     <tr>
                       <th scope="col">Invoice</th>
                       <th scope="col" className="end">
-                        By this file
+                        In this file
                       </th>
                       <th scope="col" className="end">
-                        By the invoice
+                        On the invoice
                       </th>
-                      <th scope="col">Are</th>
+                      <th scope="col">Result</th>
                     </tr>
                   </thead>
                   <tbody>
@@ -364,7 +364,7 @@ function Billed({
         <>
           {" "}
           <Badge tone={all === picos ? "good" : "warn"}>
-            {all === picos ? "the sum of its invoices" : "not all of it is invoiced"}
+            {all === picos ? "equal to its invoices" : "not fully invoiced"}
           </Badge>
         </>
       )}
@@ -399,7 +399,7 @@ function NewExport({ onDone }: { onDone: (id: string | null) => void }) {
   return (
     <Form
       form={form}
-      verb="Make it"
+      verb="Create export"
       onCancel={() => onDone(null)}
       save={async (values) => {
         const [kind, format] = values.what.split(" ") as [Body["kind"], Body["format"]];
@@ -413,7 +413,7 @@ function NewExport({ onDone }: { onDone: (id: string | null) => void }) {
         <SelectField
           form={form}
           name="what"
-          label="What"
+          label="Format"
           options={[
             ["focus csv", "FOCUS 1.2, CSV"],
             ["focus jsonl", "FOCUS 1.2, JSON lines"],
@@ -428,7 +428,7 @@ function NewExport({ onDone }: { onDone: (id: string | null) => void }) {
           name="tenant"
           label="Tenant"
           optional
-          hint="Blank: all of them, each by its own time zone."
+          hint="Blank: all tenants, each in its own time zone."
           control={(props) => <TenantLookup {...props} placeholder="All tenants" />}
         />
       )}

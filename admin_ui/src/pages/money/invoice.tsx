@@ -1,4 +1,4 @@
-// One invoice: its lines, exact to the last place, and that they add up to its total. It prints as a sheet of paper.
+// One invoice: its lines, exact, and a check of their sum. It has a print layout.
 import { type AnswerOf, useGet, useList } from "../../api";
 import {
   Badge,
@@ -35,12 +35,12 @@ export default function InvoicePage() {
   const found = useGet("/v1/admin/invoices/{invoice_id}", { path: { invoice_id } });
   return (
     <Loaded of={found} lines={10}>
-      {(invoice) => <Whole invoice={invoice} />}
+      {(invoice) => <InvoiceSheet invoice={invoice} />}
     </Loaded>
   );
 }
 
-function Whole({ invoice }: { invoice: Invoice }) {
+function InvoiceSheet({ invoice }: { invoice: Invoice }) {
   const { period, currency } = invoice;
   const name = useNames("tenant", [invoice.tenant_id]).get(invoice.tenant_id) ?? "…";
   const lines = sum(invoice.lines.map((line) => line.picos));
@@ -100,8 +100,8 @@ function Whole({ invoice }: { invoice: Invoice }) {
             ["Invoice", <Id value={invoice.id} />],
             ["Tenant", <TenantName id={invoice.tenant_id} />],
             ["From", <span className="num">{moment(period.start_at, "utc")}</span>],
-            ["To, without it", <span className="num">{moment(period.end_at, "utc")}</span>],
-            ["By the clock of", period.time_zone],
+            ["To (exclusive)", <span className="num">{moment(period.end_at, "utc")}</span>],
+            ["Time zone", period.time_zone],
             [
               "Issued",
               <>
@@ -125,7 +125,7 @@ function Whole({ invoice }: { invoice: Invoice }) {
           </div>
           <div>
             <Badge tone={same ? "good" : "bad"}>
-              {same ? `its ${invoice.lines.length} lines add up to it` : `its lines add up to ${decimal(lines)}`}
+              {same ? `equals the sum of its ${invoice.lines.length} lines` : `its lines add up to ${decimal(lines)}`}
             </Badge>
           </div>
         </div>
@@ -152,7 +152,7 @@ function Lines({ invoice }: { invoice: Invoice }) {
     <section className="section" aria-label="Lines">
       <div className="section-head">
         <h2>Lines</h2>
-        <span className="note">Amount = tokens × price; nothing is rounded. Prices are of a million tokens.</span>
+        <span className="note">Amount = tokens × price, not rounded. Prices are per million tokens.</span>
       </div>
       <div className="table-scroll invoice-lines" tabIndex={0} role="region" aria-label="The lines of the invoice">
         <table className="table table-small">

@@ -117,7 +117,7 @@ export function Invoices() {
       }
       empty={
         <EmptyState title="No invoice yet">
-          <p>Closing a month makes its invoice.</p>
+          <p>Closing a month creates its invoice.</p>
         </EmptyState>
       }
     />

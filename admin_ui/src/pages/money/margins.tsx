@@ -1,4 +1,5 @@
-// Margins: what each tier earned in a month, what its device time cost, and of that what its preemptions did to others.
+// Margins: what each tier earned in a month, the cost of its device time, and the part of it that its preemptions
+// caused.
 import { useGet } from "../../api";
 import {
   Count,
@@ -35,26 +36,26 @@ export function Margins() {
   return (
     <>
       <div className="table-bar margins-bar" role="search" aria-label="Filter margins">
-        <SelectFilter label="Month" view={view} name="month" options={monthOptions(now, "The last whole one")} />
+        <SelectFilter label="Month" view={view} name="month" options={monthOptions(now, "Last complete month")} />
         <LookupFilter label="Tenant">
           <TenantLookup value={tenant} onChange={(next) => view.set({ tenant: next })} />
         </LookupFilter>
       </div>
       <Loaded of={found} lines={6}>
-        {(margins) => <Whole of={margins} />}
+        {(margins) => <MarginReport of={margins} />}
       </Loaded>
     </>
   );
 }
 
-function Whole({ of }: { of: Margins }) {
+function MarginReport({ of }: { of: Margins }) {
   const tiers = of.tiers;
   const currencies = [...new Set(tiers.map((tier) => tier.currency))];
   const free = exact(of.device_second_picos) === 0n;
   if (tiers.length === 0)
     return (
-      <EmptyState title={`Nothing was used in ${of.month}`}>
-        <p>Another month may have some.</p>
+      <EmptyState title={`No usage in ${of.month}`}>
+        <p>Choose another month.</p>
       </EmptyState>
     );
   const save = () =>
@@ -70,7 +71,7 @@ function Whole({ of }: { of: Margins }) {
         "preemption_s",
         "preempted_tokens",
         "cost",
-        "of it preemption",
+        "due to preemption",
         "margin",
       ],
       tiers.map((tier) => [
@@ -88,8 +89,8 @@ function Whole({ of }: { of: Margins }) {
     <div className="stack">
       {free && (
         <p className="note">
-          A second of a device costs nothing here: <code>device_second_picos</code> of <code>[billing]</code> in
-          laneway.toml says what it does.
+          Device time has no cost here: set <code>device_second_picos</code> under <code>[billing]</code> in
+          laneway.toml.
         </p>
       )}
       <Tiles>
@@ -112,12 +113,12 @@ function Whole({ of }: { of: Margins }) {
         <StatTile
           label="Device time"
           value={duration(tiers.reduce((all, tier) => all + tier.device_s + tier.preemption_s, 0))}
-          note={`${decimal(of.device_second_picos)} a second`}
+          note={`${decimal(of.device_second_picos)} per second`}
         />
         <StatTile
           label="Lost to preemption"
           value={duration(tiers.reduce((all, tier) => all + tier.preemption_s, 0))}
-          note={`${count(sum(tiers.map((tier) => tier.preempted_tokens)))} tokens computed again`}
+          note={`${count(sum(tiers.map((tier) => tier.preempted_tokens)))} tokens recomputed`}
         />
       </Tiles>
       <div className="row margins-head">
@@ -145,13 +146,13 @@ function Whole({ of }: { of: Margins }) {
                 Device-seconds
               </th>
               <th scope="col" className="end">
-                Its preemptions, s
+                Preemption, s
               </th>
               <th scope="col" className="end">
                 Cost
               </th>
               <th scope="col" className="end">
-                of it preemption
+                due to preemption
               </th>
               <th scope="col" className="end">
                 Margin
@@ -190,8 +191,8 @@ function Whole({ of }: { of: Margins }) {
         </table>
       </div>
       <p className="note">
-        Device time that a preemption lost is the tier’s that caused it. Everything up to row {count(of.sequence)} of
-        the ledger is in it.
+        Device time lost to a preemption counts for the tier that caused it. Includes ledger rows up to{" "}
+        {count(of.sequence)}.
       </p>
     </div>
   );

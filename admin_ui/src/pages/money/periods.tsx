@@ -1,4 +1,4 @@
-// Periods: the months of each tenant. One that is over can be closed, the oldest first, and stays so.
+// Periods: the months of each tenant. A past month can be closed permanently, the oldest first.
 import { useState } from "react";
 import { type AnswerOf, type RowOf, api, useGet, useList, useMay, useSession, useWrite } from "../../api";
 import {
@@ -38,7 +38,7 @@ const CHANGED = [
   "/v1/admin/margins",
 ];
 
-/** Those that can be closed now: over, and the oldest open one of their tenant among the rows. */
+/** The periods that can be closed now: past, and the oldest open period of their tenant among the rows. */
 function closable(rows: readonly Period[], now: number): Set<string> {
   const first = new Map<string, Period>();
   for (const row of rows) {
@@ -52,12 +52,12 @@ export function Periods() {
   const view = useView({ tenant: "", month: "", state: "open", open: "" });
   const { open: _, ...query } = view.values;
   const list = useList("/v1/admin/periods", { query: { ...query, state: query.state === "any" ? "" : query.state } });
-  // What is open, whatever the list is narrowed to: only the oldest of a tenant can be closed.
-  const standing = useList("/v1/admin/periods", { query: { state: "open", tenant: query.tenant } }, { limit: 500 });
+  // All open periods, regardless of the filters: only the oldest of a tenant can be closed.
+  const open = useList("/v1/admin/periods", { query: { state: "open", tenant: query.tenant } }, { limit: 500 });
   const may = useMay()("billing:write");
   const bound = useSession().tenant !== null;
   const now = useNow();
-  const ready = closable(standing.rows, now);
+  const ready = closable(open.rows, now);
   const [closing, setClosing] = useState<Period | null>(null);
   const columns: Column<Period>[] = [
     {
@@ -81,7 +81,7 @@ export function Periods() {
     { id: "end", header: "Ends", cell: (period) => <Time at={period.end_at} />, csv: (period) => iso(period.end_at) },
     {
       id: "zone",
-      header: "By the clock of",
+      header: "Time zone",
       wide: true,
       cell: (period) => period.time_zone,
       csv: (period) => period.time_zone,
@@ -143,7 +143,7 @@ export function Periods() {
         csv
         empty={
           <EmptyState title="No open month">
-            <p>A tenant’s months begin with its first request.</p>
+            <p>A tenant’s first month begins with its first request.</p>
           </EmptyState>
         }
       />
@@ -155,10 +155,14 @@ export function Periods() {
 function State({ of, ready, now }: { of: Period; ready: boolean; now: number }) {
   if (of.state === "closed") return <Badge>closed</Badge>;
   if (ready) return <Badge tone="accent">can be closed</Badge>;
-  return of.end_at <= now ? <Badge tone="warn">over; an older one is open</Badge> : <Badge tone="good">running</Badge>;
+  return of.end_at <= now ? (
+    <Badge tone="warn">over, an older month is open</Badge>
+  ) : (
+    <Badge tone="good">current</Badge>
+  );
 }
 
-/** What was used and corrected between its bounds. */
+/** Usage and corrections of the period. */
 function useWithin(period: Period) {
   return useGet("/v1/organization/costs", {
     query: {
@@ -194,9 +198,9 @@ function Within({ period }: { period: Period }) {
     <Facts
       facts={[
         ["From", <span className="num">{moment(period.start_at, zone)}</span>],
-        ["To, without it", <span className="num">{moment(period.end_at, zone)}</span>],
+        ["To (exclusive)", <span className="num">{moment(period.end_at, zone)}</span>],
         [
-          "Used and corrected in it",
+          "Usage and corrections",
           <Loaded of={found} lines={1}>
             {(data) => <Amounts of={data} />}
           </Loaded>,
@@ -204,7 +208,7 @@ function Within({ period }: { period: Period }) {
         ...(period.state === "closed"
           ? ([
               [
-                "Rows of the ledger",
+                "Ledger rows",
                 <span className="num">
                   {period.sequence_min === null ? "none" : `${period.sequence_min} to ${period.sequence_max}`}
                 </span>,
@@ -228,21 +232,21 @@ function Closing({ period, onClose }: { period: Period; onClose: () => void }) {
     <ConfirmDialog
       open
       onClose={onClose}
-      title={`Close ${period.month} of ${name}, for ever?`}
-      verb="Close it for ever"
+      title={`Close ${period.month} of ${name} permanently?`}
+      verb="Close permanently"
       name={`${name} ${period.month}`}
-      deed={async () => {
+      action={async () => {
         const made = await close.mutateAsync();
-        toast(`${period.month} of ${name} is closed; this is its invoice.`);
+        toast(`${period.month} of ${name} is closed. This is its invoice.`);
         go(place("/billing/invoices", made.id));
       }}
     >
       <p>
-        Its invoice is made now and never changes. What still comes of this month, a late request or a correction, is on
-        the invoice of the next one. There is no way to open it again.
+        Closing creates the invoice, which never changes. Late requests and corrections of this month are on the next
+        month’s invoice. A closed month cannot be reopened.
       </p>
       <div className="closing">
-        <span>Used and corrected between its bounds:</span>{" "}
+        <span>Usage and corrections of this month:</span>{" "}
         <b>
           <Loaded of={found} lines={1}>
             {(data) => <Amounts of={data} />}

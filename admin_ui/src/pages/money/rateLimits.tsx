@@ -1,4 +1,4 @@
-// Rate limits of a tenant's or a key's own; who has none is bounded by laneway.toml.
+// Rate limits of tenants and keys; the defaults are in laneway.toml.
 import { useState } from "react";
 import { type RowOf, api, useList, useMay, useWrite } from "../../api";
 import {
@@ -19,7 +19,7 @@ import { ScopeOf } from "./budgetParts";
 type Limits = RowOf<"/v1/admin/limits">;
 
 function own(value: number | null) {
-  return value === null ? <span className="faint">laneway.toml's</span> : <Count value={value} />;
+  return value === null ? <span className="faint">default</span> : <Count value={value} />;
 }
 
 export function RateLimits() {
@@ -35,7 +35,7 @@ export function RateLimits() {
   const columns: Column<Limits>[] = [
     {
       id: "of",
-      header: "Of",
+      header: "Scope",
       cell: (limits) => <ScopeOf of={{ ...limits, scope_id: limits.subject_id }} />,
       csv: (limits) => limits.subject_id,
     },
@@ -55,7 +55,7 @@ export function RateLimits() {
     },
     {
       id: "concurrency",
-      header: "At once",
+      header: "Concurrent requests",
       end: true,
       cell: (limits) => own(limits.concurrency),
       csv: (limits) => limits.concurrency,
@@ -67,7 +67,7 @@ export function RateLimits() {
       header: "Change",
       end: true,
       cell: (limits) => (
-        <span className="row-deeds">
+        <span className="row-actions">
           <button
             type="button"
             className="button button-quiet"
@@ -111,8 +111,8 @@ export function RateLimits() {
           </>
         }
         empty={
-          <EmptyState title="Nobody has limits of their own">
-            <p>Each key is bounded by what laneway.toml says under [limits], each tenant by [tenant_limits].</p>
+          <EmptyState title="No limits set">
+            <p>The defaults in laneway.toml apply: [limits] for each key, [tenant_limits] for each tenant.</p>
           </EmptyState>
         }
       />
@@ -124,7 +124,7 @@ export function RateLimits() {
           edited !== null &&
           edited !== "new" && (
             <>
-              Of <ScopeOf of={{ ...edited, scope_id: edited.subject_id }} />.
+              Limits of <ScopeOf of={{ ...edited, scope_id: edited.subject_id }} />.
             </>
           )
         }
@@ -139,16 +139,16 @@ export function RateLimits() {
         onClose={() => setRemoved(null)}
         title="Remove these limits?"
         verb="Remove"
-        deed={async () => {
+        action={async () => {
           if (removed === null) return;
           await remove.mutateAsync(removed.id);
-          toast("What laneway.toml says holds again.");
+          toast("The defaults in laneway.toml apply again.");
         }}
       >
         {removed !== null && (
           <>
-            What laneway.toml says holds again for <ScopeOf of={{ ...removed, scope_id: removed.subject_id }} />, within
-            a second.
+            The defaults in laneway.toml apply again to <ScopeOf of={{ ...removed, scope_id: removed.subject_id }} />,
+            within a second.
           </>
         )}
       </ConfirmDialog>

@@ -1,5 +1,5 @@
-// Do the books add up? A word of it beside every page of money, and behind it both sums, when they were last compared,
-// and a way to compare them now.
+// Reconciliation: a badge on the pages of money, and its dialog with both sums, the last runs, and a button to
+// reconcile now.
 import { useState } from "react";
 import { type RowOf, api, apiError, useGet, useList, useMay, useSession, useWrite } from "../../api";
 import {
@@ -27,30 +27,30 @@ const COLUMNS: readonly Column<Result>[] = [
   { id: "at", header: "When", cell: (one) => <Time at={one.at} /> },
   {
     id: "kind",
-    header: "Of",
-    cell: (one) => ({ minute: "what came since the last", month: "a month", whole: "the whole ledger" })[one.kind],
+    header: "Scope",
+    cell: (one) => ({ minute: "since the last run", month: "a month", whole: "the whole ledger" })[one.kind],
   },
   {
     id: "sound",
-    header: "Found",
+    header: "Result",
     cell: (one) =>
       one.sound ? (
-        <Badge tone="good">it adds up</Badge>
+        <Badge tone="good">balanced</Badge>
       ) : (
-        <Badge tone="bad">{`${one.imbalances.length + one.overshot.length} do not`}</Badge>
+        <Badge tone="bad">{`${one.imbalances.length + one.overshot.length} imbalances`}</Badge>
       ),
   },
   { id: "sums", header: "Owed = entered", end: true, cell: (one) => <Sums of={one} /> },
   {
     id: "took",
-    header: "Took",
+    header: "Duration",
     end: true,
     wide: true,
     cell: (one) => <span className="num">{duration(one.took_s)}</span>,
   },
 ];
 
-/** Both sums of one result, by currency: equal ones once, others beside each other. */
+/** Both sums of one result, by currency; equal sums are shown once. */
 export function Sums({ of }: { of: Result }) {
   if (of.sums.length === 0) return <span className="faint">nothing new</span>;
   return of.sums.map((one) => (
@@ -66,28 +66,28 @@ export function Sums({ of }: { of: Result }) {
   ));
 }
 
-/** The word; who may see the books as a whole may look behind it. */
+/** The badge; roles that may read the books can open the dialog. */
 export function ReconcileBadge() {
   const bound = useSession().tenant !== null;
   const may = useMay()("billing:read") && !bound;
   const [open, setOpen] = useState(false);
-  const standing = useGet("/v1/admin/reconciliations/standing", undefined, { enabled: may, everyMs: 30_000 });
+  const latest = useGet("/v1/admin/reconciliations/standing", undefined, { enabled: may, everyMs: 30_000 });
   if (!may) return null;
-  const wrong = (standing.data?.imbalances ?? 0) + (standing.data?.overshot ?? 0);
+  const imbalances = (latest.data?.imbalances ?? 0) + (latest.data?.overshot ?? 0);
   return (
     <>
       <button type="button" className="reconcile-badge" onClick={() => setOpen(true)} aria-haspopup="dialog">
-        {standing.data === undefined ? (
-          <Badge>{standing.error === null ? "Looking at the books…" : "The books were not seen"}</Badge>
-        ) : standing.data.at === null ? (
+        {latest.data === undefined ? (
+          <Badge>{latest.error === null ? "Reconciling…" : "Not reconciled: no answer"}</Badge>
+        ) : latest.data.at === null ? (
           <Badge tone="warn">Not reconciled yet</Badge>
         ) : (
           <>
-            <Badge tone={wrong === 0 ? "good" : "bad"}>
-              {wrong === 0 ? "The books add up" : `${count(wrong)} do not add up`}
+            <Badge tone={imbalances === 0 ? "good" : "bad"}>
+              {imbalances === 0 ? "Ledger balanced" : `${count(imbalances)} imbalances`}
             </Badge>
             <span className="faint">
-              <Time at={standing.data.at} />
+              <Time at={latest.data.at} />
             </span>
           </>
         )}
@@ -95,9 +95,9 @@ export function ReconcileBadge() {
       <Dialog
         open={open}
         onClose={() => setOpen(false)}
-        title="Do the books add up?"
+        title="Reconciliation"
         wide
-        note="Usage and corrections say what is owed. The double-entry ledger is written beside them. Both are added up and compared, each minute by itself."
+        note="Usage and corrections say what is owed. Their sums are compared with the double-entry ledger automatically every minute."
       >
         <Books />
       </Dialog>
@@ -106,7 +106,7 @@ export function ReconcileBadge() {
 }
 
 function Books() {
-  const standing = useGet("/v1/admin/reconciliations/standing", undefined, { everyMs: 10_000 });
+  const latest = useGet("/v1/admin/reconciliations/standing", undefined, { everyMs: 10_000 });
   const list = useList("/v1/admin/reconciliations", {}, { limit: 20 });
   const may = useMay()("billing:write");
   const run = useWrite((_: void) => api.post("/v1/admin/reconciliations"), ["/v1/admin/reconciliations"]);
@@ -116,14 +116,14 @@ function Books() {
       onSuccess: (result) =>
         toast(
           result.sound
-            ? "The whole ledger adds up."
-            : `${result.imbalances.length + result.overshot.length} things do not add up.`,
+            ? "The whole ledger is balanced."
+            : `${result.imbalances.length + result.overshot.length} imbalances.`,
           !result.sound,
         ),
     });
   return (
     <div className="stack">
-      <Loaded of={standing} lines={3}>
+      <Loaded of={latest} lines={3}>
         {(data) => (
           <Facts
             facts={[
@@ -133,7 +133,7 @@ function Books() {
                   <Count value={data.imbalances} />
                 </span>,
               ],
-              ["Budgets overshot", <Count value={data.overshot} />],
+              ["Budgets exceeded", <Count value={data.overshot} />],
               ["Last compared", <Time at={data.at} absolute />],
               ...(whole === undefined ? [] : [["The whole ledger", <BothSums of={whole} />] as const]),
             ]}
@@ -143,15 +143,15 @@ function Books() {
       {may && (
         <div className="row">
           <button type="button" className="button button-main" onClick={now} disabled={run.isPending}>
-            {run.isPending ? "Reading every row…" : "Reconcile all now"}
+            {run.isPending ? "Reading every row…" : "Reconcile everything now"}
           </button>
-          <span className="note">It reads the whole ledger, in one unchanging view.</span>
+          <span className="note">Reads the whole ledger in one snapshot.</span>
         </div>
       )}
       {run.error !== null && <Problem error={apiError(run.error)} />}
       {list.rows.some((one) => !one.sound) && <Wrong results={list.rows} />}
       <DataTable
-        label="What reconciling found"
+        label="Reconciliation runs"
         list={list}
         columns={COLUMNS}
         id={(one) => String(one.number)}
@@ -177,7 +177,7 @@ function BothSums({ of }: { of: Result }) {
               <Money picos={one.entered_picos} currency={one.currency} />
             </div>
             <div>
-              <Badge tone={same ? "good" : "bad"}>{same ? "equal to the last place" : "they differ"}</Badge>{" "}
+              <Badge tone={same ? "good" : "bad"}>{same ? "exactly equal" : "they differ"}</Badge>{" "}
               <span className="faint">
                 {count(one.transactions)} transactions, <Time at={of.at} />
               </span>
@@ -197,7 +197,7 @@ function Wrong({ results }: { results: readonly Result[] }) {
     <div className="problem" role="alert">
       {found.map((one, index) => (
         <p key={`${one.number} ${index}`}>
-          {one.what} of <code>{one.where}</code>: {count(one.expected)} was expected, {count(one.found)} is there.
+          {one.what} of <code>{one.where}</code>: expected {count(one.expected)}, found {count(one.found)}.
         </p>
       ))}
       {results
@@ -205,7 +205,7 @@ function Wrong({ results }: { results: readonly Result[] }) {
         .slice(0, 20)
         .map((one, index) => (
           <p key={index}>
-            The budget <code>{one}</code> is overshot.
+            The budget <code>{one}</code> is exceeded.
           </p>
         ))}
     </div>

@@ -1,4 +1,4 @@
-// Usage and costs: what was used and what it costs, over time, by whom and by what, with the same numbers as tables.
+// Usage and costs over time, by tenant, key, model and so on, as a chart and as tables.
 import { useMemo } from "react";
 import { useMay, useSession } from "../../api";
 import {
@@ -40,7 +40,7 @@ const MEASURES: readonly (readonly [Measure, string])[] = [
   ["output", "Output tokens"],
   ["requests", "Requests"],
 ];
-/** What a click into a series of these shows next. */
+/** The dimension shown after a click on a series. */
 const INTO: Record<By, By> = {
   tenant: "project",
   project: "key",
@@ -98,15 +98,15 @@ export default function UsagePage() {
     <>
       <PageHead
         title="Usage and costs"
-        note="What was used and what it costs. The chart and the tables below it are the same numbers, exact to the last place."
+        note="Usage and its cost. The chart and the tables show the same numbers, exact to the last digit."
       >
         <ReconcileBadge />
       </PageHead>
       <Bar view={view} usage={found.data} bound={bound} />
       <Chips view={view} />
       {range === null ? (
-        <EmptyState title="From which day to which?">
-          <p>Both days are part of it.</p>
+        <EmptyState title="Choose a date range">
+          <p>Both days are included.</p>
         </EmptyState>
       ) : found.error !== null ? (
         <Problem error={found.error} again={() => void found.refetch()} />
@@ -114,7 +114,7 @@ export default function UsagePage() {
         <Skeleton lines={12} />
       ) : (
         <div className={found.isPlaceholderData ? "stack table-busy" : "stack"} aria-busy={found.isPlaceholderData}>
-          <Whole usage={found.data} by={by} measure={measure} unit={unit} range={range} view={view} />
+          <UsageReport usage={found.data} by={by} measure={measure} unit={unit} range={range} view={view} />
         </div>
       )}
     </>
@@ -125,14 +125,14 @@ function Bar({ view, usage, bound }: { view: View<Values>; usage: Usage | undefi
   const may = useMay();
   const currencies = usage?.currencies ?? [];
   return (
-    <div className="table-bar usage-bar" role="search" aria-label="What is shown">
+    <div className="table-bar usage-bar" role="search" aria-label="Chart settings">
       <SelectFilter label="Show" view={view} name="show" options={MEASURES} />
       <SelectFilter label="By" view={view} name="by" options={BYS.filter((one) => !(bound && one === "tenant"))} />
-      <SelectFilter label="Of" view={view} name="range" options={PRESETS} />
+      <SelectFilter label="Time range" view={view} name="range" options={PRESETS} />
       {view.values.range === "custom" && <TextFilter label="From" view={view} name="from" type="date" />}
-      {view.values.range === "custom" && <TextFilter label="To, with it" view={view} name="to" type="date" />}
-      <SelectFilter label="Each" view={view} name="unit" options={[["", "As fits"], "hour", "day", "month"]} />
-      <SelectFilter label="Largest" view={view} name="top" options={["7", "15", "31"]} />
+      {view.values.range === "custom" && <TextFilter label="To (inclusive)" view={view} name="to" type="date" />}
+      <SelectFilter label="Bucket" view={view} name="unit" options={[["", "Automatic"], "hour", "day", "month"]} />
+      <SelectFilter label="Top" view={view} name="top" options={["7", "15", "31"]} />
       {currencies.length > 1 && (
         <SelectFilter
           label="Currency"
@@ -159,7 +159,7 @@ function Bar({ view, usage, bound }: { view: View<Values>; usage: Usage | undefi
   );
 }
 
-/** What it is narrowed to, each with a way out. */
+/** The active filters, each with a button to remove it. */
 function Chips({ view }: { view: View<Values> }) {
   const named = {
     tenant: useNames("tenant", [view.values.tenant].filter(isId)),
@@ -170,8 +170,8 @@ function Chips({ view }: { view: View<Values> }) {
   const set = BYS.filter((one) => view.values[one] !== "");
   if (set.length === 0) return null;
   return (
-    <div className="row chips" role="group" aria-label="Narrowed to">
-      <span className="note">Narrowed to</span>
+    <div className="row chips" role="group" aria-label="Filtered by">
+      <span className="note">Filtered by</span>
       {set.map((one) => {
         const value = view.values[one];
         const said = value === NONE ? MISSING[one] : (named[one]?.get(value) ?? value);
@@ -181,7 +181,7 @@ function Chips({ view }: { view: View<Values> }) {
             type="button"
             className="chip"
             onClick={() => view.set({ [one]: "" })}
-            aria-label={`No longer narrowed to the ${one} ${said}`}
+            aria-label={`Remove the filter ${one} ${said}`}
           >
             <span className="faint">{one}</span> {said} <span aria-hidden="true">×</span>
           </button>
@@ -204,7 +204,7 @@ function isId(value: string): boolean {
   return value !== "" && value !== NONE;
 }
 
-function Whole({
+function UsageReport({
   usage,
   by,
   measure,
@@ -235,10 +235,10 @@ function Whole({
   const title = `${MEASURES.find(([name]) => name === measure)![1]} by ${by}${money ? `, ${usage.currency}` : ""}`;
   if (shown.length === 0)
     return (
-      <EmptyState title="Nothing was used in this time">
+      <EmptyState title="No usage in this time range">
         <p>
-          {moment(range[0], zone, "day")} to {moment(range[1] - 1, zone, "day")}. Another time, or fewer filters, may
-          have some.
+          {moment(range[0], zone, "day")} to {moment(range[1] - 1, zone, "day")}. Choose another time range or fewer
+          filters.
         </p>
       </EmptyState>
     );
@@ -261,7 +261,7 @@ function Whole({
         detail={unit === "hour" ? "minute" : "day"}
         height={280}
       />
-      <section className="stack usage-tables" aria-label="The same numbers">
+      <section className="stack usage-tables" aria-label="Tables">
         <div className="row">
           <div className="row" role="group" aria-label="Rows of the table">
             <button
@@ -284,7 +284,7 @@ function Whole({
           {usage.others !== null && (
             <span className="note">
               The largest {usage.series.length} of {usage.series.length + usage.others.number}; “others” is the rest, so
-              that the sum is of all.
+              the sums cover everything.
             </span>
           )}
         </div>
@@ -304,7 +304,7 @@ function Totals({ cell, measure, currency }: { cell: ReturnType<typeof summed>; 
     return (
       <Tiles>
         <StatTile
-          label={`Owed in this time, ${currency}`}
+          label={`Owed in this time range, ${currency}`}
           value={decimal(cell.picos)}
           note="Usage and corrections, exact."
         />
@@ -317,7 +317,7 @@ function Totals({ cell, measure, currency }: { cell: ReturnType<typeof summed>; 
       <StatTile label="Requests" value={count(cell.requests)} />
       <StatTile label="Tokens" value={brief(tokens)} note={count(tokens)} />
       <StatTile
-        label="Input from the cache"
+        label="Cached input"
         value={`${cell.input + cell.cached === 0n ? 0 : (Number((cell.cached * 1000n) / (cell.input + cell.cached)) / 10).toFixed(1)} %`}
         note={`${count(cell.cached)} of ${count(cell.input + cell.cached)}`}
       />
@@ -325,7 +325,7 @@ function Totals({ cell, measure, currency }: { cell: ReturnType<typeof summed>; 
   );
 }
 
-/** Money at the axis: as many places as the highest of it needs. */
+/** Money at the axis, with the decimal places that the highest value needs. */
 function axisOf(series: readonly { values: readonly bigint[] }[]): (value: number) => string {
   const highest = Math.max(
     0,
@@ -335,7 +335,7 @@ function axisOf(series: readonly { values: readonly bigint[] }[]): (value: numbe
   return (value) => rounded(BigInt(Math.round(value)), places);
 }
 
-/** The series by their names, which are unique: two keys may be called the same. */
+/** The series with unique names: two keys may have the same name. */
 function seriesOf(usage: Usage, by: By, names: Map<string, string>): Shown[] {
   const seen = new Map<string, number>();
   const shown: Shown[] = usage.series.map(({ id, cells }) => {

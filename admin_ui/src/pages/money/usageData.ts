@@ -1,5 +1,6 @@
-// What the usage page shows: the largest series of a time with what is left as "others", bucket by bucket. Three questions
-// of the API, however many keys there are: the sums of each over the whole time, those of the largest by bucket, and all.
+// The data of the usage page: the largest series of a time range, and the rest as "others", by bucket. Three kinds of
+// queries, for any number of keys: the sum of each series over the whole range, the largest series by bucket, and the
+// total by bucket.
 import { useQuery } from "@tanstack/react-query";
 import { type AnswerOf, ApiError, api } from "../../api";
 import { type Zone, exact } from "../../kit";
@@ -7,10 +8,10 @@ import { BUCKETS_MAX, type Part, type Unit, edges, partsOf } from "./usageTime";
 
 export type By = "tenant" | "project" | "key" | "model" | "adapter" | "tier";
 export type Measure = "cost" | "owed" | "tokens" | "input" | "cached" | "output" | "requests";
-/** In an address, what has no such name: no adapter, say. */
+/** The value in the address for rows without the dimension: no adapter, for example. */
 export const NONE = "-";
 
-/** By each group: its name for the API, its value in an answer, and the filter that has it. */
+/** For each dimension: its name in the API, its value in a row, and its filter. */
 export const GROUPS = {
   tenant: { group: "tenant_id", filter: "tenants" },
   project: { group: "project_id", filter: "project_ids" },
@@ -23,15 +24,15 @@ export const BYS = Object.keys(GROUPS) as By[];
 
 export interface Cell {
   requests: bigint;
-  /** Of the prompt, not cached. */
+  /** Prompt tokens that were not cached. */
   input: bigint;
   cached: bigint;
   output: bigint;
-  /** Of usage, or with its corrections where that was asked for; in the chosen currency alone. */
+  /** Cost of usage, or with corrections if requested; only in the chosen currency. */
   picos: bigint;
 }
 
-export interface Asked {
+export interface UsageQuery {
   by: By;
   measure: Measure;
   top: number;
@@ -44,9 +45,9 @@ export interface Asked {
 }
 
 export interface Usage {
-  /** Beginnings of the buckets. */
+  /** Starts of the buckets. */
   at: number[];
-  /** The largest first; null: what has no such name. */
+  /** Largest first; null: rows without the dimension. */
   series: { id: string | null; cells: Cell[] }[];
   others: { number: number; cells: Cell[] } | null;
   currency: string;
@@ -74,7 +75,7 @@ export function summed(cells: readonly Cell[]): Cell {
   return cells.reduce((sum, one) => added(sum, one), ZERO);
 }
 
-export function useUsage(asked: Asked | null) {
+export function useUsage(asked: UsageQuery | null) {
   return useQuery<Usage, ApiError>({
     queryKey: ["/v1/organization/usage/completions", "page", asked],
     queryFn: ({ signal }) => load(asked!, signal),
@@ -85,7 +86,7 @@ export function useUsage(asked: Asked | null) {
   });
 }
 
-async function load(asked: Asked, signal: AbortSignal): Promise<Usage> {
+async function load(asked: UsageQuery, signal: AbortSignal): Promise<Usage> {
   const at = edges(asked.start, asked.end, asked.unit, asked.zone);
   const parts = partsOf(at, asked.unit, asked.measure === "owed");
   if (parts === null)
@@ -93,7 +94,7 @@ async function load(asked: Asked, signal: AbortSignal): Promise<Usage> {
       400,
       null,
       "unit",
-      `These are ${at.length - 1 > BUCKETS_MAX ? `more than ${BUCKETS_MAX}` : at.length - 1} buckets, which is too many by this clock: choose a shorter time, or longer buckets.`,
+      `The time range has ${at.length - 1 > BUCKETS_MAX ? `more than ${BUCKETS_MAX}` : at.length - 1} buckets, which is too many for this clock: choose a shorter time range, or longer buckets.`,
     );
   const whole: Part = { start: asked.start, end: asked.end, width: "all", limit: 1 };
   const ranked = await rowsOf(asked, whole, true, null, signal);
@@ -119,13 +120,13 @@ async function load(asked: Asked, signal: AbortSignal): Promise<Usage> {
     ids.length === 0 ? [] : await pooled(parts, (part) => rowsOf(asked, part, true, fewer ? shown : null, signal));
   const rowsBy = new Map<string | null, Row[]>(shown.map((id) => [id, []]));
   for (const row of found) {
-    if (!rowsBy.has(row.id)) rowsBy.set(row.id, []); // came since it was ranked
+    if (!rowsBy.has(row.id)) rowsBy.set(row.id, []); // new since the ranking
     rowsBy.get(row.id)!.push(row);
   }
   const series = [...rowsBy].map(([id, rows]) => ({ id, cells: cellsOf(rows) }));
   let others: Usage["others"] = null;
   if (fewer) {
-    // Asked after its parts: what came between is in the rest.
+    // Queried after its parts: usage recorded in between counts in the rest.
     const all = cellsOf(await pooled(parts, (part) => rowsOf(asked, part, false, null, signal)));
     const rest = all.map((cell, index) => series.reduce((left, one) => added(left, one.cells[index]!, -1n), cell));
     others = { number: ids.length - shown.length, cells: rest };
@@ -133,9 +134,9 @@ async function load(asked: Asked, signal: AbortSignal): Promise<Usage> {
   return { at: at.slice(0, -1), series, others, currency, currencies };
 }
 
-/** All pages of one question. */
+/** All pages of one query. */
 async function rowsOf(
-  asked: Asked,
+  asked: UsageQuery,
   part: Part,
   grouped: boolean,
   ids: readonly (string | null)[] | null,

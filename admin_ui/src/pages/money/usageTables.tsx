@@ -8,7 +8,7 @@ export interface Shown {
   id: string | null;
   name: string;
   cells: readonly Cell[];
-  /** What is left when the largest are taken away: nothing to narrow to. */
+  /** The rest beside the largest series; it cannot be filtered by. */
   others: boolean;
 }
 
@@ -30,7 +30,7 @@ function share(part: bigint, whole: bigint): string {
   return whole === 0n ? "–" : `${(Number((part * 10_000n) / whole) / 100).toFixed(1)} %`;
 }
 
-/** A row for each series: what it used by meter and what that costs. Its name narrows the page to it. */
+/** A row for each series: its usage by meter and its cost. A click on its name filters the page. */
 export function SeriesTable({
   title,
   by,
@@ -97,7 +97,7 @@ export function SeriesTable({
                       <button
                         type="button"
                         className="into"
-                        title={`Narrow to ${one.name}`}
+                        title={`Filter by ${one.name}`}
                         onClick={() => into(one.id)}
                       >
                         {one.name}
@@ -165,7 +165,7 @@ export function TimeTable({
         "sum",
       ],
       [
-        // An hour begins at a moment; a day and a month are those of the calendar that is shown.
+        // An hour is written as a time; a day and a month as dates in the chosen zone.
         ...rows.map((values, row) => [
           unit === "hour" ? iso(at[row]) : when(at[row]!),
           ...values.map(text),

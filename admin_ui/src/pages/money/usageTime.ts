@@ -1,4 +1,4 @@
-// The buckets of the usage page: hours, days and months of UTC or of the local clock, and how the API is asked for them.
+// The buckets of the usage page: hours, days and months in UTC or local time, and the queries that fetch them.
 import type { Zone } from "../../kit";
 
 export type Unit = "hour" | "day" | "month";
@@ -9,9 +9,9 @@ export interface Part {
   limit: number;
 }
 
-/** Drawn at most: a year of days. */
+/** The maximum of buckets in a chart: a year of days. */
 export const BUCKETS_MAX = 400;
-/** Buckets that the API's own do not fit into are asked for one by one. */
+/** The maximum of buckets fetched one by one, if they do not align with the API's buckets. */
 const SINGLE_MAX = 120;
 const HOUR = 3600;
 const DAY = 24 * HOUR;
@@ -24,10 +24,10 @@ export const PRESETS = [
   ["month", "This month"],
   ["last", "Last month"],
   ["12m", "12 months"],
-  ["custom", "From … to"],
+  ["custom", "Custom"],
 ] as const;
 
-/** The beginning of the bucket that `at` (Unix seconds) is in, `by` buckets on. */
+/** The start of the bucket that contains `at` (Unix seconds), moved by `by` buckets. */
 export function edge(at: number, unit: Unit, zone: Zone, by = 0): number {
   const date = new Date(at * 1000);
   if (zone === "utc") {
@@ -35,13 +35,13 @@ export function edge(at: number, unit: Unit, zone: Zone, by = 0): number {
     if (unit === "hour") return Date.UTC(year, month, day, hour + by) / 1000;
     return (unit === "day" ? Date.UTC(year, month, day + by) : Date.UTC(year, month + by)) / 1000;
   }
-  // Local hours go by seconds: one that the clock repeats is two buckets.
+  // Local hours are counted in seconds: an hour that the clock repeats is two buckets.
   if (unit === "hour") return at - date.getMinutes() * 60 - date.getSeconds() + by * HOUR;
   const [year, month, day] = [date.getFullYear(), date.getMonth(), date.getDate()];
   return (unit === "day" ? new Date(year, month, day + by) : new Date(year, month + by, 1)).getTime() / 1000;
 }
 
-/** A date (2026-01-31) as the beginning of its day; null when it is none. */
+/** The start of a day (2026-01-31) in Unix seconds; null if it is not a date. */
 export function dayOf(text: string, zone: Zone): number | null {
   const match = /^(\d{4})-(\d\d)-(\d\d)$/.exec(text);
   if (match === null) return null;
@@ -49,7 +49,7 @@ export function dayOf(text: string, zone: Zone): number | null {
   return (zone === "utc" ? Date.UTC(year, month, day) : new Date(year, month, day).getTime()) / 1000;
 }
 
-/** From and to of a range, whole buckets: the one that runs is the last. Null: the dates are not there yet. */
+/** Start and end of a range in whole buckets, including the current one. Null: the dates are incomplete. */
 export function rangeOf(preset: string, from: string, to: string, now: number, zone: Zone): [number, number] | null {
   const day = (by: number) => edge(now, "day", zone, by);
   const month = (by: number) => edge(now, "month", zone, by);
@@ -69,7 +69,7 @@ export function unitOf(chosen: string, start: number, end: number): Unit {
   return end - start <= 2 * DAY ? "hour" : end - start > 200 * DAY ? "month" : "day";
 }
 
-/** Beginnings of the buckets, and the end of the last one. */
+/** Starts of the buckets, and the end of the last one. */
 export function edges(start: number, end: number, unit: Unit, zone: Zone): number[] {
   const found = [start];
   for (let at = edge(start, unit, zone, 1); at < end && found.length <= BUCKETS_MAX; at = edge(at, unit, zone, 1))
@@ -77,10 +77,10 @@ export function edges(start: number, end: number, unit: Unit, zone: Zone): numbe
   return [...found, end];
 }
 
-/** What is asked for these buckets. `days`: the API has no hours (costs). Null: too many of them, to be drawn or to be
- * asked for one by one. */
+/** The queries that fetch these buckets. `days`: the API has no hourly data (costs). Null: too many buckets to draw, or
+ * to fetch one by one. */
 export function partsOf(at: readonly number[], unit: Unit, days: boolean): Part[] | null {
-  if (at.length - 1 > BUCKETS_MAX) return null; // the last of them would hold all that is left
+  if (at.length - 1 > BUCKETS_MAX) return null; // edges() stopped early: the last bucket would contain the rest of the range
   const [start, end] = [at[0]!, at.at(-1)!];
   const fit = (step: number) => at.every((one) => one % step === 0);
   if (unit !== "hour" && fit(DAY)) return windows(start, end, "1d", DAY, days ? 180 : 31);

@@ -1,4 +1,4 @@
-// What this gateway needs, part by part: how it stands, since when, and what to do where it does not stand well.
+// The parts that this gateway depends on: state, since when, and what to do about a fault.
 import { type AnswerOf, useGet } from "../../api";
 import { Badge, Link, Loaded, PageHead, Time, type Tone } from "../../kit";
 import "./health.css";
@@ -10,70 +10,76 @@ const EVERY_MS = 5_000;
 const TONES: Record<Item["status"], Tone> = { ok: "good", degraded: "warn", down: "bad" };
 const RANK: Record<Item["status"], number> = { down: 0, degraded: 1, ok: 2 };
 
-/** What each part is for, what to do when it is not well, and where one acts. */
+/** For each part: its purpose, what to do about a fault, and the page for it. */
 const PARTS: Record<string, { title: string; what: string; remedy: string; to?: readonly [string, string] }> = {
   database: {
     title: "Database",
-    what: "The truth: tenants, keys, budgets, holds, usage.",
+    what: "The system of record: tenants, keys, budgets, holds and usage.",
     remedy:
-      "See that it runs and that this host reaches it. Until it is back nothing new is admitted; what runs goes on, and its settlements wait in the journal.",
+      "Check that it runs and that this host can reach it. While it is down, new requests are refused; running requests finish, and their settlements wait in the journal.",
+  },
+  models: {
+    title: "Models",
+    what: "The base models that the engine serves.",
+    remedy:
+      "Read why the engine refuses the model. Correct its files or its settings; the engine retries automatically.",
+    to: ["/models", "Models"],
   },
   redis: {
     title: "Redis",
-    what: "Rate limits that gateways share; never the truth.",
-    remedy: "See that it runs. Until it is back each gateway limits by itself, and remembers what it admitted.",
+    what: "Rate limits that all gateways share; no durable data.",
+    remedy:
+      "Check that it runs. While it is down, each gateway enforces the rate limits on its own and remembers what it admitted.",
   },
   engine: {
     title: "Engine",
-    what: "Makes the tokens.",
+    what: "Computes the tokens.",
     remedy:
-      "Read the engine's log: a lost device or a model that does not load ends it, and its supervisor starts it again. Requests get 503 until then.",
+      "Read the engine's log. A lost device or a model that fails to load ends the engine; its supervisor restarts it. Requests get 503 until it is back.",
     to: ["/live", "Live engine"],
   },
   gateways: {
     title: "Gateways",
-    what: "All that serve from this database, by their leases.",
+    what: "All gateways of this database, by their leases.",
     remedy:
-      "A gateway that does not renew its lease is dead or cut off. What it held is freed as the lease expires; start it again, or take it out of what balances the load.",
+      "A gateway that does not renew its lease has stopped or cannot reach the database. Its holds expire with the lease. Restart the gateway, or remove it from the load balancer.",
   },
   workers: {
     title: "Workers",
-    what: "The processes of this host.",
-    remedy: "A worker that does not answer is replaced by its keeper. If it stays so, restart this gateway.",
+    what: "The gateway processes of this host.",
+    remedy: "The supervisor replaces a worker that does not respond. If the fault persists, restart this gateway.",
   },
   journal: {
     title: "Journal",
     what: "Settlements that wait for the database.",
     remedy:
-      "It empties by itself once the database is back. Keep the disk it is on: it is what finished requests cost.",
+      "It is written to the database once the database is back. Do not delete its files: they hold the cost of finished requests.",
   },
   books: {
     title: "Books",
-    what: "Whether all sums agree.",
-    remedy: "Reconcile by hand and look at what differs before the month is closed.",
+    what: "Whether usage and ledger agree.",
+    remedy: "Reconcile now, and resolve the imbalances before you close the month.",
     to: ["/billing", "Billing"],
   },
   exports: {
     title: "Exports",
     what: "Files for finance.",
-    remedy: "Read why it failed, and ask for it again. If they wait, see that `python -m billing` runs.",
+    remedy:
+      "Read why the export failed, then request it again. If exports stay queued, check that `python -m billing` runs.",
     to: ["/billing", "Billing"],
   },
 };
 const WORDS = {
-  ok: "All is well",
-  degraded: "It serves, and something is not well",
-  down: "Something that is needed is down",
+  ok: "All parts are up",
+  degraded: "Serving, but a part is degraded",
+  down: "A required part is down",
 } as const;
 
 export default function Health() {
   const found = useGet("/v1/admin/health", {}, { everyMs: EVERY_MS });
   return (
     <>
-      <PageHead
-        title="Health"
-        note="Each part that the gateway which answers needs, asked now and every five seconds."
-      />
+      <PageHead title="Health" note="The parts that this gateway depends on, checked every 5 seconds." />
       <Loaded of={found} lines={8}>
         {(report) => <Parts report={report} stale={found.error !== null} />}
       </Loaded>
@@ -88,14 +94,14 @@ function Parts({ report, stale }: { report: Report; stale: boolean }) {
       {stale && (
         <div className="problem" role="alert">
           <p>
-            The gateway does not answer any more; this is what it said <Time at={report.at} />.
+            The gateway no longer responds. Its last answer is from <Time at={report.at} />.
           </p>
         </div>
       )}
       <p className={`health-whole health-${report.status}`} role="status">
         <b>{WORDS[report.status]}.</b>{" "}
         <span className="faint num">
-          Asked <Time at={report.at} absolute />
+          Checked <Time at={report.at} absolute />
         </span>
       </p>
       <ul className="health">

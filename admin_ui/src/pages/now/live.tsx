@@ -1,4 +1,4 @@
-// The engine, each second: whose each page is, who waits and runs, who gives way, where adapters are.
+// The engine, refreshed every second: pages by owner, queues, requests in flight, preemptions, adapter locations.
 import { useEffect, useState } from "react";
 import { useMay } from "../../api";
 import {
@@ -33,16 +33,13 @@ export default function Live() {
   return (
     <>
       {!paused && <Listening />}
-      <PageHead
-        title="Live engine"
-        note="Asked once a second while this page is looked at, and not while it is hidden."
-      >
-        <Standing feed={feed} paused={paused} late={late} />
+      <PageHead title="Live engine" note="Refreshed every second while this page is visible.">
+        <FeedStatus feed={feed} paused={paused} late={late} />
         <button type="button" className="button" aria-pressed={paused} onClick={() => setPaused(!paused)}>
-          {paused ? "Go on" : "Pause"}
+          {paused ? "Resume" : "Pause"}
         </button>
       </PageHead>
-      {away !== null && <Away away={away} event={event} />}
+      {away !== null && <EngineUnavailable away={away} event={event} />}
       {event === null ? (
         away === null && <Skeleton lines={10} />
       ) : (
@@ -52,7 +49,7 @@ export default function Live() {
   );
 }
 
-/** How many seconds old what is shown is, by this page's clock: a stream that stopped is not silent about it. */
+/** The age of the snapshot in seconds, by this page's clock: shows a stream that stopped. */
 function useLateness({ event }: Feed): number {
   const [late, setLate] = useState(0);
   useEffect(() => {
@@ -64,17 +61,17 @@ function useLateness({ event }: Feed): number {
   return late;
 }
 
-function Standing({ feed, paused, late }: { feed: Feed; paused: boolean; late: number }) {
+function FeedStatus({ feed, paused, late }: { feed: Feed; paused: boolean; late: number }) {
   const zone = useZone();
   const [tone, words] = ((): ["good" | "warn" | "bad" | "plain", string] => {
     if (paused) return ["plain", "Paused"];
-    if (feed.away !== null) return ["bad", "Away"];
-    if (feed.stream === "broken") return ["warn", "Connection lost, trying again"];
-    if (feed.event === null || feed.stream === "opening") return ["plain", "Opening"];
-    return late > LATE_S ? ["warn", `Nothing came for ${duration(late)}`] : ["good", "Live"];
+    if (feed.away !== null) return ["bad", "Engine unavailable"];
+    if (feed.stream === "broken") return ["warn", "Connection lost, reconnecting"];
+    if (feed.event === null || feed.stream === "opening") return ["plain", "Connecting"];
+    return late > LATE_S ? ["warn", `No update for ${duration(late)}`] : ["good", "Live"];
   })();
   return (
-    <span className="live-standing">
+    <span className="live-status">
       <span role="status">
         <Badge tone={tone}>{words}</Badge>
       </span>
@@ -83,19 +80,19 @@ function Standing({ feed, paused, late }: { feed: Feed; paused: boolean; late: n
   );
 }
 
-function Away({ away, event }: { away: NonNullable<Feed["away"]>; event: EngineEvent | null }) {
+function EngineUnavailable({ away, event }: { away: NonNullable<Feed["away"]>; event: EngineEvent | null }) {
   const zone = useZone();
   return (
-    <div className="problem away" role="alert">
+    <div className="problem engine-unavailable" role="alert">
       <p>
-        <b>No engine can be watched:</b> {away.reason}.
+        <b>The engine is unavailable:</b> {away.reason}.
       </p>
       <p className="faint">
         Since {moment(away.at, zone)}.{" "}
         {event === null
-          ? "It is asked again each second."
-          : "Below is what was last seen; it is asked again each second."}{" "}
-        <Link to="/health">Health</Link> says what is down.
+          ? "The console retries every second."
+          : "The last snapshot is shown below; the console retries every second."}{" "}
+        <Link to="/health">Health</Link> shows what is down.
       </p>
     </div>
   );
@@ -109,19 +106,19 @@ function Moment({ event, feed, old }: { event: EngineEvent; feed: Feed; old: boo
     <div className={old ? "live live-old" : "live"}>
       <Glance event={event} feed={feed} />
       <ArenaMap event={event} look={look} />
-      {/* One model that always stays says nothing that the page does not say already. */}
+      {/* With a single resident model the bar would add no information. */}
       {models !== undefined && (models.data.length > 1 || models.weights_bytes !== 0) && <WeightsBudget of={models} />}
       <div className="live-two">
-        <Section title="Queues by tier" note="Below its floor nobody takes a tier's pages.">
+        <Section title="Queues by tier" note="A tier's floor is guaranteed: other tiers never take those pages.">
           <Queues event={event} palette={look.palette} />
         </Section>
         <Minutes event={event} samples={feed.samples} palette={look.palette} />
       </div>
       <div className="live-two">
-        <Section title="Preemptions, as they happen">
+        <Section title="Preemptions">
           <Preemptions preemptions={feed.preemptions} />
         </Section>
-        <Section title="Adapters, and where they are">
+        <Section title="Adapter locations">
           <Adapters event={event} view={view} />
         </Section>
       </div>
@@ -150,24 +147,24 @@ function Glance({ event, feed }: { event: EngineEvent; feed: Feed }) {
       <StatTile
         label="Running"
         value={count(total("running"))}
-        note={steps.over > 0 ? `${(steps.by / steps.over).toFixed(1)} steps a second` : "steps are being counted"}
+        note={steps.over > 0 ? `${(steps.by / steps.over).toFixed(1)} steps per second` : "measuring steps per second"}
       />
       <StatTile
         label="Waiting"
         value={count(total("waiting"))}
         tone={total("waiting") > 0 ? "warn" : "plain"}
-        note={total("waiting") > 0 && oldest > 0 ? `the oldest for ${duration(oldest)}` : "nobody"}
+        note={total("waiting") > 0 && oldest > 0 ? `oldest: ${duration(oldest)}` : "nobody"}
       />
       <StatTile
-        label="Pages to be had"
+        label="Free pages"
         value={`${event.arena.pages === 0 ? 0 : Math.round((100 * free) / event.arena.pages)} %`}
         note={`${count(free)} free or cached of ${count(event.arena.pages)}`}
       />
       <StatTile
-        label="Gave way"
+        label="Preempted"
         value={count(gave.by)}
         tone={gave.by > 0 ? "warn" : "plain"}
-        note={gave.over < 59 ? `in the ${Math.round(gave.over)} s that one looks` : "in the last minute"}
+        note={gave.over < 59 ? `in the ${Math.round(gave.over)} s since this page opened` : "in the last minute"}
       />
     </Tiles>
   );

@@ -1,15 +1,14 @@
-// The page arena as cells, groups and colours: what the map, its legend and the chart of occupancy agree on. Nothing here
-// draws or asks.
+// The page arena as cells, groups and colours, shared by the map, its legend and the chart over time. Pure functions.
 import type { components } from "../../api/schema";
 
 export type EngineEvent = components["schemas"]["EngineEvent"];
 export type Owner = components["schemas"]["LiveOwner"];
 type Arena = components["schemas"]["LiveArena"];
 
-/** What the map's colours tell apart, beside adapters, what is cached and what is free. */
+/** What the map is coloured by, besides adapters, cached and free pages. */
 export type By = "model" | "tier";
 
-/** Owners that are of one colour. */
+/** Owners that share a colour. */
 export interface Group {
   key: string;
   label: string;
@@ -17,7 +16,7 @@ export interface Group {
   paint: Paint;
 }
 
-/** A colour and, for who cannot tell colours, which of the MARKS its cells have. */
+/** A colour, and the index of a mark in MARKS, which tells cells apart without colours. */
 export interface Paint {
   colour: Rgb;
   mark: number;
@@ -27,7 +26,7 @@ export type Rgb = readonly [number, number, number];
 export interface Palette {
   by: By;
   tiers: readonly string[];
-  /** By name, its place among all: it has the same colour on every page. */
+  /** The index of each model by name: a model has the same colour on every page. */
   models: ReadonlyMap<string, number>;
   hues: readonly Rgb[];
   surface: Rgb;
@@ -35,7 +34,7 @@ export interface Palette {
   ink: Rgb;
 }
 
-/** In a square of 10 by 10; the first has none. */
+/** SVG paths in a square of 10 by 10; the first is empty. */
 export const MARKS = [
   "",
   "M3.5 3.5h3v3h-3z",
@@ -48,25 +47,25 @@ export const MARKS = [
   "M2 6.4L6.4 2H8v1.6L3.6 8H2z",
 ] as const;
 const ADAPTER_MARK = MARKS.length - 1;
-// Of the eight of the charts: tiers take these in their order; what is cached has its own.
+// Indices into the eight chart colours: tiers use these in their order; cached pages have their own.
 const TIER_HUES = [0, 2, 1, 3, 5, 6];
 const CACHED_HUE = 7;
 const CELL_PX_MAX = 20;
 const CELL_PX_MIN = 2;
 const HEIGHT_PX = 300;
 
-/** The finest that is kept of a moment: KV pages by tier and model, all adapters, what is cached, what is free. */
+/** The finest grouping kept of a sample: KV pages by tier and model, all adapters, cached, free. */
 export function ownerKey(owner: Owner): string {
   return owner.kind === "kv" ? `kv/${owner.tier}/${owner.model}` : owner.kind;
 }
 
-/** Which group an owner's key is in. */
+/** The group of an owner's key. */
 export function groupKey(key: string, by: By): string {
   const [kind, tier, ...model] = key.split("/"); // a model's name may have a slash in it
   return kind !== "kv" ? key : by === "tier" ? `kv/${tier}` : `kv/${model.join("/")}`;
 }
 
-/** By page in order, the index of its owner. One cell is `map_cell_pages` pages. */
+/** The owner's index for each cell, in page order. One cell is `map_cell_pages` pages. */
 export function cells({ map, map_cell_pages: each }: Arena): Uint16Array {
   const length = map.reduce((total, [, run]) => total + Math.ceil(run / each), 0);
   const owners = new Uint16Array(length);
@@ -79,7 +78,7 @@ export function cells({ map, map_cell_pages: each }: Arena): Uint16Array {
   return owners;
 }
 
-/** Squares of whole pixels that fill `width`, and about as high as the map should be. */
+/** A grid of squares in whole pixels that fills `width` at about the map's intended height. */
 export function layout(width: number, count: number): { cell: number; columns: number; rows: number } {
   const fitting = Math.floor(Math.sqrt((width * HEIGHT_PX) / Math.max(1, count)));
   const cell = Math.max(CELL_PX_MIN, Math.min(CELL_PX_MAX, fitting));
@@ -87,7 +86,7 @@ export function layout(width: number, count: number): { cell: number; columns: n
   return { cell, columns, rows: Math.max(1, Math.ceil(count / columns)) };
 }
 
-/** Whether a group is picked out with this owner: what is cached of a model, with the model. */
+/** Whether an owner is highlighted with a group: cached pages of a model belong to the model. */
 export function isOf(owner: Owner, group: string, by: By): boolean {
   return (
     groupKey(ownerKey(owner), by) === group ||
@@ -95,7 +94,7 @@ export function isOf(owner: Owner, group: string, by: By): boolean {
   );
 }
 
-/** Those that have pages, KV or cached. */
+/** Models that have pages, KV or cached. */
 export function modelsOf(event: EngineEvent): string[] {
   return [
     ...new Set(event.arena.owners.flatMap((owner) => (owner.model !== null && owner.pages > 0 ? [owner.model] : []))),
@@ -113,7 +112,8 @@ export function paletteOf(
   return { by, tiers, models, hues, surface: colour("--surface"), sunk: colour("--sunk"), ink: colour("--ink") };
 }
 
-/** Of a group: tiers and models have hues, all else is grey. From the ninth on, a hue comes again with another mark. */
+/** The paint of a group: tiers and models have hues, others are grey. From the ninth on, hues repeat
+ * with another mark. */
 export function paintOf(group: string, { by, tiers, models, hues, surface, sunk, ink }: Palette): Paint {
   if (group === "free") return { colour: sunk, mark: 0 };
   if (group === "cached") return { colour: mix(hues[CACHED_HUE]!, surface, 0.45), mark: 0 };
@@ -124,7 +124,7 @@ export function paintOf(group: string, { by, tiers, models, hues, surface, sunk,
   return { colour: hues[hue]!, mark: (place + Math.floor(place / hues.length)) % ADAPTER_MARK };
 }
 
-/** One for each owner of the event; neighbouring adapters differ a little, so that one sees where each ends. */
+/** One paint for each owner of the event; neighbouring adapters differ slightly in shade. */
 export function paintsOf(event: EngineEvent, palette: Palette): Paint[] {
   return event.arena.owners.map((owner, index) => {
     const paint = paintOf(groupKey(ownerKey(owner), palette.by), palette);
@@ -134,8 +134,8 @@ export function paintsOf(event: EngineEvent, palette: Palette): Paint[] {
   });
 }
 
-/** Tiers from the highest down or models in their order, then adapters, cached, free; those without a page are left out,
- * but for the free. `also`: further owners' keys that have a place, as what held pages before. */
+/** The groups in order: tiers from the highest, or models, then adapters, cached and free. Groups without pages are
+ * omitted, except free. `also`: keys to include, such as former owners. */
 export function groupsOf(event: EngineEvent, palette: Palette, also: Iterable<string> = []): Group[] {
   const pages = new Map<string, number>([["free", 0]]);
   const add = (key: string, more: number) =>
@@ -165,16 +165,16 @@ function labelOf(group: string, by: By): string {
   return by === "tier" ? `KV ${name}` : name;
 }
 
-/** Whose it is, in a line. */
+/** The owner of a page, as text. */
 export function ownerWords(owner: Owner): string {
   const adapter = nameOf(owner.adapter);
   if (owner.kind === "free") return "free";
-  if (owner.kind === "cached") return `cached of ${owner.model}, held by nobody`;
+  if (owner.kind === "cached") return `cached prefix of ${owner.model}, not in use`;
   if (owner.kind === "adapter") return `weights of ${owner.adapter === null ? "an adapter" : `the adapter ${adapter}`}`;
   return `KV of ${owner.tier}, ${owner.model}${owner.adapter === null ? "" : ` with ${adapter}`}`;
 }
 
-/** A digest stands where no name is known. */
+/** The digest is shown where the name is unknown. */
 export function nameOf(adapter: string | null): string {
   return adapter !== null && /^[0-9a-f]{64}$/.test(adapter) ? `${adapter.slice(0, 12)}…` : (adapter ?? "");
 }

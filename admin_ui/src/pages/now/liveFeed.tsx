@@ -1,5 +1,5 @@
-// What the engine said since one looks: the latest moment, the minutes before it, who gave way. It is kept while one is
-// on another page, so that the minutes are there when one comes back; nothing is asked meanwhile.
+// The engine's events since the page was first opened: the latest snapshot, samples of the last minutes, preemptions.
+// They are kept while another page is open, so that the history is there afterwards; the stream is closed meanwhile.
 import { useEffect, useSyncExternalStore } from "react";
 import { useEvents } from "../../api";
 import type { components } from "../../api/schema";
@@ -7,7 +7,7 @@ import { type EngineEvent, ownerKey } from "./liveArena";
 
 export type Preemption = components["schemas"]["LivePreemption"];
 
-/** One second: pages by owner, and the counts that are differenced. */
+/** One sample: pages by owner, and the counters whose growth is shown. */
 export interface Sample {
   at: number;
   pages: number;
@@ -18,10 +18,10 @@ export interface Sample {
 
 export interface Feed {
   event: EngineEvent | null;
-  /** Why no engine can be watched, since when. */
+  /** Why the engine is unavailable, and since when. */
   away: { at: number; reason: string } | null;
   samples: readonly Sample[];
-  /** The newest first. */
+  /** Newest first. */
   preemptions: readonly Preemption[];
   stream: "opening" | "open" | "broken";
 }
@@ -46,7 +46,7 @@ function sampleOf(event: EngineEvent): Sample {
 }
 
 function take(event: EngineEvent): void {
-  const same = feed.event?.epoch === event.epoch; // another engine counts anew
+  const same = feed.event?.epoch === event.epoch; // a new engine process restarts its counters
   const samples = same ? feed.samples.filter((one) => one.at > event.at - MINUTES * 60) : [];
   const known = new Set(same ? feed.preemptions.map((one) => one.number) : []);
   const fresh = event.preemptions.filter((one) => !known.has(one.number)).sort((a, b) => b.number - a.number);
@@ -58,7 +58,7 @@ function take(event: EngineEvent): void {
   });
 }
 
-/** Listens for as long as it is there. */
+/** Reads the stream while it is mounted. */
 export function Listening() {
   const stream = useEvents("/v1/admin/engine/live", {
     engine: (data) => take(data as EngineEvent),
@@ -78,7 +78,7 @@ export function useFeed(): Feed {
   );
 }
 
-/** How much `count` grew in the last `seconds` that were seen, and over how many seconds that was. */
+/** The growth of `count` over the last `seconds` of samples, and the seconds that it covers. */
 export function grown(
   samples: readonly Sample[],
   count: "steps" | "preempted",

@@ -1,5 +1,5 @@
-// The page arena as a map: one square a page, in page order, coloured by model or by tier. Pointing or the arrow keys read
-// it, the legend picks an owner out, and the table has the same numbers.
+// The page arena as a map: one square per page, in page order, coloured by model or by tier. Pointer and arrow keys
+// read it, the legend highlights an owner, and a table has the same numbers.
 import { type KeyboardEvent, type PointerEvent, useEffect, useMemo, useRef, useState } from "react";
 import { bytes, count, useShade, useView } from "../../kit";
 import {
@@ -29,12 +29,12 @@ const MARK_ALPHA = 0.7;
 
 export interface Look {
   palette: Palette;
-  /** Undefined with one model: there is nothing to choose. */
+  /** Undefined if there is only one model. */
   choose: ((by: By) => void) | undefined;
 }
 
-/** The colours of the map and of what stands beside it, in the theme that is seen. `models`: all that there are, where
- * that is known. Of several, the first thing to see is which has the pages. */
+/** The colours of the map and its legend in the current theme. `models`: all models, if known. With several models the
+ * default is to colour by model. */
 export function useLook(event: EngineEvent, models: readonly Model[] | undefined): Look {
   const shade = useShade();
   const view = useView({ by: "" });
@@ -68,12 +68,12 @@ export function ArenaMap({ event, look: { palette, choose } }: { event: EngineEv
       <figcaption>
         <h2>Page arena</h2>
         <span className="note num">
-          {count(arena.pages)} pages of {bytes(arena.page_bytes)}, {bytes(arena.pages * arena.page_bytes)} in all
-          {arena.map_cell_pages > 1 && `; one square is ${arena.map_cell_pages} pages, coloured as the first`}
+          {count(arena.pages)} pages of {bytes(arena.page_bytes)}, {bytes(arena.pages * arena.page_bytes)} in total
+          {arena.map_cell_pages > 1 && `; one square is ${arena.map_cell_pages} pages, coloured by the first page`}
         </span>
         <span className="actions">
           {choose !== undefined && (
-            <span className="segments" role="group" aria-label="Coloured by">
+            <span className="segments" role="group" aria-label="Colour by">
               {(["model", "tier"] as const).map((by) => (
                 <button
                   key={by}
@@ -117,7 +117,7 @@ function Legend({
   onOnly: (key: string | null) => void;
 }) {
   return (
-    <ul className="arena-legend" aria-label="Pages by owner; press one to pick it out">
+    <ul className="arena-legend" aria-label="Pages by owner; select an owner to highlight its pages">
       {groups.map((group) => (
         <li key={group.key}>
           <button
@@ -229,13 +229,13 @@ function MapCanvas({ event, palette, only }: { event: EngineEvent; palette: Pale
         onKeyDown={key}
         onFocus={() => setFocused(true)}
         onBlur={() => setFocused(false)}
-        aria-label="The page arena: a map. Arrow keys go from page to page, Page Up and Page Down from owner to owner; the table has the same numbers."
+        aria-label="Map of the page arena. Arrow keys move between pages, Page Up and Page Down between owners; the table has the same numbers."
       >
         <canvas ref={canvas} onPointerMove={point} onPointerLeave={() => setAt(null)} />
       </div>
       <p className="arena-readout num" role="status" aria-live={focused ? "polite" : "off"}>
         {cursor === null ? (
-          <span className="faint">Point at a page, or go there with the arrow keys.</span>
+          <span className="faint">Point at a page, or move to a page with the arrow keys.</span>
         ) : (
           <Readout event={event} drawn={drawn} at={cursor} />
         )}
@@ -254,7 +254,7 @@ function Readout({ event: { arena }, drawn, at }: { event: EngineEvent; drawn: U
       Page <b>{count(at * each)}</b>: {owner === undefined ? "unknown" : ownerWords(owner)}
       {end > first * each && (
         <span className="faint">
-          , as all of {count(first * each)}–{count(end)}
+          , like all of {count(first * each)}–{count(end)}
         </span>
       )}
     </>
@@ -283,7 +283,7 @@ function moved(key: string, cursor: number | null, drawn: Uint16Array, columns: 
   return null;
 }
 
-/** One pixel a page, then enlarged: what it takes hardly depends on how the pages are mixed. */
+/** One pixel per page, then enlarged: the cost hardly depends on how owners are mixed. */
 function draw(
   canvas: HTMLCanvasElement,
   drawn: Uint16Array,
@@ -324,7 +324,7 @@ function draw(
   performance.measure("arena", { start: began });
 }
 
-/** In cells that are large enough for it. */
+/** Drawn in cells that are large enough. */
 function marks(
   context: CanvasRenderingContext2D,
   drawn: Uint16Array,
@@ -356,7 +356,7 @@ function lines(context: CanvasRenderingContext2D, columns: number, rows: number,
   for (let row = 1; row <= rows; row++) context.fillRect(0, row * scale - width, columns * scale, width);
 }
 
-/** How wide what is around the element is, in CSS pixels. */
+/** The width of the element's parent, in CSS pixels. */
 export function useWidth(element: React.RefObject<HTMLElement | null>): number {
   const [width, setWidth] = useState(0);
   useEffect(() => {

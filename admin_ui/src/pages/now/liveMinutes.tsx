@@ -1,4 +1,4 @@
-// Who held the arena over the last minutes, stacked in the map's colours: what is left on top is free.
+// Pages by owner over the last minutes, stacked in the map's colours; the rest at the top is free.
 import { type KeyboardEvent, type PointerEvent, useEffect, useMemo, useRef, useState } from "react";
 import { count, moment, setSetting, useZone } from "../../kit";
 import { type EngineEvent, type Palette, groupKey, groupsOf, hex } from "./liveArena";
@@ -6,7 +6,7 @@ import { MINUTES, type Sample } from "./liveFeed";
 import { useWidth } from "./liveMap";
 
 const HEIGHT_PX = 150;
-const GAP_S = 5; // without a moment for so long, nothing is drawn between
+const GAP_S = 5; // samples further apart than this are drawn with a gap
 const TWIN_S = 10;
 
 interface Layer {
@@ -15,7 +15,7 @@ interface Layer {
   colour: string;
 }
 
-/** A second, pages by what the map tells apart. */
+/** One sample: pages by the map's groups. */
 interface Held {
   at: number;
   pages: number;
@@ -40,7 +40,7 @@ export function Minutes({
   const zone = useZone();
   const [asTable, setAsTable] = useState(false);
   const samples = useMemo(() => every.map((one) => heldOf(one, palette)), [every, palette]);
-  // Who held pages in these minutes and has none now, too.
+  // Includes owners that had pages in these minutes and have none now.
   const layers = useMemo(
     () =>
       groupsOf(event, palette, new Set(every.flatMap((one) => [...one.owners.keys()])))
@@ -51,7 +51,7 @@ export function Minutes({
   return (
     <figure className="chart arena-minutes">
       <figcaption>
-        <h3>Pages held, the last {MINUTES} minutes</h3>
+        <h3>Pages in use, last {MINUTES} minutes</h3>
         <div className="actions">
           <button
             type="button"
@@ -86,9 +86,9 @@ function Twin({ layers, samples }: { layers: readonly Layer[]; samples: readonly
     )
     .reverse();
   return (
-    <div className="table-scroll chart-twin" tabIndex={0} role="region" aria-label="Pages held, as a table">
+    <div className="table-scroll chart-twin" tabIndex={0} role="region" aria-label="Pages in use, as a table">
       <table className="table table-small">
-        <caption className="sr-only">Pages held, each {TWIN_S} seconds, the newest first</caption>
+        <caption className="sr-only">Pages in use, every {TWIN_S} seconds, newest first</caption>
         <thead>
           <tr>
             <th scope="col">Time</th>
@@ -126,7 +126,7 @@ function Stack({ layers, samples }: { layers: readonly Layer[]; samples: readonl
   const canvas = useRef<HTMLCanvasElement>(null);
   const width = useWidth(canvas);
   const zone = useZone();
-  const [at, setAt] = useState<number | null>(null); // a moment, so that it stays as time goes on
+  const [at, setAt] = useState<number | null>(null); // a time, so that the cursor stays while the chart moves
   const last = samples.at(-1)?.at ?? 0;
   const begin = last - MINUTES * 60;
   const pointed = at === null ? null : nearest(samples, at);
@@ -149,7 +149,7 @@ function Stack({ layers, samples }: { layers: readonly Layer[]; samples: readonl
         role="group"
         tabIndex={0}
         onKeyDown={key}
-        aria-label="Pages held over time: a chart. Left and right arrows read it; the table has the same numbers."
+        aria-label="Chart of pages in use over time. Left and right arrows read it; the table has the same numbers."
       >
         <canvas ref={canvas} onPointerMove={point} onPointerLeave={() => setAt(null)} />
       </div>
@@ -157,7 +157,7 @@ function Stack({ layers, samples }: { layers: readonly Layer[]; samples: readonl
         {pointed === null ? (
           <>
             <span className="faint">{MINUTES} min ago</span>
-            <span className="faint">{count(samples.at(-1)?.pages ?? 0)} pages in all</span>
+            <span className="faint">{count(samples.at(-1)?.pages ?? 0)} pages in total</span>
             <span className="faint">now</span>
           </>
         ) : (

@@ -1,4 +1,4 @@
-// What stands around the map: queues by tier, who runs and waits, who gave way, and where adapters are.
+// The tables of the live page: queues by tier, requests in flight, preemptions, adapter locations.
 import { useState } from "react";
 import {
   Badge,
@@ -30,7 +30,7 @@ const ADAPTERS_FEW = 8;
 const STATES = { decode: "good", prefill: "accent", waiting: "plain", preempted: "warn" } as const;
 const WHERE = { device: "in the arena", host: "in host memory", disk: "on disk" } as const;
 
-/** Bars in the map's colours, where it has tiers in colours. */
+/** Bars have the map's colours if it is coloured by tier. */
 export function Queues({ event, palette }: { event: EngineEvent; palette: Palette }) {
   return (
     <div className="table-scroll">
@@ -45,9 +45,9 @@ export function Queues({ event, palette }: { event: EngineEvent; palette: Palett
             <th scope="col" className="end">
               Running
             </th>
-            <th scope="col">Pages held, and the floor</th>
+            <th scope="col">Pages in use, and the floor</th>
             <th scope="col" className="end">
-              Gave way
+              Preempted
             </th>
           </tr>
         </thead>
@@ -76,7 +76,7 @@ export function Queues({ event, palette }: { event: EngineEvent; palette: Palett
   );
 }
 
-/** A tier's pages as a bar over the arena, with its floor as a line: below it nobody takes a page of it. */
+/** A tier's pages as a bar over the arena, with its guaranteed floor as a line. */
 function Held({ held, floor, pages, colour }: { held: number; floor: number; pages: number; colour: string }) {
   const width = (part: number) => (100 * part) / Math.max(1, pages);
   return (
@@ -87,7 +87,7 @@ function Held({ held, floor, pages, colour }: { held: number; floor: number; pag
         <rect className="held-floor" x={Math.max(0, width(floor) - 0.3)} width="0.6" height="8" />
       </svg>
       <span className="num">
-        {count(held)} held, floor {count(floor)}
+        {count(held)} in use, floor {count(floor)}
       </span>
     </div>
   );
@@ -112,7 +112,7 @@ const REQUESTS: readonly Column<Request>[] = [
     header: "Tenant",
     cell: (one) =>
       one.tenant === null ? (
-        <span className="faint">not known yet</span>
+        <span className="faint">unknown yet</span>
       ) : (
         <Link to={place("/tenants", one.tenant)}>{one.tenant}</Link>
       ),
@@ -140,7 +140,7 @@ const REQUESTS: readonly Column<Request>[] = [
   },
   {
     id: "made",
-    header: "Made",
+    header: "Completion",
     end: true,
     cell: (one) => <span className="num">{count(one.completion_tokens)}</span>,
     csv: (one) => one.completion_tokens,
@@ -196,22 +196,22 @@ export function Requests({ event, view }: { event: EngineEvent; view: LiveView }
         filters={filters}
         csv
         empty={
-          <EmptyState title="Nothing runs">
+          <EmptyState title="No requests in flight">
             <p>
-              No request is in the engine. Those that ended are among the <Link to="/requests">requests</Link>.
+              The engine has no requests. Ended requests are listed under <Link to="/requests">Requests</Link>.
             </p>
           </EmptyState>
         }
       />
       {found.length > FEW && (
         <button type="button" className="button button-quiet" onClick={() => setAll(!all)}>
-          {all ? `Only ${FEW}` : `All ${count(found.length)}`}
+          {all ? `Show only ${FEW}` : `Show all ${count(found.length)}`}
         </button>
       )}
       {event.requests_total > event.requests.length && (
         <p className="faint">
-          The engine names {count(event.requests.length)} of {count(event.requests_total)}: those that run, by tier and
-          the oldest first, then those that wait.
+          The engine reports {count(event.requests.length)} of {count(event.requests_total)} requests: running requests
+          by tier, oldest first, then waiting requests.
         </p>
       )}
     </>
@@ -223,25 +223,29 @@ export function Preemptions({ preemptions }: { preemptions: readonly Preemption[
   if (preemptions.length === 0)
     return (
       <div className="preemptions">
-        <p className="faint">Nobody gave way since you look.</p>
+        <p className="faint">No preemptions since you opened this page.</p>
       </div>
     );
   return (
-    <ol className="preemptions" tabIndex={0} aria-label="Preemptions, the newest first">
+    <ol className="preemptions" tabIndex={0} aria-label="Preemptions, newest first">
       {preemptions.map((one, index) => {
         const before = preemptions[index + 1];
-        const untold = before === undefined ? 0 : one.number - before.number - 1;
+        const unreported = before === undefined ? 0 : one.number - before.number - 1;
         return (
           <li key={one.number}>
             <time className="num faint" dateTime={new Date(one.at * 1000).toISOString()}>
               {moment(one.at, zone).slice(11, 19)}
             </time>
             <span>
-              <b>{one.tier}</b> gave way to <b>{one.caused_by_tier}</b>{" "}
-              <span className="faint">{one.kind === "swap" ? "swapped to host memory" : "to be computed again"}</span>
+              <b>{one.tier}</b> preempted by <b>{one.caused_by_tier}</b>{" "}
+              <span className="faint">{one.kind === "swap" ? "swapped to host memory" : "to be recomputed"}</span>
             </span>
             <RequestLink id={one.request_id} />
-            {untold > 0 && <span className="faint untold">and {count(untold)} before it that were not told</span>}
+            {unreported > 0 && (
+              <span className="faint unreported">
+                and {count(unreported)} earlier preemptions that were not reported
+              </span>
+            )}
           </li>
         );
       })}
@@ -264,7 +268,7 @@ const ADAPTERS: readonly Column<Adapter>[] = [
   },
   {
     id: "where",
-    header: "Where",
+    header: "Location",
     cell: (one) => (
       <Badge tone={one.where === "device" ? "good" : one.where === "host" ? "accent" : "plain"}>
         {WHERE[one.where]}
@@ -280,18 +284,18 @@ export function Adapters({ event, view }: { event: EngineEvent; view: LiveView }
   return (
     <>
       <DataTable
-        label="Adapters of the engine"
+        label="Adapters in the engine"
         list={wholeList(shown)}
         columns={ADAPTERS}
         id={(one) => one.digest}
         view={view}
         filters={
           <SelectFilter
-            label="Where"
+            label="Location"
             view={view}
             name="where"
             options={[
-              ["", "Anywhere"],
+              ["", "Any location"],
               ["device", "In the arena"],
               ["host", "In host memory"],
               ["disk", "On disk"],
@@ -299,17 +303,17 @@ export function Adapters({ event, view }: { event: EngineEvent; view: LiveView }
           />
         }
         empty={
-          <EmptyState title="No adapter is known to the engine">
+          <EmptyState title="No adapter is registered with the engine">
             <p>
-              One is told of when a request first calls it. <Link to="/adapters">Adapters</Link>
+              An adapter is registered when a request first calls it. <Link to="/adapters">Adapters</Link>
             </p>
           </EmptyState>
         }
       />
       {(found.length > shown.length || event.adapters_total > event.adapters.length) && (
         <p className="faint">
-          {count(shown.length)} of {count(Math.max(found.length, event.adapters_total))}, those in the arena first. All
-          are among the <Link to="/adapters">adapters</Link>.
+          {count(shown.length)} of {count(Math.max(found.length, event.adapters_total))}, adapters in the arena first.{" "}
+          <Link to="/adapters">Adapters</Link> lists all of them.
         </p>
       )}
     </>

@@ -1,5 +1,5 @@
-// The first page: is it up, what needs somebody, is the promise of a first token kept, what is spent, what today came to.
-// Every statement leads to where one acts.
+// The first page: status, what needs attention, time to first token, spend against budgets, today's usage. Each part
+// links to its page.
 import { useMemo, useState } from "react";
 import { type AnswerOf, useGet, useMay } from "../../api";
 import {
@@ -37,7 +37,7 @@ const EVERY_MS = 15_000;
 const HOUR_S = 3600;
 const SHARE_GOOD = 0.99;
 const SOON_S = 3 * 24 * HOUR_S;
-const UP = { ok: ["good", "Up"], degraded: ["warn", "Up, with a fault"], down: ["bad", "Down"] } as const;
+const UP = { ok: ["good", "Up"], degraded: ["warn", "Degraded"], down: ["bad", "Down"] } as const;
 
 export default function OverviewPage() {
   const found = useGet("/v1/admin/overview", {}, { everyMs: EVERY_MS });
@@ -48,10 +48,10 @@ export default function OverviewPage() {
         title="Overview"
         note={
           found.data === undefined ? (
-            "What somebody wants to know first."
+            "Status, spend and today's usage."
           ) : (
             <>
-              As of <Time at={found.data.at} absolute />, asked again every {EVERY_MS / 1000} seconds.
+              As of <Time at={found.data.at} absolute />, refreshed every {EVERY_MS / 1000} seconds.
             </>
           )
         }
@@ -62,11 +62,11 @@ export default function OverviewPage() {
             {found.error !== null && (
               <div className="problem" role="alert">
                 <p>
-                  The gateway does not answer any more; this is what it said <Time at={overview.at} />.
+                  The gateway no longer responds. Its last answer is from <Time at={overview.at} />.
                 </p>
               </div>
             )}
-            <Glance overview={overview} />
+            <SummaryTiles overview={overview} />
             <div className="overview-two">
               <Section title="Needs attention">
                 <AttentionList attention={overview.attention} />
@@ -78,12 +78,12 @@ export default function OverviewPage() {
                 title="Spend against budgets"
                 note={
                   overview.money_budgets > overview.spend.length
-                    ? `The tightest ${overview.spend.length} of ${count(overview.money_budgets)}.`
-                    : "The tightest first."
+                    ? `The ${overview.spend.length} of ${count(overview.money_budgets)} budgets closest to their limits.`
+                    : "Closest to its limit first."
                 }
                 actions={<Link to="/budgets">All budgets</Link>}
               >
-                <Spends spend={overview.spend} now={overview.at} />
+                <BudgetMeters spend={overview.spend} now={overview.at} />
               </Section>
             )}
             <Today today={overview.today} now={overview.at} />
@@ -94,7 +94,7 @@ export default function OverviewPage() {
   );
 }
 
-function Glance({ overview: { status, today, attention, spend } }: { overview: Overview }) {
+function SummaryTiles({ overview: { status, today, attention, spend } }: { overview: Overview }) {
   const may = useMay();
   const [tone, words] = UP[status];
   const critical = attention.filter((one) => one.severity === "critical").length;
@@ -105,19 +105,21 @@ function Glance({ overview: { status, today, attention, spend } }: { overview: O
   return (
     <Tiles>
       <StatTile
-        label="Laneway is"
+        label="Status"
         tone={tone}
         value={words}
         note={
           may("engine:read") ? (
-            <Link to="/health">{critical === 0 ? "Health, part by part" : `${count(critical)} critical: health`}</Link>
+            <Link to="/health">
+              {critical === 0 ? "Health of each part" : `${count(critical)} critical, see Health`}
+            </Link>
           ) : undefined
         }
       />
       <StatTile
         label="Requests today (UTC)"
         value={count(today.requests)}
-        note={<Link to="/requests">Each of them</Link>}
+        note={<Link to="/requests">View requests</Link>}
       />
       <StatTile
         label="Tokens today"
@@ -149,7 +151,7 @@ function Glance({ overview: { status, today, attention, spend } }: { overview: O
         value={next === undefined ? "None" : <RunOut at={next.run_out_at!} />}
         note={
           <Link to="/budgets">
-            {next === undefined ? "in its present window" : `the ${next.period} of ${next.tenant}`}
+            {next === undefined ? "in the current windows" : `${next.period} budget of ${next.tenant}`}
           </Link>
         }
       />
@@ -181,7 +183,7 @@ function AttentionList({ attention }: { attention: readonly Attention[] }) {
   );
 }
 
-/** A link of the API, below /admin, as a place of the console. */
+/** A link from the API, below /admin, as a path of the console. */
 function placeOf(link: string): [string, Record<string, string>] {
   const url = new URL(link, location.origin);
   return [url.pathname.replace(/^\/admin/, "") || "/", Object.fromEntries(url.searchParams)];
@@ -193,7 +195,7 @@ function FirstTokens() {
   const [window, setWindow] = useState<(typeof WINDOWS)[number]>("1h");
   const found = useGet("/v1/admin/tiers", {}, { everyMs: EVERY_MS });
   const choose = (
-    <div className="segments" role="group" aria-label="Over the last">
+    <div className="segments" role="group" aria-label="Time range">
       {WINDOWS.map((one) => (
         <button
           key={one}
@@ -208,12 +210,12 @@ function FirstTokens() {
     </div>
   );
   return (
-    <Section title="First token, by tier" actions={choose}>
+    <Section title="Time to first token, by tier" actions={choose}>
       <Loaded of={found} lines={4}>
         {(tiers) => (
           <div className="table-scroll">
             <table className="table">
-              <caption className="sr-only">Time to the first token by tier, over the last {window}</caption>
+              <caption className="sr-only">Time to first token by tier, over the last {window}</caption>
               <thead>
                 <tr>
                   <th scope="col">Tier</th>
@@ -227,7 +229,7 @@ function FirstTokens() {
                     p99
                   </th>
                   <th scope="col" className="end">
-                    Within
+                    In target
                   </th>
                   <th scope="col" className="end">
                     Requests
@@ -258,10 +260,7 @@ function FirstTokenRow({ tier, window }: { tier: Tier; window: string }) {
       <th scope="row">
         <Link to="/tiers">{tier.name}</Link>
       </th>
-      <td
-        className="end num"
-        title={`${ttft_base_ms} ms + ${ttft_per_1k_prompt_tokens_ms} ms for each 1,000 tokens of the prompt`}
-      >
+      <td className="end num" title={`${ttft_base_ms} ms + ${ttft_per_1k_prompt_tokens_ms} ms per 1,000 prompt tokens`}>
         {ms(ttft_base_ms)} + {ms(ttft_per_1k_prompt_tokens_ms)}/k
       </td>
       <td className="end num overview-more">{ms(one?.ttft_p50_ms)}</td>
@@ -283,12 +282,12 @@ function FirstTokenRow({ tier, window }: { tier: Tier; window: string }) {
   );
 }
 
-function Spends({ spend, now }: { spend: readonly Spend[]; now: number }) {
+function BudgetMeters({ spend, now }: { spend: readonly Spend[]; now: number }) {
   if (spend.length === 0)
     return (
-      <EmptyState title="No budget of money">
+      <EmptyState title="No money budgets">
         <p>
-          What tenants may spend is bounded by nothing but their rate limits. <Link to="/budgets">Budgets</Link>
+          Only rate limits bound what tenants spend. <Link to="/budgets">Budgets</Link>
         </p>
       </EmptyState>
     );
@@ -301,7 +300,7 @@ function Spends({ spend, now }: { spend: readonly Spend[]; now: number }) {
               <b>{one.tenant}</b>
             </Link>
             <span className="faint">
-              {one.scope === "tenant" ? "" : `its ${one.scope}, `}
+              {one.scope === "tenant" ? "" : `${one.scope}, `}
               {one.kind}, {one.period}
             </span>
           </div>
@@ -330,8 +329,8 @@ function Outlook({ spend, now }: { spend: Spend; now: number }) {
   if (exact(spend.left_picos) <= 0n)
     return (
       <>
-        <Badge tone={spend.kind === "hard" ? "bad" : "warn"}>{spend.kind === "hard" ? "refused" : "over"}</Badge>{" "}
-        {link("nothing is left")}
+        <Badge tone={spend.kind === "hard" ? "bad" : "warn"}>{spend.kind === "hard" ? "refusing" : "over limit"}</Badge>{" "}
+        {link("nothing left")}
       </>
     );
   if (spend.run_out_at !== null)
@@ -346,10 +345,10 @@ function Outlook({ spend, now }: { spend: Spend; now: number }) {
       <Badge tone="good">lasts</Badge>{" "}
       {link(
         spend.window_end === null ? (
-          "at the present pace"
+          "at the current rate"
         ) : (
           <>
-            to <Time at={spend.window_end} absolute detail="day" />
+            until <Time at={spend.window_end} absolute detail="day" />
           </>
         ),
       )}
@@ -363,7 +362,7 @@ function Today({ today, now }: { today: Overview["today"]; now: number }) {
   const { at, series } = useMemo(() => {
     const midnight = hour - (hour % 24);
     const hours = Array.from({ length: 24 }, (_, index) => (midnight + index) * HOUR_S);
-    const value = (start: number, found: number | bigint | undefined) => (start > hour * HOUR_S ? null : (found ?? 0)); // nothing is known of what is to come
+    const value = (start: number, found: number | bigint | undefined) => (start > hour * HOUR_S ? null : (found ?? 0)); // hours to come are null
     const by = new Map(today.series.map((one) => [one.start, one]));
     if (what === "cost") {
       return {
@@ -386,7 +385,7 @@ function Today({ today, now }: { today: Overview["today"]; now: number }) {
     };
   }, [today.series, today.cost_picos, hour, what]);
   const choose = (
-    <div className="segments" role="group" aria-label="Of today">
+    <div className="segments" role="group" aria-label="Measure">
       {["requests", "tokens", "cost"].map((one) => (
         <button
           key={one}
@@ -409,13 +408,13 @@ function Today({ today, now }: { today: Overview["today"]; now: number }) {
         <>
           Ended requests,{" "}
           {today.as_of === null ? (
-            "none of which is summed yet"
+            "not rolled up yet"
           ) : (
             <>
-              as summed <Time at={today.as_of} />
+              rolled up <Time at={today.as_of} />
             </>
           )}
-          ; the day is that of UTC.
+          . Days are in UTC.
         </>
       }
       actions={

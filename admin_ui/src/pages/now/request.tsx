@@ -1,4 +1,4 @@
-// One request: how it went in time, what was held for it and what it came to, line by line of the ledger.
+// One request: timings, hold, usage, cost and its ledger entries.
 import { type AnswerOf, useGet } from "../../api";
 import {
   type Column,
@@ -22,12 +22,12 @@ import {
   wholeList,
 } from "../../kit";
 import { AnsweredBy, TenantName } from "../parts/names";
-import { Standing } from "./requests";
+import { RequestStatus } from "./requests";
 import "./requests.css";
 
-type Whole = AnswerOf<"/v1/admin/requests/{request_id}">;
-type Entry = Whole["entries"][number];
-type Correction = Whole["corrections"][number];
+type RequestView = AnswerOf<"/v1/admin/requests/{request_id}">;
+type Entry = RequestView["entries"][number];
+type Correction = RequestView["corrections"][number];
 const RUNS_MS = 2_000;
 
 export default function RequestPage() {
@@ -46,7 +46,7 @@ export default function RequestPage() {
         trail={<Link to="/requests">Requests</Link>}
         note={
           <>
-            <Id value={request_id} /> {found.data !== undefined && <Standing of={found.data} />}
+            <Id value={request_id} /> {found.data !== undefined && <RequestStatus of={found.data} />}
           </>
         }
       />
@@ -57,14 +57,14 @@ export default function RequestPage() {
   );
 }
 
-function Parts({ whole }: { whole: Whole }) {
+function Parts({ whole }: { whole: RequestView }) {
   const { hold, usage } = whole;
   const currency = whole.currency ?? undefined;
   return (
     <>
       <Timings whole={whole} />
       <div className="columns request-columns">
-        <Section title="What it was">
+        <Section title="Request">
           <Facts
             facts={[
               ["Tenant", <TenantName id={whole.tenant_id} />],
@@ -86,7 +86,7 @@ function Parts({ whole }: { whole: Whole }) {
                 </>,
               ],
               [
-                "Answer",
+                "Completion",
                 whole.completion_tokens === null ? (
                   <span className="faint">not counted yet</span>
                 ) : (
@@ -99,19 +99,16 @@ function Parts({ whole }: { whole: Whole }) {
               [
                 "Ended",
                 whole.ended_at === null ? (
-                  <span className="faint">it runs</span>
+                  <span className="faint">still running</span>
                 ) : (
                   <Time at={whole.ended_at} absolute />
                 ),
               ],
-              [
-                "Its text",
-                <span className="faint">is not kept: neither the prompt nor the answer is stored anywhere.</span>,
-              ],
+              ["Text", <span className="faint">Not stored: Laneway keeps neither prompts nor completions.</span>],
             ]}
           />
         </Section>
-        <Section title="What it came to">
+        <Section title="Usage and cost">
           <Facts
             facts={[
               [
@@ -124,13 +121,13 @@ function Parts({ whole }: { whole: Whole }) {
                   </b>
                 ),
               ],
-              ["Held before it ran", <Money picos={hold.hold_picos} currency={currency} />],
-              ["Settled of that", <Money picos={hold.settled_picos} currency={currency} />],
+              ["Hold", <Money picos={hold.hold_picos} currency={currency} />],
+              ["Settled", <Money picos={hold.settled_picos} currency={currency} />],
               ["Price version", <ShortId value={hold.price_version_id} />],
               [
-                "Counted in",
+                "Budgets",
                 hold.windows.length === 0 ? (
-                  <span className="faint">no budget</span>
+                  <span className="faint">none</span>
                 ) : (
                   <ul>
                     {hold.windows.map((one) => (
@@ -147,7 +144,7 @@ function Parts({ whole }: { whole: Whole }) {
                 ? []
                 : ([
                     [
-                      "Made by the engine",
+                      "Tokens made",
                       <>
                         <Count value={usage.made_tokens} /> tokens
                         {usage.discarded_tokens > 0 && (
@@ -158,11 +155,11 @@ function Parts({ whole }: { whole: Whole }) {
                       </>,
                     ],
                     [
-                      "Gave way",
+                      "Preemptions",
                       usage.preemptions === 0 ? (
-                        <span className="faint">never</span>
+                        <span className="faint">none</span>
                       ) : (
-                        `${count(usage.preemptions)} times; ${count(usage.recomputed_tokens)} tokens computed again, ${count(usage.swapped_tokens)} swapped`
+                        `${count(usage.preemptions)} times; ${count(usage.recomputed_tokens)} tokens recomputed, ${count(usage.swapped_tokens)} swapped`
                       ),
                     ],
                     ["Device time", duration(usage.device_s)],
@@ -172,30 +169,30 @@ function Parts({ whole }: { whole: Whole }) {
           />
         </Section>
       </div>
-      <Section title="Ledger" note="The lines of one transaction add up to 0.">
+      <Section title="Ledger" note="The entries of one transaction add up to 0.">
         <Ledger entries={whole.entries} corrections={whole.corrections} />
       </Section>
     </>
   );
 }
 
-/** Where its time went, from its arrival at the gateway: in the queue, until the first token, and making the rest. */
-function Timings({ whole }: { whole: Whole }) {
+/** The request's time since its arrival at the gateway: in the queue, until the first token, until the end. */
+function Timings({ whole }: { whole: RequestView }) {
   const { queue_s, ttft_s, duration_s } = whole;
   if (queue_s === null || ttft_s === null) {
     return (
       <p className="note">
         {whole.status === "held"
-          ? "It runs: its timings are known when it ends."
-          : "It was not settled, so nothing was timed."}
+          ? "The request is running; its timings are known when it ends."
+          : "The request was not settled, so it has no timings."}
       </p>
     );
   }
   const whole_s = Math.max(ttft_s, duration_s ?? 0);
   const parts = [
-    { name: "waited in the queue", seconds: queue_s, kind: "c7" },
-    { name: "until its first token", seconds: Math.max(0, ttft_s - queue_s), kind: "c0" },
-    { name: "making the rest", seconds: Math.max(0, whole_s - ttft_s), kind: "c2" },
+    { name: "in the queue", seconds: queue_s, kind: "c7" },
+    { name: "until the first token", seconds: Math.max(0, ttft_s - queue_s), kind: "c0" },
+    { name: "until the end", seconds: Math.max(0, whole_s - ttft_s), kind: "c2" },
   ];
   const total = Math.max(0.001, sumOf(parts.map((part) => part.seconds)));
   let x = 0;
@@ -208,7 +205,7 @@ function Timings({ whole }: { whole: Whole }) {
             , ended after <b className="num">{duration(whole_s)}</b>
           </>
         )}{" "}
-        <span className="faint">since it arrived at the gateway</span>
+        <span className="faint">from its arrival at the gateway</span>
       </figcaption>
       <svg
         viewBox="0 0 100 6"
@@ -267,30 +264,30 @@ const ENTRIES: readonly Column<Entry>[] = [
 
 const CORRECTIONS: readonly Column<Correction>[] = [
   { id: "id", header: "Correction", cell: (one) => <ShortId value={one.id} /> },
-  { id: "reason", header: "Why", cell: (one) => one.reason },
+  { id: "reason", header: "Reason", cell: (one) => one.reason },
   { id: "tokens", header: "Tokens", end: true, cell: (one) => <Count value={one.tokens} /> },
   { id: "amount", header: "Amount", end: true, cell: (one) => <Money picos={one.picos} currency={one.currency} /> },
   { id: "actor", header: "By", cell: (one) => <ShortId value={one.actor} /> },
-  { id: "at", header: "Made", cell: (one) => <Time at={one.created_at} absolute /> },
+  { id: "at", header: "Created", cell: (one) => <Time at={one.created_at} absolute /> },
 ];
 
 function Ledger({ entries, corrections }: { entries: readonly Entry[]; corrections: readonly Correction[] }) {
   return (
     <div className="stack">
       <DataTable
-        label="Ledger lines"
+        label="Ledger entries"
         list={wholeList(entries)}
         columns={ENTRIES}
         id={(one) => `${one.transaction_id}/${one.account}/${one.meter}`}
         empty={
-          <EmptyState title="No line">
-            <p>Lines are written when a request is settled.</p>
+          <EmptyState title="No entries yet">
+            <p>Entries are written when a request is settled.</p>
           </EmptyState>
         }
       />
       {entries.length > 0 && (
         <p className="faint">
-          Together: <Money picos={sum(entries.map((one) => one.amount_picos))} currency={entries[0]?.currency} />
+          Sum: <Money picos={sum(entries.map((one) => one.amount_picos))} currency={entries[0]?.currency} />
         </p>
       )}
       {corrections.length > 0 && (

@@ -1,4 +1,4 @@
-// Requests: those that run, then those that ended, the newest first. What was asked and answered is not kept.
+// Requests: running ones first, then ended ones, newest first. Prompts and completions are not stored.
 import { type RowOf, useGet, useList, useMay } from "../../api";
 import {
   Badge,
@@ -30,7 +30,7 @@ export type Request = RowOf<"/v1/admin/requests">;
 const STATUSES: Record<Request["status"], Tone> = { held: "accent", settled: "good", voided: "plain", expired: "warn" };
 const STATUS_WORDS: readonly (readonly [string, string])[] = [
   ["", "Any"],
-  ["held", "runs"],
+  ["held", "running"],
   ["settled", "settled"],
   ["voided", "voided"],
   ["expired", "expired"],
@@ -38,8 +38,8 @@ const STATUS_WORDS: readonly (readonly [string, string])[] = [
 const ENDINGS = ["stop", "length", "client_left", "engine_failed"];
 const BAD_ENDINGS = new Set(["engine_failed", "client_left"]);
 
-export function Standing({ of }: { of: Pick<Request, "status" | "ending"> }) {
-  if (of.status === "held") return <Badge tone="accent">runs</Badge>;
+export function RequestStatus({ of }: { of: Pick<Request, "status" | "ending"> }) {
+  if (of.status === "held") return <Badge tone="accent">running</Badge>;
   const tone =
     of.status === "settled" && BAD_ENDINGS.has(of.ending ?? "")
       ? of.ending === "engine_failed"
@@ -81,7 +81,7 @@ export default function Requests() {
   const filters = (
     <>
       <SelectFilter label="Status" view={view} name="status" options={STATUS_WORDS} />
-      <SelectFilter label="Ended by" view={view} name="ending" options={[["", "Any"], ...ENDINGS]} />
+      <SelectFilter label="Ending" view={view} name="ending" options={[["", "Any"], ...ENDINGS]} />
       <LookupFilter label="Tenant">
         <TenantLookup value={view.values.tenant} onChange={(tenant) => view.set({ tenant })} />
       </LookupFilter>
@@ -114,14 +114,14 @@ export default function Requests() {
         />
       </LookupFilter>
       <Moment label="Ended from (UTC)" value={from} onChange={(value) => view.set({ from: value })} />
-      <Moment label="until (UTC)" value={to} onChange={(value) => view.set({ to: value })} />
+      <Moment label="Ended until (UTC)" value={to} onChange={(value) => view.set({ to: value })} />
     </>
   );
   return (
     <>
       <PageHead
         title="Requests"
-        note="Those that run, then those that ended, the newest first. The text of prompts and answers is not kept anywhere: here is what was counted, timed and paid."
+        note="Running requests first, then ended requests, newest first. Prompts and completions are not stored; this list has their counts, timings and costs."
       />
       <DataTable
         label="Requests"
@@ -130,13 +130,13 @@ export default function Requests() {
         id={(request) => request.request_id}
         to={(request) => place("/requests", request.request_id)}
         view={view}
-        search="Whole request id"
+        search="Full request id"
         filters={filters}
         csv
         empty={
           <EmptyState title="No request yet">
             <p>
-              Each call of a tenant's key that reaches the engine has its line here.{" "}
+              Every request of a tenant's key that reaches the engine is listed here.{" "}
               <Link to="/playground">Playground</Link>
             </p>
           </EmptyState>
@@ -160,7 +160,12 @@ function useColumns(): readonly Column<Request>[] {
       ),
       csv: (one) => one.request_id,
     },
-    { id: "status", header: "Status", cell: (one) => <Standing of={one} />, csv: (one) => one.ending ?? one.status },
+    {
+      id: "status",
+      header: "Status",
+      cell: (one) => <RequestStatus of={one} />,
+      csv: (one) => one.ending ?? one.status,
+    },
     {
       id: "tenant",
       header: "Tenant",
@@ -184,7 +189,7 @@ function useColumns(): readonly Column<Request>[] {
       cell: (one) => (
         <span
           className="num"
-          title={one.cached_tokens === null ? undefined : `${count(one.cached_tokens)} of them were cached`}
+          title={one.cached_tokens === null ? undefined : `${count(one.cached_tokens)} of them cached`}
         >
           {count(one.prompt_tokens)}
         </span>
@@ -193,7 +198,7 @@ function useColumns(): readonly Column<Request>[] {
     },
     {
       id: "made",
-      header: "Answer",
+      header: "Completion",
       end: true,
       wide: true,
       cell: (one) => <span className="num">{one.completion_tokens === null ? "–" : count(one.completion_tokens)}</span>,
@@ -210,7 +215,7 @@ function useColumns(): readonly Column<Request>[] {
     { id: "queue", header: "Queue s", hidden: true, cell: () => null, csv: (one) => one.queue_s },
     {
       id: "duration",
-      header: "Took",
+      header: "Duration",
       csvHeader: "Duration s",
       end: true,
       wide: true,
@@ -238,7 +243,7 @@ function useColumns(): readonly Column<Request>[] {
       cell: (one) =>
         one.ended_at === null ? (
           <span className="faint">
-            runs since <Time at={one.started_at} />
+            running since <Time at={one.started_at} />
           </span>
         ) : (
           <Time at={one.ended_at} />
@@ -248,7 +253,7 @@ function useColumns(): readonly Column<Request>[] {
   ];
 }
 
-/** A moment of UTC among the filters, to the minute. */
+/** A filter by time in UTC, to the minute. */
 function Moment({ label, value, onChange }: { label: string; value: string; onChange: (value: string) => void }) {
   return (
     <label className="filter filter-moment">

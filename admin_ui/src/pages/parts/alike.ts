@@ -1,4 +1,4 @@
-// Amounts of one column, all with as many places as the finest of them, so that their points stand below each other.
+// Formats the amounts of one column with equal decimal places, so that their points are aligned.
 import { type Exact, decimal } from "../../kit";
 
 export function alike(column: Iterable<Exact>): (value: Exact) => string {

@@ -1,4 +1,5 @@
-// The audit log as a table: who changed what, from what to what. On its own page, and on that of an object.
+// The audit log as a table: who changed what, with the values before and after. On its own page and on the pages of
+// objects.
 import { type RowOf, useList } from "../../api";
 import {
   type Column,
@@ -39,7 +40,7 @@ const COLUMNS: readonly Column<Line>[] = [
   },
 ];
 
-/** `tenant`, `object`: of that one alone. */
+/** `tenant`, `object`: only lines of that tenant or object. */
 export function AuditTable({ tenant, object }: { tenant?: string; object?: string }) {
   const view = useView({ tenant: "", actor: "", action: "", object_id: "", from: "", to: "", open: "" });
   const { tenant: chosen, actor, action, object_id, from, to } = view.values;
@@ -78,15 +79,15 @@ export function AuditTable({ tenant, object }: { tenant?: string; object?: strin
       detail={(line) => <Change line={line} />}
       csv
       empty={
-        <EmptyState title="Nothing was changed yet">
-          <p>Every administrative write leaves its line here, in the same transaction.</p>
+        <EmptyState title="No changes yet">
+          <p>Every administrative write adds a line here, in its own transaction.</p>
         </EmptyState>
       }
     />
   );
 }
 
-/** The Unix second at which a day of the address begins in UTC, or the day `later`. */
+/** The start in UTC of a day from the address, in Unix seconds, moved by `later` days. */
 function dayStart(day: string, later = 0): number | undefined {
   const at = Date.parse(`${day}T00:00:00Z`);
   return Number.isNaN(at) ? undefined : at / 1000 + later * 86_400;
@@ -116,10 +117,10 @@ function Change({ line }: { line: Line }) {
   return (
     <div className="change">
       {found.length === 0 ? (
-        <p className="faint">Nothing differs between before and after.</p>
+        <p className="faint">No field changed.</p>
       ) : (
         <table className="table table-small">
-          <caption className="sr-only">What line {line.id} changed</caption>
+          <caption className="sr-only">Changes of audit line {line.id}</caption>
           <thead>
             <tr>
               <th scope="col">Field</th>

@@ -3,7 +3,7 @@ import type { Option } from "../../kit";
 
 export const MONTHS_BACK = 36;
 
-/** This month and those before it, by UTC. */
+/** The current month in UTC and the months before it. */
 export function monthsBefore(now: number, count = MONTHS_BACK): string[] {
   const date = new Date(now * 1000);
   return Array.from({ length: count }, (_, back) =>

@@ -1,4 +1,4 @@
-// Whose something is, by name: rows of the API carry identifiers, and people know slugs.
+// Names for the identifiers in rows of the API.
 import { useQueries, useQuery } from "@tanstack/react-query";
 import { useMemo } from "react";
 import { type RowOf, api, useGet, useList, useMay } from "../../api";
@@ -28,8 +28,8 @@ function said(kind: Kind, row: Named): string {
   return kind === "key" && row.last4 !== undefined ? `${row.name} …${row.last4}` : row.name;
 }
 
-/** The names of these, by id; one that is not known (yet) is missing. Each is asked for by itself, once; projects have no
- * address of their own, so their first five hundred are asked for at once. */
+/** Names by id; names that are not loaded are missing. Each is fetched once by its own request, except projects, which
+ * have no endpoint of their own: their first five hundred are listed. */
 export function useNames(kind: Kind, ids: readonly (string | null)[]): Map<string, string> {
   const may = useMay()(NEEDS[kind]);
   const wanted = [...new Set(ids)].filter((id): id is string => id !== null && id !== "");
@@ -59,7 +59,7 @@ export function useNames(kind: Kind, ids: readonly (string | null)[]): Map<strin
 type Tenant = RowOf<"/v1/admin/tenants">;
 type Project = RowOf<"/v1/admin/projects">;
 
-/** Tenants by id, as far as the first 500 go; one beyond them is asked for by itself where its name is shown. */
+/** The first 500 tenants by id; TenantName fetches others one by one. */
 export function useTenants(): ReadonlyMap<string, Tenant> {
   const { rows } = useList("/v1/admin/tenants", {}, { limit: FIRST });
   return useMemo(() => new Map(rows.map((tenant) => [tenant.id, tenant])), [rows]);
@@ -70,7 +70,7 @@ export function useProjects(): ReadonlyMap<string, Project> {
   return useMemo(() => new Map(rows.map((project) => [project.id, project])), [rows]);
 }
 
-/** Adapters by id, as far as the first 500 go. */
+/** The first 500 adapters by id. */
 export function useAdapters(): ReadonlyMap<string, RowOf<"/v1/admin/adapters">> {
   const { rows } = useList("/v1/admin/adapters", {}, { limit: FIRST });
   return useMemo(() => new Map(rows.map((adapter) => [adapter.id, adapter])), [rows]);
@@ -99,7 +99,7 @@ export function ProjectName({ id }: { id: string }) {
   return project === undefined ? <ShortId value={id} /> : <>{project.name}</>;
 }
 
-/** A key's name, asked for by itself: few rows of a page have one. */
+/** A key's name, fetched one by one: few rows of a page have a key. */
 export function KeyName({ id }: { id: string }) {
   const may = useMay()("keys:read");
   const { data } = useGet("/v1/admin/keys/{key_id}", { path: { key_id: id } }, { enabled: may });
@@ -120,7 +120,7 @@ interface Control {
   placeholder?: string;
 }
 
-/** A project of the tenant, by id. */
+/** Finds a project of the tenant; the value is its id. */
 export function ProjectLookup({ tenant, ...control }: Control & { tenant: string }) {
   return (
     <Lookup
@@ -134,7 +134,7 @@ export function ProjectLookup({ tenant, ...control }: Control & { tenant: string
   );
 }
 
-/** A key, by id; those of a tenant, and those that still work (`status`), alone. */
+/** Finds a key; the value is its id. `tenant` and `status` restrict the choices. */
 export function KeyLookup({ tenant, status, ...control }: Control & { tenant?: string; status?: "active" }) {
   const query = { ...(tenant === undefined ? {} : { tenant }), ...(status === undefined ? {} : { status }) };
   const known = useNames("key", [control.value]).get(control.value);
@@ -152,13 +152,13 @@ export function KeyLookup({ tenant, status, ...control }: Control & { tenant?: s
   );
 }
 
-/** A tenant's slug where the whole row is a link already. */
+/** A tenant's slug without a link, for rows that are links. */
 export function TenantText({ id }: { id: string }) {
   const name = useNames("tenant", [id]).get(id);
   return <b>{name ?? `${id.slice(0, 9)}…${id.slice(-4)}`}</b>;
 }
 
-/** The adapter, or the base model that answered alone. */
+/** The adapter, or the base model if there was no adapter. */
 export function AnsweredBy({ model, adapter }: { model: string; adapter: string | null }) {
   const known = useAdapters();
   if (adapter === null) return <>{model}</>;

@@ -1,5 +1,5 @@
-// Several of many, in order: tenants that may call something, models that stand in for another. A form keeps them as
-// one text, separated by commas.
+// Form fields for ordered lists: allowed tenants, fallback models. The form keeps the list as one comma-separated
+// string.
 import { Field, type FieldProps, type FormState, type Option, Options, SelectField, TenantLookup } from "../../kit";
 import { useTenants } from "./names";
 import "./picked.css";
@@ -33,7 +33,7 @@ function Chips({
             <button
               type="button"
               className="button button-quiet"
-              aria-label={`${one} earlier`}
+              aria-label={`Move ${one} up`}
               onClick={() => earlier(index)}
             >
               ←
@@ -42,7 +42,7 @@ function Chips({
           <button
             type="button"
             className="button button-quiet"
-            aria-label={`Take ${one} away`}
+            aria-label={`Remove ${one}`}
             onClick={() => set(of.filter((other) => other !== one))}
           >
             ×
@@ -53,7 +53,7 @@ function Chips({
   );
 }
 
-/** Models in the order in which they are tried. */
+/** A list of models, in the order in which they are tried. */
 export function ModelsField<V extends Values>({
   form,
   choices,
@@ -77,11 +77,7 @@ export function ModelsField<V extends Values>({
               options={[
                 [
                   "",
-                  left.length === 0
-                    ? "There is no other model"
-                    : picked.length === 0
-                      ? "Choose a model…"
-                      : "…and after them",
+                  left.length === 0 ? "No other model" : picked.length === 0 ? "Choose a model…" : "Add another model…",
                 ],
                 ...left,
               ]}
@@ -95,10 +91,10 @@ export function ModelsField<V extends Values>({
 
 const WHO = [
   ["all", "every tenant"],
-  ["some", "these alone"],
+  ["some", "only these tenants"],
 ] as const;
 
-/** Of a form with `who` and `tenants`. */
+/** A form with `who` and `tenants`. */
 export type TenantsForm = FormState<{ who: string; tenants: string }>;
 
 export function TenantsFields({ form }: { form: TenantsForm }) {
@@ -106,7 +102,7 @@ export function TenantsFields({ form }: { form: TenantsForm }) {
   const set = (next: readonly string[]) => form.set("tenants", next.join(","));
   return (
     <>
-      <SelectField form={form} name="who" label="May call it" options={WHO} />
+      <SelectField form={form} name="who" label="Allowed tenants" options={WHO} />
       {form.values.who === "some" && (
         <Field name="tenants" label="Tenants">
           {(wired) => (
@@ -126,12 +122,12 @@ export function TenantsFields({ form }: { form: TenantsForm }) {
   );
 }
 
-/** What the API is told: null is everybody. */
+/** The API's value: null for every tenant. */
 export function tenantsOf(values: { who: string; tenants: string }): string[] | null {
   return values.who === "all" ? null : listed(values.tenants);
 }
 
-/** What such a form begins with; tenants that are known are said by their slugs. */
+/** The initial values of such a form, with slugs for known tenants. */
 export function useTenantsValues(tenants: readonly string[] | null): { who: string; tenants: string } {
   const known = useTenants();
   return {

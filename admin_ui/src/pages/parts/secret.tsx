@@ -1,11 +1,12 @@
-// What is shown once: a key's secret, a webhook's. It leaves the page only when one says that it is stored.
+// A dialog for a secret that is shown once, of a key or a webhook. It closes only after confirmation that the secret is
+// stored.
 import { useState } from "react";
-import { CodeBlock, Dialog, useStay } from "../../kit";
+import { CodeBlock, Dialog, useLeaveGuard } from "../../kit";
 
 export interface Shown {
   title: string;
   secret: string;
-  /** What it is for, in a sentence. */
+  /** Its purpose, in a sentence. */
   note: string;
   /** Ready to paste, with the secret in it. */
   example?: { label: string; text: string };
@@ -13,7 +14,7 @@ export interface Shown {
 
 export function SecretDialog({ shown, onStored }: { shown: Shown | null; onStored: () => void }) {
   const [asked, setAsked] = useState(false);
-  useStay(shown !== null, () => setAsked(true));
+  useLeaveGuard(shown !== null, () => setAsked(true));
   const stored = () => {
     setAsked(false);
     onStored();
@@ -38,7 +39,7 @@ export function SecretDialog({ shown, onStored }: { shown: Shown | null; onStore
           )}
           {asked && (
             <div className="problem" role="alert">
-              <p>It is shown this once, and nobody can read it again. Say that it is stored before it goes.</p>
+              <p>The secret is shown only once and cannot be read again. Confirm that you have stored it.</p>
             </div>
           )}
           <div className="form-end">
@@ -52,7 +53,7 @@ export function SecretDialog({ shown, onStored }: { shown: Shown | null; onStore
   );
 }
 
-/** A call with this secret, as one line of a shell. */
+/** A curl command that uses this secret. */
 export function curlOf(kind: string, secret: string, model: string | undefined): string {
   const { origin } = location;
   const bearer = `-H 'Authorization: Bearer ${secret}'`;

@@ -1,17 +1,17 @@
-// A whole and whose parts of it are, as one bar: weights on the device by model, requests behind an alias.
+// Parts of a whole as one bar: weights on the device by model, requests of an alias by model.
 import type { ReactNode } from "react";
 import "./shares.css";
 
 export interface Part {
   key: string;
-  /** What is said of it in words, beside its share. */
+  /** Text after its percentage. */
   note?: ReactNode;
   value: number;
-  /** False: its share is not said. */
+  /** False: its percentage is not shown. */
   known?: boolean;
-  /** Of the eight of the charts. */
+  /** Index into the eight chart colours. */
   hue: number;
-  /** Neither there nor away: drawn paler, and `note` says which. */
+  /** Being loaded or evicted: drawn paler; `note` says which. */
   moving?: boolean;
 }
 
@@ -20,7 +20,7 @@ export function shareSaid(part: number, whole: number): string {
   return `${Math.round(value * 10) / 10} %`;
 }
 
-/** Each part with its place and width, in percent of the bar. */
+/** Each part with its position and width, in percent of the bar. */
 function placed(parts: readonly Part[], all: number): { part: Part; x: number; width: number }[] {
   let at = 0;
   return parts.map((part) => {
@@ -31,7 +31,7 @@ function placed(parts: readonly Part[], all: number): { part: Part; x: number; w
   });
 }
 
-/** `whole`: what the bar's full width is; default: all parts together. The legend names each; colour is never all. */
+/** `whole`: the value of the full bar; default: the sum of all parts. The legend names each part. */
 export function ShareBar({
   label,
   parts,

@@ -1,4 +1,4 @@
-// One key: whether it works, what it used, what bounds it, and who changed it.
+// One key: state, usage, budgets and changes.
 import { useMemo, useState } from "react";
 import { type AnswerOf, api, useGet, useMay, useSession, useWrite } from "../../api";
 import {
@@ -37,12 +37,12 @@ export default function KeyPage() {
   const found = useGet("/v1/admin/keys/{key_id}", { path: { key_id } });
   return (
     <Loaded of={found} lines={8}>
-      {(key) => <Whole of={key} key={key.id} />}
+      {(key) => <KeyDetails of={key} key={key.id} />}
     </Loaded>
   );
 }
 
-function Whole({ of: key }: { of: Key }) {
+function KeyDetails({ of: key }: { of: Key }) {
   const may = useMay();
   const session = useSession();
   const [open, setOpen] = useState<"edit" | "rotate" | "revoke" | null>(null);
@@ -86,7 +86,7 @@ function Whole({ of: key }: { of: Key }) {
         )}
       </PageHead>
       <Tabs
-        label={`Of ${key.name}`}
+        label={`Sections of ${key.name}`}
         tabs={[
           { id: "about", label: "About", content: () => <About of={key} /> },
           ...(may("money:read") && key.kind !== "admin" && key.tenant_id !== null
@@ -100,7 +100,7 @@ function Whole({ of: key }: { of: Key }) {
                       query={{ search: key.id }}
                       empty={
                         <EmptyState title="No budget of its own">
-                          <p>Those of its project and tenant bound it.</p>
+                          <p>The budgets of its project and tenant apply.</p>
                         </EmptyState>
                       }
                     />
@@ -120,7 +120,7 @@ function Whole({ of: key }: { of: Key }) {
         open={open === "rotate"}
         onClose={close}
         title={`Rotate ${key.name}`}
-        note="A new key like this one, with a secret of its own."
+        note="Creates a key with the same settings and a new secret."
         keep
       >
         <RotateForm
@@ -138,12 +138,12 @@ function Whole({ of: key }: { of: Key }) {
         title={`Revoke ${key.name}?`}
         verb="Revoke"
         name={key.name}
-        deed={async () => {
+        action={async () => {
           await revoke.mutateAsync();
           toast(`${key.name} is revoked.`);
         }}
       >
-        Every gateway refuses it within a second. It cannot be taken back; its usage and invoices stay.
+        Every gateway refuses it within a second. This cannot be undone; its usage and invoices are kept.
         {key.id === session.key.id && <b> You are signed in with it: this ends your session.</b>}
       </ConfirmDialog>
       <SecretDialog shown={shown} onStored={() => setShown(null)} />
@@ -189,7 +189,7 @@ function About({ of: key }: { of: Key }) {
           title="Use"
           actions={
             <Link to="/requests" query={{ key_id: key.id }}>
-              Its requests
+              View requests
             </Link>
           }
         >
@@ -224,7 +224,7 @@ function DailyTokens({ of: key }: { of: Key }) {
   if (found.data === undefined) return <Skeleton lines={6} />;
   return (
     <Chart
-      title="Tokens each day"
+      title="Tokens per day"
       kind="bars"
       at={drawn.at}
       series={drawn.series}

@@ -1,4 +1,4 @@
-// The forms of keys: a new one, a change, a rotation. Each new secret is handed on to be shown once.
+// The forms of keys: create, edit, rotate. A new secret is passed on to be shown once.
 import { type AnswerOf, type RowOf, api, useGet, useMay, useSession, useWrite } from "../../api";
 import {
   Form,
@@ -12,7 +12,7 @@ import {
   useForm,
   useNow,
   useZone,
-  wrong,
+  fieldError,
 } from "../../kit";
 import { ProjectLookup } from "../parts/names";
 import { type Shown, curlOf } from "../parts/secret";
@@ -25,11 +25,11 @@ const KEYS = ["/v1/admin/keys", "/v1/admin/audit_log", "/v1/admin/budgets"];
 const ROLES_SAID: readonly (readonly [Role, string])[] = [
   ["read_only", "Read only: sees everything"],
   ["finance", "Finance: prices, budgets, billing, exports"],
-  ["operator", "Operator: all but prices and billing"],
-  ["tenant_admin", "Tenant admin: one tenant's own things"],
+  ["operator", "Operator: everything except prices and billing"],
+  ["tenant_admin", "Tenant admin: one tenant only"],
   ["owner", "Owner: everything"],
 ];
-/** What each role may make keys of; the API decides, this spares a refusal. */
+/** The roles that each role may grant. The API enforces it; the form only offers these. */
 const GRANTS: Record<Role, readonly Role[]> = {
   owner: ["owner", "operator", "finance", "tenant_admin", "read_only"],
   operator: ["operator", "tenant_admin", "read_only"],
@@ -37,9 +37,9 @@ const GRANTS: Record<Role, readonly Role[]> = {
   tenant_admin: ["tenant_admin"],
   read_only: [],
 };
-const MAX_TOKENS_HINT = "For a request that names none. Blank: the project's, the tenant's or the model's.";
+const MAX_TOKENS_HINT = "For requests without max_tokens. Blank: the default of the project, the tenant or the model.";
 
-/** The base model that an example calls, where one may see it. */
+/** The base model for an example request, if the role may list models. */
 export function useExampleModel(): string | undefined {
   const may = useMay()("engine:read");
   return useGet("/v1/admin/models", undefined, { enabled: may }).data?.data.find((model) => model.state === "serving")
@@ -50,7 +50,7 @@ function shownOf(made: Made, model: string | undefined): Shown {
   return {
     title: `The secret of ${made.name}`,
     secret: made.secret,
-    note: "It is shown this once. What is kept of it is a hash, so nobody can read it again: not you, not Laneway.",
+    note: "It is shown only once. Laneway stores its hash, so nobody can read it again.",
     example: {
       label: made.kind === "admin" ? "Sign in with it" : "Call with it",
       text: curlOf(made.kind, made.secret, model),
@@ -99,8 +99,8 @@ export function NewKeyForm({
       verb="Create key"
       onCancel={onCancel}
       save={async () => {
-        if (values.name.trim() === "") throw wrong("name", "A key needs a name: who or what holds it.");
-        if (ofTenant && values.tenant === "") throw wrong("tenant", "Whose key it is must be said.");
+        if (values.name.trim() === "") throw fieldError("name", "Enter a name: who or what uses the key.");
+        if (ofTenant && values.tenant === "") throw fieldError("tenant", "Choose a tenant.");
         const made = await create.mutateAsync({
           name: values.name.trim(),
           kind: values.kind as "live",
@@ -121,7 +121,7 @@ export function NewKeyForm({
           label="Name"
           autoFocus
           placeholder="search production"
-          hint="Who or what holds it."
+          hint="Who or what uses the key."
         />
         <SelectField
           form={form}
@@ -140,7 +140,7 @@ export function NewKeyForm({
           name="role"
           label="Role"
           options={ROLES_SAID.filter(([one]) => roles.includes(one))}
-          hint="At most what your own key may."
+          hint="At most the permissions of your own key."
         />
       )}
       {ofTenant && (
@@ -167,7 +167,7 @@ export function NewKeyForm({
               name="project"
               label="Project"
               optional
-              hint="Blank: the default one."
+              hint="Blank: the default project."
               control={(props) => <ProjectLookup {...props} tenant={values.tenant} />}
             />
           )}
@@ -181,7 +181,7 @@ export function NewKeyForm({
               name="tier"
               label="Tier"
               optional
-              hint="Blank: the tenant's. It can only be lower."
+              hint="Blank: the tenant's tier. Only a lower tier is allowed."
             />
           ) : (
             <SelectField
@@ -189,7 +189,7 @@ export function NewKeyForm({
               name="tier"
               label="Tier"
               options={[["", "the tenant's"], ...tiers.map((tier) => tier.name)]}
-              hint="At most the tenant's."
+              hint="At most the tenant's tier."
             />
           )}
           <TextField
@@ -230,11 +230,11 @@ export function NewKeyForm({
   );
 }
 
-/** The last second of a day in UTC; null for none. */
+/** The last second of a day in UTC; null if blank. */
 function endOf(day: string): number | null {
   if (day === "") return null;
   const begin = Date.parse(`${day}T00:00:00Z`) / 1000;
-  if (Number.isNaN(begin)) throw wrong("expires_at", `'${day}' is no day.`);
+  if (Number.isNaN(begin)) throw fieldError("expires_at", `'${day}' is not a date.`);
   return begin + 86_399;
 }
 
@@ -255,7 +255,7 @@ export function KeyForm({ of: key, tenant, onDone }: { of: Key; tenant: string; 
           ...(values.project !== "" && values.project !== key.project_id ? { project: values.project } : {}),
           default_max_tokens: numberOf(values.default_max_tokens, "default_max_tokens"),
         });
-        toast("Saved. Every gateway goes by it within a second.");
+        toast("Saved. Every gateway applies it within a second.");
         onDone();
       }}
     >
@@ -263,7 +263,7 @@ export function KeyForm({ of: key, tenant, onDone }: { of: Key; tenant: string; 
         form={form}
         name="project"
         label="Project"
-        hint="Its requests count in that project's budgets from then on."
+        hint="New requests count in that project's budgets."
         control={(props) => <ProjectLookup {...props} tenant={tenant} />}
       />
       <TextField
@@ -281,7 +281,7 @@ export function KeyForm({ of: key, tenant, onDone }: { of: Key; tenant: string; 
 
 const OVERLAPS = [
   ["86400", "a day"],
-  ["0", "not at all: it ends at once"],
+  ["0", "no time: it ends immediately"],
   ["3600", "an hour"],
   ["604800", "7 days"],
   ["2592000", "30 days"],
@@ -321,9 +321,9 @@ export function RotateForm({
         options={OVERLAPS}
         hint={
           overlap === 0 ? (
-            "Whoever still uses it is refused within a second."
+            "Requests that still use it are refused within a second."
           ) : (
-            <>Until {moment(ends, zone, "minute")}. Both keys count in the budgets and rate limits that this key has.</>
+            <>Until {moment(ends, zone, "minute")}. Both keys count in the budgets and rate limits of this key.</>
           )
         }
       />

@@ -1,4 +1,4 @@
-// Keys of all tenants: who holds one, whether it works, and when it was used last.
+// Keys of all tenants: owner, state and last use.
 import { useState } from "react";
 import { useList, useMay, useSession } from "../../api";
 import {
@@ -26,13 +26,13 @@ import { SecretDialog, type Shown } from "../parts/secret";
 const SOON_S = 14 * 86_400;
 export const ROLES = ["owner", "operator", "finance", "tenant_admin", "read_only"] as const;
 
-/** As the list's filter names it. */
+/** The state, with the names of the list's filter. */
 export function stateOf({ revoked_at, expires_at }: Key, now: number): "revoked" | "expired" | "active" {
   if (revoked_at !== null) return "revoked";
   return expires_at !== null && expires_at <= now ? "expired" : "active";
 }
 
-/** Whether a key works, and whether it will not for long. */
+/** A key's state, with a warning before it expires. */
 export function KeyState({ of: key }: { of: Key }) {
   const now = useNow();
   const zone = useZone();
@@ -52,7 +52,7 @@ export function KindOf({ of: key }: { of: Key }) {
   return key.kind === "admin" ? <Badge tone="accent">{key.role?.replace("_", " ") ?? "admin"}</Badge> : <>{key.kind}</>;
 }
 
-/** The tier that its requests run in; faint where it is the tenant's. */
+/** The tier of its requests; faint if it is the tenant's. */
 function TierOf({ of: key }: { of: Key }) {
   const tenants = useTenants();
   if (key.kind === "admin") return <span className="faint">–</span>;
@@ -176,7 +176,7 @@ export default function Keys() {
     <>
       <PageHead
         title="Keys"
-        note="What calls and administers Laneway. A secret is shown once, when its key is made; from then on it is known by its last four."
+        note="Keys that call or administer Laneway. A secret is shown once, when its key is created; afterwards only its last four characters are shown."
       >
         {create}
       </PageHead>
@@ -191,8 +191,8 @@ export default function Keys() {
         filters={filters}
         csv
         empty={
-          <EmptyState title="No key works now">
-            <p>Without one nobody can call.</p>
+          <EmptyState title="No active key">
+            <p>Requests need an active key.</p>
             {create}
           </EmptyState>
         }

@@ -1,4 +1,4 @@
-// One tenant: what it is, its projects, keys and budgets, and who changed it.
+// One tenant: settings, projects, keys, budgets and changes.
 import { useState } from "react";
 import { type AnswerOf, type RowOf, useGet, useList, useMay } from "../../api";
 import {
@@ -35,12 +35,12 @@ export default function TenantPage() {
   const found = useGet("/v1/admin/tenants/{tenant_id}", { path: { tenant_id } });
   return (
     <Loaded of={found} lines={8}>
-      {(tenant) => <Whole tenant={tenant} />}
+      {(tenant) => <TenantDetails tenant={tenant} />}
     </Loaded>
   );
 }
 
-function Whole({ tenant }: { tenant: Tenant }) {
+function TenantDetails({ tenant }: { tenant: Tenant }) {
   const may = useMay();
   const [open, setOpen] = useState<"edit" | "status" | null>(null);
   const close = () => setOpen(null);
@@ -60,7 +60,7 @@ function Whole({ tenant }: { tenant: Tenant }) {
         {may("people:write") && (
           <>
             <button type="button" className="button" onClick={() => setOpen("status")}>
-              {active ? "Suspend" : "Take back"}
+              {active ? "Suspend" : "Reactivate"}
             </button>
             <button type="button" className="button button-main" onClick={() => setOpen("edit")}>
               Edit
@@ -69,7 +69,7 @@ function Whole({ tenant }: { tenant: Tenant }) {
         )}
       </PageHead>
       <Tabs
-        label={`Of ${tenant.name}`}
+        label={`Sections of ${tenant.name}`}
         tabs={[
           { id: "about", label: "About", content: () => <About tenant={tenant} /> },
           { id: "projects", label: "Projects", content: () => <Projects tenant={tenant} /> },
@@ -85,7 +85,7 @@ function Whole({ tenant }: { tenant: Tenant }) {
                       query={{ tenant: tenant.slug }}
                       empty={
                         <EmptyState title="No budget">
-                          <p>What it may use is bounded by nothing but its rate limits.</p>
+                          <p>Only its rate limits bound what it uses.</p>
                         </EmptyState>
                       }
                     />
@@ -104,16 +104,16 @@ function Whole({ tenant }: { tenant: Tenant }) {
       <ConfirmDialog
         open={open === "status"}
         onClose={close}
-        title={active ? `Suspend ${tenant.name}?` : `Take ${tenant.name} back?`}
-        verb={active ? "Suspend" : "Take back"}
+        title={active ? `Suspend ${tenant.name}?` : `Reactivate ${tenant.name}?`}
+        verb={active ? "Suspend" : "Reactivate"}
         tone={active ? "bad" : "plain"}
-        deed={async () => {
+        action={async () => {
           await change.mutateAsync({ status: active ? "suspended" : "active" });
           toast(active ? `${tenant.name} is suspended.` : `${tenant.name} is active again.`);
         }}
       >
         {active
-          ? "Every gateway refuses its keys within a second, and ends what runs for them. Nothing is lost: it can be taken back."
+          ? "Every gateway refuses its keys within a second, and ends their running requests. No data is lost, and the tenant can be reactivated."
           : "Its keys work again within a second."}
       </ConfirmDialog>
     </>
@@ -125,7 +125,7 @@ function About({ tenant }: { tenant: Tenant }) {
     <Facts
       facts={[
         ["Id", <Id value={tenant.id} />],
-        ["Address", <Id value={`${location.origin}/t/${tenant.slug}/v1`} />],
+        ["Base URL", <Id value={`${location.origin}/t/${tenant.slug}/v1`} />],
         ["Highest tier", tenant.tier],
         ["Share weight", <span className="num">{tenant.share_weight}</span>],
         ["Currency", tenant.currency],
@@ -139,11 +139,11 @@ function About({ tenant }: { tenant: Tenant }) {
           ),
         ],
         [
-          "Of an alias",
+          "Choice in aliases",
           tenant.cheapest ? (
             <>the cheapest model that can serve, where the alias allows it</>
           ) : (
-            <span className="faint">a model by weight, as everybody</span>
+            <span className="faint">by weight, the default</span>
           ),
         ],
         ["Created", <Time at={tenant.created_at} absolute />],
@@ -238,7 +238,7 @@ function Keys({ tenant }: { tenant: Tenant }) {
       to={(key) => place("/keys", key.id)}
       empty={
         <EmptyState title="No key yet">
-          <p>Without one nobody can call in its name.</p>
+          <p>The tenant needs a key to send requests.</p>
         </EmptyState>
       }
     />

@@ -7,17 +7,19 @@ const PROJECTS = ["/v1/admin/projects", "/v1/admin/audit_log"];
 type Tenant = AnswerOf<"/v1/admin/tenants/{tenant_id}">;
 type Project = RowOf<"/v1/admin/projects">;
 
-const MAX_TOKENS_HINT = "For a request that names none, where its key and project have none. Blank: the model's.";
-const WEIGHT_HINT = "Of two tenants that wait in a tier, one with twice the weight is served twice as much.";
-const ZONE_HINT = "An IANA name, as Europe/Berlin: days and months of its budgets begin at midnight there.";
+const MAX_TOKENS_HINT =
+  "For requests without max_tokens, if their key and project set no default. Blank: the model's default.";
+const WEIGHT_HINT =
+  "Of two tenants with waiting requests in a tier, the one with twice the weight is served twice as much.";
+const ZONE_HINT = "An IANA name such as Europe/Berlin. The days and months of its budgets start at midnight there.";
 const CHEAPEST_HINT =
-  "Of an alias that allows it, the cheapest model that can serve a request does, whatever the weights.";
-const TIER_HINT = "The highest that its keys may have.";
+  "Where an alias allows it, the cheapest model that can serve a request is chosen, regardless of the weights.";
+const TIER_HINT = "The highest tier that its keys may use.";
 
-/** Of either form here: what a field of a tier needs of it. */
+/** The part of both forms that TierField uses. */
 type TierForm = FormState<{ tier: string }>;
 
-/** Of the tiers that there are, where one may see them. */
+/** A select of the tiers, or a text field if the role may not list tiers. */
 function TierField({ form }: { form: TierForm }) {
   const tiers = useGet("/v1/admin/tiers", undefined, { enabled: useMay()("engine:read") }).data?.data;
   if (tiers === undefined) return <TextField form={form} name="tier" label="Tier" hint={TIER_HINT} />;
@@ -61,17 +63,30 @@ export function NewTenantForm({ onDone, onCancel }: { onDone: (slug: string) => 
           share_weight: numberOf(values.share_weight, "share_weight") ?? 1,
           default_max_tokens: numberOf(values.default_max_tokens, "default_max_tokens"),
         });
-        toast(`Tenant ${made.slug} is made.`);
+        toast(`Tenant ${made.slug} is created.`);
         onDone(made.slug);
       }}
     >
       <div className="field-row">
-        <TextField form={form} name="slug" label="Slug" mono autoFocus hint="Names it in /t/<slug>/v1; it stays." />
+        <TextField
+          form={form}
+          name="slug"
+          label="Slug"
+          mono
+          autoFocus
+          hint="Its name in /t/<slug>/v1; it cannot be changed."
+        />
         <TextField form={form} name="name" label="Name" optional />
       </div>
       <div className="field-row">
         <TierField form={form as unknown as TierForm} />
-        <TextField form={form} name="currency" label="Currency" mono hint="For ever: invoices are in it." />
+        <TextField
+          form={form}
+          name="currency"
+          label="Currency"
+          mono
+          hint="The currency of its invoices; it cannot be changed."
+        />
       </div>
       <div className="field-row">
         <TextField form={form} name="time_zone" label="Time zone" hint={ZONE_HINT} />
@@ -127,7 +142,7 @@ export function TenantForm({ tenant, onDone }: { tenant: Tenant; onDone: () => v
           form={form}
           name="time_zone"
           label="Time zone"
-          hint={<>{ZONE_HINT} Another zone begins the windows afresh.</>}
+          hint={<>{ZONE_HINT} A new zone starts new budget windows.</>}
         />
         <TextField form={form} name="share_weight" label="Share weight" type="number" hint={WEIGHT_HINT} />
       </div>
@@ -143,14 +158,14 @@ export function TenantForm({ tenant, onDone }: { tenant: Tenant; onDone: () => v
       <CheckField
         form={form}
         name="cheapest"
-        label="The cheapest model, where an alias allows it"
+        label="Use the cheapest model where an alias allows it"
         hint={CHEAPEST_HINT}
       />
     </Form>
   );
 }
 
-/** Changes a tenant; what is given changes. */
+/** Changes the given fields of a tenant. */
 export function useTenantChange(tenant_id: string) {
   return useWrite(
     (body: Parameters<typeof api.patch<"/v1/admin/tenants/{tenant_id}">>[1]["body"]) =>
@@ -159,7 +174,7 @@ export function useTenantChange(tenant_id: string) {
   );
 }
 
-/** Makes a project, or changes the one given. */
+/** Creates a project, or changes `project`. */
 export function ProjectForm({
   tenant,
   project,
@@ -188,7 +203,7 @@ export function ProjectForm({
           name: values.name.trim(),
           default_max_tokens: numberOf(values.default_max_tokens, "default_max_tokens"),
         });
-        toast(project === null ? `Project ${values.name.trim()} is made.` : "Saved.");
+        toast(project === null ? `Project ${values.name.trim()} is created.` : "Saved.");
         onDone();
       }}
     >
@@ -200,7 +215,7 @@ export function ProjectForm({
         type="number"
         unit="tokens"
         optional
-        hint="For a request that names none, where its key has none."
+        hint="For requests without max_tokens, if their key sets no default."
       />
     </Form>
   );

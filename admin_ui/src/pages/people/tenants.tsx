@@ -1,4 +1,4 @@
-// Tenants: who may use Laneway.
+// The list of tenants.
 import { useState } from "react";
 import { type RowOf, useList, useMay } from "../../api";
 import {
@@ -71,7 +71,7 @@ export default function Tenants() {
   );
   return (
     <>
-      <PageHead title="Tenants" note="Who may use Laneway, up to which tier, and how they share what they wait for.">
+      <PageHead title="Tenants" note="Who may use Laneway, up to which tier, and with which share weight.">
         {create}
       </PageHead>
       <DataTable
@@ -85,7 +85,7 @@ export default function Tenants() {
         csv
         empty={
           <EmptyState title="No tenant yet">
-            <p>A tenant has projects, keys and budgets. Its keys come after it.</p>
+            <p>A tenant has projects, keys and budgets. Create the tenant first, then its keys.</p>
             {create}
           </EmptyState>
         }

@@ -1,4 +1,4 @@
-// The audit log: every administrative write there was.
+// The audit log: all administrative writes.
 import { PageHead } from "../../kit";
 import { AuditTable } from "../parts/auditTable";
 
@@ -7,7 +7,7 @@ export default function Audit() {
     <>
       <PageHead
         title="Audit log"
-        note="Every administrative write, the newest first: who, what, from what to what. Days are those of UTC."
+        note="Every administrative write, newest first: who changed what, with the values before and after. Days are in UTC."
       />
       <AuditTable />
     </>

@@ -1,4 +1,4 @@
-// One adapter: what is served under its name, where it is, its use, and its versions, to promote, roll back and remove.
+// One adapter: the served version, its location, use and versions, with promote, roll back and remove.
 import { useMemo, useState } from "react";
 import { type AnswerOf, type RowOf, api, useGet, useList, useMay, useWrite } from "../../api";
 import {
@@ -42,14 +42,14 @@ export default function AdapterPage() {
   const found = useGet("/v1/admin/adapters/{adapter}", { path: { adapter } });
   return (
     <Loaded of={found} lines={8}>
-      {(one) => <Whole of={one} />}
+      {(one) => <AdapterDetails of={one} />}
     </Loaded>
   );
 }
 
 type Open = "edit" | "rollback" | "pin" | "remove" | null;
 
-function Whole({ of: adapter }: { of: Adapter }) {
+function AdapterDetails({ of: adapter }: { of: Adapter }) {
   const may = useMay();
   const go = useGo();
   const [open, setOpen] = useState<Open>(null);
@@ -83,7 +83,8 @@ function Whole({ of: adapter }: { of: Adapter }) {
               {adapter.pinned ? "Unpin" : "Pin"}
             </button>
             <button type="button" className="button" onClick={() => setOpen("edit")}>
-              Share
+              {" "}
+              Edit
             </button>
             <button type="button" className="button" onClick={() => setOpen("rollback")}>
               Roll back
@@ -95,7 +96,7 @@ function Whole({ of: adapter }: { of: Adapter }) {
         )}
       </PageHead>
       <Tabs
-        label={`Of ${adapter.name}`}
+        label={`Sections of ${adapter.name}`}
         tabs={[
           { id: "about", label: "About", content: () => <About of={adapter} /> },
           { id: "versions", label: "Versions", content: () => <Versions of={adapter} /> },
@@ -104,7 +105,7 @@ function Whole({ of: adapter }: { of: Adapter }) {
             : []),
         ]}
       />
-      <Dialog open={open === "edit"} onClose={close} title={`Who may call ${adapter.name}`} keep>
+      <Dialog open={open === "edit"} onClose={close} title={`Edit ${adapter.name}`} keep>
         <AdapterForm of={adapter} onDone={close} />
       </Dialog>
       <ConfirmDialog
@@ -113,10 +114,10 @@ function Whole({ of: adapter }: { of: Adapter }) {
         title={`Roll ${adapter.name} back?`}
         verb="Roll back"
         tone="plain"
-        deed={async () => toast(`Version ${(await rollBack.mutateAsync()).version} is served.`)}
+        action={async () => toast(`Version ${(await rollBack.mutateAsync()).version} is served.`)}
       >
-        The version that version {adapter.version} replaced is served again, to every request that comes from now on.
-        Those in flight end on what they began with.
+        New requests get the version that version {adapter.version} replaced. Requests in flight finish on the version
+        they started with.
       </ConfirmDialog>
       <ConfirmDialog
         open={open === "pin"}
@@ -124,11 +125,11 @@ function Whole({ of: adapter }: { of: Adapter }) {
         title={adapter.pinned ? `Unpin ${adapter.name}?` : `Pin ${adapter.name}?`}
         verb={adapter.pinned ? "Unpin" : "Pin"}
         tone="plain"
-        deed={() => pin.mutateAsync(!adapter.pinned)}
+        action={() => pin.mutateAsync(!adapter.pinned)}
       >
         {adapter.pinned
-          ? "It makes room for others again when it is not called."
-          : "It stays in the engine's memory while it is not called, which others cannot use meanwhile."}
+          ? "The engine may evict it again while no request uses it."
+          : "It is never evicted from the engine's memory, so other adapters cannot use that memory even while it is idle."}
       </ConfirmDialog>
       <ConfirmDialog
         open={open === "remove"}
@@ -136,13 +137,13 @@ function Whole({ of: adapter }: { of: Adapter }) {
         title={`Remove ${adapter.name}?`}
         verb="Remove"
         name={adapter.name}
-        deed={async () => {
+        action={async () => {
           await remove.mutateAsync();
           toast(`${adapter.name} is removed.`);
           go("/adapters");
         }}
       >
-        Nobody may call it from now on. What runs on it ends as it began; then its files go.
+        New requests that name it are refused. Requests in flight finish; then its files are deleted.
       </ConfirmDialog>
     </>
   );
@@ -160,10 +161,10 @@ function About({ of: adapter }: { of: Adapter }) {
         facts={[
           ["Id", <Id value={adapter.id} />],
           ["Owner", <Owner of={adapter} />],
-          ["May call it", <Shared of={adapter} />],
+          ["Allowed tenants", <Shared of={adapter} />],
           ["Base model", <Link to={place("/models", adapter.base_model)}>{adapter.base_model}</Link>],
-          ["Served content", <ShortId value={adapter.digest} />],
-          ["Where", <Where digest={adapter.digest} />],
+          ["Served digest", <ShortId value={adapter.digest} />],
+          ["Location", <Where digest={adapter.digest} />],
           ["Notes", adapter.notes ?? <span className="faint">none</span>],
           ["Created", <Time at={adapter.created_at} absolute />],
         ]}
@@ -171,7 +172,7 @@ function About({ of: adapter }: { of: Adapter }) {
       {use !== null && series !== null && (
         <Section title="Use">
           <Chart
-            title="Tokens each day"
+            title="Tokens per day"
             kind="bars"
             at={use.at}
             series={series}
@@ -262,7 +263,7 @@ function Versions({ of: adapter }: { of: Adapter }) {
         ),
       csv: (version) => version.warnings.join("; "),
     },
-    { id: "where", header: "Where", wide: true, cell: (version) => <Where digest={version.digest} /> },
+    { id: "where", header: "Location", wide: true, cell: (version) => <Where digest={version.digest} /> },
     {
       id: "created",
       header: "Uploaded",
@@ -278,7 +279,7 @@ function Versions({ of: adapter }: { of: Adapter }) {
       cell: (version) =>
         version.number !== adapter.version &&
         version.removed_at === null && (
-          <span className="row-deeds">
+          <span className="row-actions">
             <button
               type="button"
               className="button button-quiet"
@@ -316,14 +317,14 @@ function Versions({ of: adapter }: { of: Adapter }) {
         title={`Serve version ${promoted?.number}?`}
         verb="Promote"
         tone="plain"
-        deed={async () => {
+        action={async () => {
           if (promoted === null) return;
           await promote.mutateAsync(promoted.number);
           toast(`Version ${promoted.number} of ${adapter.name} is served.`);
         }}
       >
-        Every request that comes from now on gets it in place of version {adapter.version}. Those in flight end on what
-        they began with; a rollback leads back.
+        New requests get it instead of version {adapter.version}. Requests in flight finish on the version they started
+        with. A rollback reverts this.
         {promoted !== null && promoted.warnings.length > 0 && <Warnings of={promoted.warnings} />}
       </ConfirmDialog>
       <ConfirmDialog
@@ -331,9 +332,9 @@ function Versions({ of: adapter }: { of: Adapter }) {
         onClose={() => setRemoved(null)}
         title={`Remove version ${removed?.number}?`}
         verb="Remove"
-        deed={async () => removed !== null && remove.mutateAsync(removed.number)}
+        action={async () => removed !== null && remove.mutateAsync(removed.number)}
       >
-        Its files go. It can be served no more, unless it is uploaded again.
+        Its files are deleted. It can be served again only after another upload.
       </ConfirmDialog>
     </>
   );
@@ -356,7 +357,7 @@ function AboutVersion({ of: version }: { of: Version }) {
       <Facts
         facts={[
           ["Digest", <Id value={version.digest} />],
-          ["Trained for", version.trained_for ?? <span className="faint">it does not say</span>],
+          ["Trained for", version.trained_for ?? <span className="faint">not stated</span>],
           [
             "Modules",
             version.targets.length === 0 ? (
@@ -370,7 +371,7 @@ function AboutVersion({ of: version }: { of: Version }) {
             version.replaced === null ? (
               <span className="faint">nothing</span>
             ) : (
-              <>version {version.replaced}, where a rollback leads</>
+              <>version {version.replaced}, which a rollback serves again</>
             ),
           ],
         ]}

@@ -1,4 +1,4 @@
-// Who may call an adapter beside its owner, and what is noted of it.
+// The form for an adapter's allowed tenants and notes.
 import { type AnswerOf, api, useWrite } from "../../api";
 import { Form, SelectField, TextArea, TextField, toast, useForm } from "../../kit";
 import { useTenants } from "../parts/names";
@@ -6,8 +6,8 @@ import { useTenants } from "../parts/names";
 type Adapter = AnswerOf<"/v1/admin/adapters/{adapter}">;
 
 export const SHARES = [
-  ["none", "its owner alone"],
-  ["some", "these tenants too"],
+  ["none", "its owner only"],
+  ["some", "its owner and these tenants"],
   ["all", "every tenant"],
 ] as const;
 
@@ -42,7 +42,7 @@ export function AdapterForm({ of: adapter, onDone }: { of: Adapter; onDone: () =
         onDone();
       }}
     >
-      <SelectField form={form} name="who" label="May call it" options={SHARES} />
+      <SelectField form={form} name="who" label="Allowed tenants" options={SHARES} />
       {form.values.who === "some" && (
         <TextField form={form} name="shared" label="Tenants" placeholder="acme, globex" hint="Slugs or ids." />
       )}

@@ -1,4 +1,4 @@
-// An adapter goes up: two files, checked first without a trace, then uploaded under a name.
+// The upload of an adapter: two files, which can be checked first, under a name.
 import { type DragEvent, useEffect, useRef, useState } from "react";
 import { ApiError, type AnswerOf, api, apiError, upload, useGet, useMay, useSession, useWrite } from "../../api";
 import {
@@ -22,17 +22,17 @@ import {
   toast,
   useForm,
   useGo,
-  useLate,
-  useStay,
+  useDebounced,
+  useLeaveGuard,
   useView,
-  wrong,
+  fieldError,
 } from "../../kit";
 import { ADAPTERS, Warnings } from "./adapter";
 import { SHARES, sharesOf } from "./adapterForm";
 import { useTenants } from "../parts/names";
 import "./adapters.css";
 
-type Checked = AnswerOf<"/v1/admin/adapters/check", "post">;
+type CheckResult = AnswerOf<"/v1/admin/adapters/check", "post">;
 type Made = AnswerOf<"/v1/admin/adapters", "post">;
 
 type Adapter = AnswerOf<"/v1/admin/adapters/{adapter}">;
@@ -43,7 +43,7 @@ const WEIGHTS = "adapter_model.safetensors";
 type Part = typeof CONFIG | typeof WEIGHTS;
 const SAID: Record<Part, string> = { [CONFIG]: "Configuration", [WEIGHTS]: "Weights" };
 
-/** A refusal begins with the tensor or key it is about: it is said beside the file that has it. */
+/** The API's error begins with a tensor or a key; it is shown beside the file that has it. */
 async function placed(thrown: unknown, config: File): Promise<ApiError> {
   const error = apiError(thrown);
   if (error.code !== "invalid_adapter") return error;
@@ -61,10 +61,10 @@ export default function AdapterUpload() {
   const { of } = useView({ of: "" }).values;
   const found = useGet("/v1/admin/adapters/{adapter}", { path: { adapter: of } }, { enabled: of !== "" });
   if (of !== "" && found.data === undefined && found.error === null) return null;
-  return <Whole of={found.data ?? null} />;
+  return <UploadForm of={found.data ?? null} />;
 }
 
-function Whole({ of }: { of: AnswerOf<"/v1/admin/adapters/{adapter}"> | null }) {
+function UploadForm({ of }: { of: AnswerOf<"/v1/admin/adapters/{adapter}"> | null }) {
   const session = useSession();
   const seesModels = useMay()("models:read");
   const models = useGet("/v1/admin/models", undefined, { enabled: seesModels }).data?.data.filter(
@@ -83,16 +83,16 @@ function Whole({ of }: { of: AnswerOf<"/v1/admin/adapters/{adapter}"> | null }) 
     notes: "",
   });
   const [files, setFiles] = useState<Record<Part, File | null>>({ [CONFIG]: null, [WEIGHTS]: null });
-  const [checked, setChecked] = useState<Checked | null>(null);
+  const [checked, setChecked] = useState<CheckResult | null>(null);
   const [going, setGoing] = useState<{ verb: string; share: number } | null>(null);
   const stop = useRef<AbortController | null>(null);
-  useStay(going !== null, () => toast("An upload is on its way; stop it first.", true));
+  useLeaveGuard(going !== null, () => toast("An upload is running. Stop it first.", true));
   const { values } = form;
-  // Under a name that its owner has already, an upload is a further version of what is served to others now.
+  // If the owner already has an adapter of this name, the upload adds a version to an adapter in use.
   const [there, setThere] = useState<Existing | null>(null);
   const [asking, setAsking] = useState(false);
   const confirmed = useRef(false);
-  const late = useLate(`${values.tenant}/${values.name.trim()}`, 300);
+  const late = useDebounced(`${values.tenant}/${values.name.trim()}`, 300);
   const know = (found: Existing | null) => {
     if (found?.adapter.id === there?.adapter.id) return;
     setThere(found);
@@ -102,15 +102,15 @@ function Whole({ of }: { of: AnswerOf<"/v1/admin/adapters/{adapter}"> | null }) 
     const stale = new AbortController();
     void existing(of, values.tenant, values.name.trim(), stale.signal)
       .then((found) => !stale.signal.aborted && know(found))
-      .catch(() => undefined); // asked again when it is uploaded
+      .catch(() => undefined); // checked again at the upload
     return () => stale.abort();
     // eslint-disable-next-line react-hooks/exhaustive-deps -- `late` is the tenant and the name, once they have settled
   }, [late]);
   const send = async (path: string, verb: string, fields: Record<string, string>): Promise<unknown> => {
     const config = files[CONFIG];
     const weights = files[WEIGHTS];
-    if (config === null) throw wrong("adapter_config", `The file ${CONFIG} is missing.`);
-    if (weights === null) throw wrong("adapter_model", `The file ${WEIGHTS} is missing.`);
+    if (config === null) throw fieldError("adapter_config", `The file ${CONFIG} is missing.`);
+    if (weights === null) throw fieldError("adapter_model", `The file ${WEIGHTS} is missing.`);
     const body = new FormData();
     for (const [name, value] of Object.entries(fields)) if (value !== "") body.append(name, value);
     body.append(CONFIG, config, CONFIG);
@@ -133,16 +133,16 @@ function Whole({ of }: { of: AnswerOf<"/v1/admin/adapters/{adapter}"> | null }) 
     const agreed = confirmed.current;
     confirmed.current = false;
     if (checked === null) {
-      setChecked((await send("/v1/admin/adapters/check", "Checking", { base: values.base })) as Checked);
+      setChecked((await send("/v1/admin/adapters/check", "Checking", { base: values.base })) as CheckResult);
       return;
     }
     const found = await existing(of, values.tenant, values.name.trim());
     if (found?.adapter.id !== there?.adapter.id) {
       know(found);
       if (found !== null)
-        throw wrong(
+        throw fieldError(
           "name",
-          `${found.adapter.name} is there already: this would be version ${found.next} of it. Look again, then upload.`,
+          `${found.adapter.name} already exists: this upload would be version ${found.next} of it. Check the form, then upload again.`,
         );
     }
     if (found !== null && values.promote && !agreed) {
@@ -163,7 +163,7 @@ function Whole({ of }: { of: AnswerOf<"/v1/admin/adapters/{adapter}"> | null }) 
     toast(
       made.added.number === made.version
         ? `Version ${made.version} of ${made.name} is served.`
-        : `Version ${made.added.number} of ${made.name} is there, and waits to be promoted.`,
+        : `Version ${made.added.number} of ${made.name} is uploaded and can be promoted.`,
     );
     go(place("/adapters", made.id), { tab: "versions" });
   };
@@ -177,7 +177,7 @@ function Whole({ of }: { of: AnswerOf<"/v1/admin/adapters/{adapter}"> | null }) 
       <PageHead
         title={of === null ? "Upload an adapter" : `A version of ${of.name}`}
         trail={<Link to="/adapters">Adapters</Link>}
-        note="As peft saves it. It is checked first, against the base model, and nothing of the check stays."
+        note="The two files that peft saves. Check them against the base model first; a check stores nothing."
       />
       <div className="upload">
         <Form
@@ -199,7 +199,7 @@ function Whole({ of }: { of: AnswerOf<"/v1/admin/adapters/{adapter}"> | null }) 
               }}
               name="base"
               label="Base model"
-              options={[["", "the one that the adapter names"], ...models.map((model) => model.name)]}
+              options={[["", "as named in the adapter's files"], ...models.map((model) => model.name)]}
             />
           )}
           <Drop files={files} take={take} />
@@ -214,7 +214,7 @@ function Whole({ of }: { of: AnswerOf<"/v1/admin/adapters/{adapter}"> | null }) 
                     name="name"
                     label="Name"
                     placeholder="acme-support"
-                    hint="What callers write as model."
+                    hint="The model name that callers send."
                     autoFocus
                   />
                 )}
@@ -224,7 +224,7 @@ function Whole({ of }: { of: AnswerOf<"/v1/admin/adapters/{adapter}"> | null }) 
                     name="tenant"
                     label="Owner"
                     optional
-                    hint="Blank: the operator, for every tenant unless said otherwise."
+                    hint="Blank: the operator. Every tenant may then call it unless you choose otherwise."
                     control={(props) => <TenantLookup {...props} label="Owner" />}
                   />
                 )}
@@ -232,15 +232,17 @@ function Whole({ of }: { of: AnswerOf<"/v1/admin/adapters/{adapter}"> | null }) 
               {there !== null && of === null && (
                 <div className="problem problem-warn" role="alert">
                   <p>
-                    <Link to={place("/adapters", there.adapter.id)}>{there.adapter.name}</Link> is there already. This
-                    makes version {there.next} of it; version {there.adapter.version} is served to {there.whom} now. Who
-                    may call it and whether it is pinned stays as it is.
+                    <Link to={place("/adapters", there.adapter.id)}>{there.adapter.name}</Link> already exists. This
+                    upload becomes version {there.next}; version {there.adapter.version} is served to {there.whom} now.
+                    Its allowed tenants and its pinning do not change.
                   </p>
                 </div>
               )}
               {there === null && (
                 <div className="field-row">
-                  {values.tenant !== "" && <SelectField form={form} name="who" label="May call it" options={SHARES} />}
+                  {values.tenant !== "" && (
+                    <SelectField form={form} name="who" label="Allowed tenants" options={SHARES} />
+                  )}
                   {values.tenant !== "" && values.who === "some" && (
                     <TextField
                       form={form}
@@ -256,11 +258,11 @@ function Whole({ of }: { of: AnswerOf<"/v1/admin/adapters/{adapter}"> | null }) 
               <CheckField
                 form={form}
                 name="promote"
-                label="Serve it at once"
+                label="Serve it immediately"
                 hint={
                   there === null
-                    ? "The first version of a name is served in any case."
-                    : `Version ${there.next} replaces version ${there.adapter.version} for ${there.whom}. Otherwise it waits until it is promoted.`
+                    ? "The first version of a name is always served."
+                    : `Version ${there.next} replaces version ${there.adapter.version} for ${there.whom}. Otherwise it is served once you promote it.`
                 }
               />
               {there === null && <CheckField form={form} name="pinned" label="Pin it in the engine's memory" />}
@@ -271,18 +273,18 @@ function Whole({ of }: { of: AnswerOf<"/v1/admin/adapters/{adapter}"> | null }) 
       <ConfirmDialog
         open={asking && there !== null}
         onClose={() => setAsking(false)}
-        title={`Serve version ${there?.next} of ${there?.adapter.name} at once?`}
+        title={`Serve version ${there?.next} of ${there?.adapter.name} immediately?`}
         verb={`Upload and serve version ${there?.next}`}
-        deed={async () => {
+        action={async () => {
           confirmed.current = true;
-          void form.submit(save); // its progress and its refusals are the form's
+          void form.submit(save); // the form shows its progress and errors
         }}
       >
         {there !== null && (
           <>
             Requests of <b>{there.whom}</b> that name {there.adapter.name} get version {there.next} instead of version{" "}
-            {there.adapter.version} as soon as it is uploaded. Those in flight end on version {there.adapter.version}. A
-            rollback serves that version again.
+            {there.adapter.version} as soon as it is uploaded. Requests in flight finish on version{" "}
+            {there.adapter.version}. A rollback serves that version again.
           </>
         )}
       </ConfirmDialog>
@@ -292,9 +294,9 @@ function Whole({ of }: { of: AnswerOf<"/v1/admin/adapters/{adapter}"> | null }) 
 
 interface Existing {
   adapter: Adapter;
-  /** The number that a further version gets. */
+  /** The number of the next version. */
   next: number;
-  /** Whose requests it serves, in words. */
+  /** The tenants that may call it, as text. */
   whom: string;
 }
 
@@ -333,7 +335,7 @@ async function servedTo(adapter: Adapter, signal?: AbortSignal): Promise<string>
         })
       ).slug;
     } catch {
-      return tenant_id; // another tenant, which its owner's admin does not see
+      return tenant_id; // another tenant, which this role cannot see
     }
   });
   const names = await Promise.all(named);
@@ -398,7 +400,7 @@ function Drop({ files, take }: { files: Record<Part, File | null>; take: (part: 
 
 function Progress({ verb, share }: { verb: string; share: number }) {
   const sent = Math.round(share * 100);
-  const said = share < 1 ? `${verb}: ${sent} % is there` : `${verb}: all is there, and is being read`;
+  const said = share < 1 ? `${verb}: ${sent} % sent` : `${verb}: sent, waiting for the gateway`;
   return (
     <div
       className="progress"
@@ -418,11 +420,11 @@ function Progress({ verb, share }: { verb: string; share: number }) {
   );
 }
 
-function CheckedFacts({ of: facts }: { of: Checked }) {
+function CheckedFacts({ of: facts }: { of: CheckResult }) {
   return (
     <div className="panel stack" role="status">
       <div className="row">
-        <Badge tone="good">fits the base</Badge>
+        <Badge tone="good">fits the base model</Badge>
         <span className="note">Nothing is stored yet.</span>
       </div>
       {(facts.warnings ?? []).length > 0 && <Warnings of={facts.warnings ?? []} />}
@@ -433,7 +435,7 @@ function CheckedFacts({ of: facts }: { of: Checked }) {
           ["Size", facts.bytes == null ? "–" : <span className="num">{bytes(facts.bytes)}</span>],
           ["Parameters", facts.parameters == null ? "–" : <span className="num">{count(facts.parameters)}</span>],
           ["Modules", <code>{(facts.targets ?? []).join(", ")}</code>],
-          ["Trained for", facts.trained_for ?? <span className="faint">it does not say</span>],
+          ["Trained for", facts.trained_for ?? <span className="faint">not stated</span>],
         ]}
       />
     </div>

@@ -1,4 +1,4 @@
-// What is known of adapters beside their rows: where each is, and how many tokens it made each day.
+// Location and daily tokens of adapters.
 import { useMemo } from "react";
 import { useGet, useMay } from "../../api";
 
@@ -8,11 +8,11 @@ const DAY_S = 86_400;
 export interface Use {
   /** The first second of each day, UTC. */
   at: readonly number[];
-  /** Tokens of each of the days, prompt and completion, by an adapter's id. */
+  /** Prompt and completion tokens per day, by adapter id. */
   of: ReadonlyMap<string, readonly number[]>;
 }
 
-/** The last `days` days; of one adapter alone, or of all. Null until it is known, or where one may not see it. */
+/** The last `days` days of one adapter, or of all. Null until it is loaded, and for roles that may not read it. */
 export function useAdapterUse(adapter?: string, days = USE_DAYS): Use | null {
   const may = useMay()("usage:read");
   const start = useMemo(() => (Math.floor(Date.now() / 1000 / DAY_S) - days + 1) * DAY_S, [days]);
@@ -40,12 +40,12 @@ export function useAdapterUse(adapter?: string, days = USE_DAYS): Use | null {
 }
 
 export interface Places {
-  /** By digest. Nothing for one that no engine knows. */
+  /** By digest; adapters that the engine has not registered are missing. */
   of: ReadonlyMap<string, { where: "device" | "host" | "disk"; bytes: number }>;
   away: string | null;
 }
 
-/** Where adapters are in the engine, asked again every few seconds; null where one may not see it. */
+/** Locations of adapters in the engine, refreshed every few seconds; null for roles that may not read it. */
 export function usePlaces(): Places | null {
   const may = useMay()("engine:read");
   const { data } = useGet("/v1/admin/models", undefined, { enabled: may, everyMs: 5_000 });

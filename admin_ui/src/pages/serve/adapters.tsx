@@ -1,4 +1,4 @@
-// Adapters: whose each is, what is served under its name, where it is now, and how much it is used.
+// The list of adapters: owner, served version, location and use.
 import { type RowOf, useList, useMay } from "../../api";
 import {
   Badge,
@@ -42,14 +42,14 @@ export function Shared({ of: adapter }: { of: Adapter }) {
   );
 }
 
-/** Where the served content is: in the arena, in host memory, or on disk until it is asked for. */
+/** The location of the served version: arena, host memory or disk. */
 export function Where({ digest }: { digest: string }) {
   const places = usePlaces();
   if (places === null) return <span className="faint">–</span>;
   if (places.away !== null)
     return (
       <span className="faint" title={places.away}>
-        engine away
+        engine unavailable
       </span>
     );
   const found = places.of.get(digest);
@@ -69,7 +69,7 @@ function DailyUse({ of: adapter }: { of: Adapter }) {
   const mean = Math.round(values.reduce((all, one) => all + one, 0) / USE_DAYS);
   return (
     <span className="spark">
-      <Sparkline values={values} label={`Tokens a day over ${USE_DAYS} days: ${values.map(count).join(", ")}`} />
+      <Sparkline values={values} label={`Tokens per day over ${USE_DAYS} days: ${values.map(count).join(", ")}`} />
       <span className="num">{count(mean)}</span>
     </span>
   );
@@ -86,7 +86,7 @@ const COLUMNS: readonly Column<Adapter>[] = [
   { id: "owner", header: "Owner", cell: (adapter) => <Owner of={adapter} />, csv: (adapter) => adapter.tenant_id },
   {
     id: "shared",
-    header: "May call it",
+    header: "Allowed tenants",
     wide: true,
     cell: (adapter) => <Shared of={adapter} />,
     csv: (adapter) => adapter.shared.join(" "),
@@ -108,7 +108,7 @@ const COLUMNS: readonly Column<Adapter>[] = [
   },
   {
     id: "where",
-    header: "Where",
+    header: "Location",
     cell: (adapter) => (
       <span className="row">
         <Where digest={adapter.digest} />
@@ -116,7 +116,7 @@ const COLUMNS: readonly Column<Adapter>[] = [
       </span>
     ),
   },
-  { id: "use", header: `Tokens a day, ${USE_DAYS} days`, cell: (adapter) => <DailyUse of={adapter} /> },
+  { id: "use", header: `Tokens per day, ${USE_DAYS} days`, cell: (adapter) => <DailyUse of={adapter} /> },
   {
     id: "created",
     header: "Created",
@@ -139,7 +139,7 @@ export default function Adapters() {
     <>
       <PageHead
         title="Adapters"
-        note="LoRA adapters by the names that callers write as model. Versions are promoted and rolled back while everything serves."
+        note="LoRA adapters, by the model names that callers send. Versions are promoted and rolled back without downtime."
       >
         {upload}
       </PageHead>
@@ -150,7 +150,7 @@ export default function Adapters() {
         id={(adapter) => adapter.id}
         to={(adapter) => place("/adapters", adapter.id)}
         view={view}
-        search="Name, id or base"
+        search="Name, id or base model"
         filters={
           <LookupFilter label="Owner">
             <TenantLookup value={view.values.tenant} onChange={(tenant) => view.set({ tenant })} />
@@ -159,7 +159,7 @@ export default function Adapters() {
         csv
         empty={
           <EmptyState title="No adapter yet">
-            <p>One is what peft saves: adapter_config.json and adapter_model.safetensors.</p>
+            <p>Upload the files that peft saves: adapter_config.json and adapter_model.safetensors.</p>
             {upload}
           </EmptyState>
         }

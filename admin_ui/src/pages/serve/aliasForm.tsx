@@ -1,7 +1,7 @@
-// An alias as a whole: the models behind it with their weights, seen as shares while they are typed, and who may call it.
+// The form of an alias: models with weights (drawn as parts while they are typed), fallbacks, allowed tenants.
 import { useState } from "react";
 import { api, useWrite } from "../../api";
-import { CheckField, Field, Form, Options, TextField, numberOf, toast, useForm, wrong } from "../../kit";
+import { CheckField, Field, Form, Options, TextField, numberOf, toast, useForm, fieldError } from "../../kit";
 import { ALIASES, type Alias, Shares } from "./aliasParts";
 import { type Model, hues } from "./modelParts";
 import { ModelsField, TenantsFields, type TenantsForm, listed, tenantsOf, useTenantsValues } from "../parts/picked";
@@ -11,7 +11,7 @@ interface Target {
   weight: string;
 }
 
-/** What is no number yet has no share. */
+/** An incomplete number counts as 0. */
 function drawn(targets: readonly Target[]): { model: string; weight: number }[] {
   return targets
     .filter((one) => one.model !== "")
@@ -53,11 +53,11 @@ export function AliasForm({
       onCancel={onDone}
       save={async (values) => {
         const name = values.name.trim();
-        if (name === "") throw wrong("name", "An alias has a name: what callers write as model.");
+        if (name === "") throw fieldError("name", "Enter a name: the model name that callers send.");
         if (alias === null && taken.includes(name))
-          throw wrong("name", `There is an alias '${name}' already; edit that one.`);
+          throw fieldError("name", `The alias '${name}' already exists. Edit it instead.`);
         const chosen = targets.filter((one) => one.model !== "");
-        if (chosen.length === 0) throw wrong("models", "An alias stands for one model at least.");
+        if (chosen.length === 0) throw fieldError("models", "An alias needs at least one model.");
         await put.mutateAsync({
           name,
           models: chosen.map((one) => ({ model: one.model, weight: numberOf(one.weight, "models") ?? 0 })),
@@ -66,7 +66,7 @@ export function AliasForm({
           tenants: tenantsOf(values),
           active: values.active,
         });
-        toast(alias === null ? `${name} can be called.` : "Saved.");
+        toast(alias === null ? `Alias ${name} is created.` : "Saved.");
         onDone();
       }}
     >
@@ -77,12 +77,12 @@ export function AliasForm({
         mono
         autoFocus={alias === null}
         disabled={alias !== null}
-        hint="What callers write as model. No model and no adapter may have it."
+        hint="The model name that callers send. It must differ from all names of models and adapters."
       />
       <Field
         name="models"
-        label="Models behind it"
-        hint="Each request goes to one of them, by weight: 90 and 10 are nine of ten and one of ten. One of weight 0 serves nothing by itself."
+        label="Models"
+        hint="Each request goes to one of these models, by weight: with 90 and 10, the first gets nine of ten requests. A model of weight 0 is never chosen by weight."
       >
         {(wired) => <Targets wired={wired} targets={targets} set={setTargets} there={there} />}
       </Field>
@@ -90,15 +90,15 @@ export function AliasForm({
       <CheckField
         form={form}
         name="cheapest"
-        label="The cheapest, for tenants that opted in"
-        hint="They get the cheapest of these that can serve the request, whatever the weights; each tenant's page says whether it did."
+        label="Cheapest model for tenants that opted in"
+        hint="These tenants get the cheapest of the models that can serve the request, regardless of the weights. A tenant's page shows whether it opted in."
       />
       <ModelsField
         form={form}
         name="fallbacks"
         label="Fallbacks"
         optional
-        hint="Tried in order when the chosen one is saturated or away. None: that model's own."
+        hint="Tried in order when the chosen model is saturated or unavailable. None: that model's own fallbacks."
         choices={there}
       />
       <div className="field-row">
@@ -107,8 +107,8 @@ export function AliasForm({
       <CheckField
         form={form}
         name="active"
-        label="It may be called"
-        hint="Otherwise it is nobody's, also where laneway.toml has it."
+        label="Active"
+        hint="If it is not active, requests to it get 404, even if laneway.toml defines it."
       />
     </Form>
   );
@@ -159,7 +159,7 @@ function Targets({
             <button
               type="button"
               className="button button-quiet"
-              aria-label={`Take model ${index + 1} away`}
+              aria-label={`Remove model ${index + 1}`}
               disabled={targets.length === 1}
               onClick={() => set(targets.filter((_, at) => at !== index))}
             >
@@ -171,7 +171,7 @@ function Targets({
       {targets.length < Math.min(16, there.length) && (
         <li>
           <button type="button" className="button" onClick={() => set([...targets, { model: "", weight: "1" }])}>
-            Another model
+            Add a model
           </button>
         </li>
       )}

@@ -1,4 +1,4 @@
-// Aliases as they hold, and their shares as they are drawn.
+// Aliases, and the bar of their models' weights.
 import { type RowOf, useList, useMay } from "../../api";
 import { type Part, ShareBar } from "../parts/shares";
 
@@ -6,12 +6,12 @@ export type Alias = RowOf<"/v1/admin/aliases">;
 export const ALIASES = ["/v1/admin/aliases", "/v1/admin/audit_log", "/v1/models"];
 const FIRST = 500;
 
-/** As far as the first 500 go. */
+/** The first 500 aliases. */
 export function useAliases(): readonly Alias[] {
   return useList("/v1/admin/aliases", {}, { enabled: useMay()("models:read"), limit: FIRST }).rows;
 }
 
-/** `hues` by model, as on every page; one that is not there any more has the last. */
+/** `hues` by model, as on every page; a model that no longer exists has the last hue. */
 export function Shares({
   name,
   targets,
@@ -29,5 +29,5 @@ export function Shares({
     hue: hues.get(target.model) ?? 7,
     ...(hues.has(target.model) ? {} : { note: "not served" }),
   }));
-  return <ShareBar label={`Requests for ${name || "it"}`} parts={parts} legend={legend} />;
+  return <ShareBar label={`Requests for ${name || "this alias"}`} parts={parts} legend={legend} />;
 }

@@ -1,4 +1,4 @@
-// Aliases: names that stand for models, with the shares of each drawn; made, changed and taken away here.
+// The list of aliases, with forms to create, change and remove them.
 import { useState } from "react";
 import { api, useGet, useList, useMay, useWrite } from "../../api";
 import { Badge, type Column, ConfirmDialog, DataTable, Dialog, EmptyState, PageHead, Time, toast } from "../../kit";
@@ -36,7 +36,7 @@ export default function Aliases() {
     },
     {
       id: "models",
-      header: "Models behind it",
+      header: "Models",
       cell: (alias) => <Shares name={alias.name} targets={alias.models} hues={colour} />,
       csv: (alias) => alias.models.map((target) => `${target.model} ${target.weight}`).join("; "),
     },
@@ -44,7 +44,7 @@ export default function Aliases() {
       id: "cheapest",
       header: "Cheapest",
       cell: (alias) =>
-        alias.cheapest ? <Badge tone="accent">for who opted in</Badge> : <span className="faint">by weight</span>,
+        alias.cheapest ? <Badge tone="accent">opt-in tenants</Badge> : <span className="faint">by weight</span>,
       csv: (alias) => String(alias.cheapest),
     },
     {
@@ -55,7 +55,7 @@ export default function Aliases() {
     },
     {
       id: "tenants",
-      header: "May call it",
+      header: "Allowed tenants",
       cell: (alias) => <MayCall tenants={alias.tenants ?? null} />,
       csv: (alias) => alias.tenants?.join(" ") ?? "*",
     },
@@ -73,7 +73,7 @@ export default function Aliases() {
             header: "Change",
             end: true,
             cell: (alias: Alias) => (
-              <span className="row-deeds">
+              <span className="row-actions">
                 <button
                   type="button"
                   className="button button-quiet"
@@ -108,7 +108,7 @@ export default function Aliases() {
     <>
       <PageHead
         title="Aliases"
-        note="Names that stand for models: another name, a canary by weight, or the cheapest of several. The answer and the bill name the model that served."
+        note="Names that stand for one or several models: a second name, a canary by weight, or the cheapest of several. Responses and invoices name the model that served."
       >
         {make}
       </PageHead>
@@ -120,7 +120,7 @@ export default function Aliases() {
         csv
         empty={
           <EmptyState title="No alias yet">
-            <p>Callers name models by their own names. An alias lets another serve them without their doing.</p>
+            <p>An alias lets you change the model behind a name without changing its callers.</p>
             {make}
           </EmptyState>
         }
@@ -129,7 +129,7 @@ export default function Aliases() {
         open={open === "new" || edited !== null}
         onClose={close}
         title={edited === null ? "New alias" : `Edit ${edited.name}`}
-        note="Every gateway follows within a second. What runs stays where it is."
+        note="Every gateway applies it within a second. Requests in flight stay on their model."
         keep
         wide
       >
@@ -140,7 +140,7 @@ export default function Aliases() {
   );
 }
 
-/** One that was set here goes; one of the configuration alone can only be turned off. */
+/** An alias set by an operator is removed; an alias of laneway.toml can only be turned off. */
 function Removal({ of: alias, close }: { of: Alias | null; close: () => void }) {
   const remove = useWrite(
     (name: string) => api.delete("/v1/admin/aliases/{alias}", { path: { alias: name } }),
@@ -158,15 +158,15 @@ function Removal({ of: alias, close }: { of: Alias | null; close: () => void }) 
       onClose={close}
       title={configured ? `Turn ${alias?.name} off?` : `Remove ${alias?.name}?`}
       verb={configured ? "Turn off" : "Remove"}
-      deed={async () => {
+      action={async () => {
         if (alias === null) return;
         await (configured ? off.mutateAsync(alias) : remove.mutateAsync(alias.name));
         toast(configured ? `${alias.name} is off.` : `${alias.name} is removed.`);
       }}
     >
       {configured
-        ? "laneway.toml has it; here it is overruled. Whoever calls it from now on gets 404, until it is edited or removed here."
-        : "What laneway.toml says of the name holds again; where it says nothing, whoever calls it from now on gets 404. What runs goes on."}
+        ? "laneway.toml defines this alias; the console overrides it. New requests to it get 404 until it is edited or removed here."
+        : "The definition in laneway.toml applies again; if there is none, new requests to it get 404. Requests in flight finish."}
     </ConfirmDialog>
   );
 }

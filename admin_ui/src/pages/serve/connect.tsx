@@ -1,5 +1,5 @@
-// Connect: how a client calls this gateway. The snippets and the tables are docs/users/clients.md's, through connect.json,
-// which `python tests/programs/write_clients_page.py` writes; the address and the model of this gateway are put in here.
+// Connect: how clients call this gateway. Snippets and tables come from docs/users/clients.md through connect.json, which
+// `python tests/programs/write_clients_page.py` writes; this page inserts the gateway's address and a model.
 import { useState } from "react";
 import { useGet, useMay } from "../../api";
 import {
@@ -44,7 +44,7 @@ const COLUMNS: readonly Column<Row>[] = [
   },
   {
     id: "state",
-    header: "What becomes of it",
+    header: "Handling",
     cell: (row) => <Badge tone={TONES[row.state as State]}>{data.states[row.state as State]}</Badge>,
     csv: (row) => row.state,
   },
@@ -60,10 +60,10 @@ export default function Connect() {
   const { origin } = location;
   return (
     <>
-      <PageHead title="Connect" note="How a client calls this gateway. Each snippet is run by a test.">
+      <PageHead title="Connect" note="How clients call this gateway. A test runs each snippet.">
         {may("keys:write") ? (
           <Link to="/keys" className="button">
-            Keys: make one
+            Create a key
           </Link>
         ) : may("keys:read") ? (
           <Link to="/keys" className="button">
@@ -99,7 +99,7 @@ export default function Connect() {
         <div>
           <dt>Key</dt>
           <dd>
-            A tenant's key, in the environment as <code>LANEWAY_KEY</code>. It is shown once, when it is made.
+            A tenant's key, in the environment as <code>LANEWAY_KEY</code>. It is shown once, when it is created.
           </dd>
         </div>
       </dl>
@@ -111,15 +111,12 @@ export default function Connect() {
           content: () => <Shown snippet={one} origin={origin} model={model} />,
         }))}
       />
-      <Section
-        title="What works, what is neutral, what is refused"
-        note="Of the fields of a request, from the types that decode it."
-      >
+      <Section title="Supported, neutral and refused fields" note="Generated from the types that decode requests.">
         <div className="connect-fields">
           <p className="note">
-            A hint is accepted and changes nothing in the answer. A neutral value is accepted because it asks for
-            nothing; any other value of that field is refused by name. A field that is in no table is refused, unless it
-            is empty or <code>gateway.unknown_fields</code> is <code>"ignore"</code>.
+            A hint is accepted and does not change the response. A neutral value is accepted because it requests
+            nothing; any other value of that field is refused, and the error names the field. A field that is in no
+            table is refused unless it is empty or <code>gateway.unknown_fields</code> is <code>"ignore"</code>.
           </p>
           <Fields />
         </div>
@@ -128,7 +125,7 @@ export default function Connect() {
   );
 }
 
-/** Names that a client may send as `model`: base models that serve, and aliases that are on. */
+/** Names that a client may send as `model`: serving base models and active aliases. */
 function useNames(may: boolean): string[] {
   const models = useGet(OWN, undefined, { enabled: may }).data?.data ?? [];
   const aliases = useGet("/v1/admin/aliases", undefined, { enabled: may }).data?.data ?? [];

@@ -1,5 +1,4 @@
-// One base model: where it is and who uses it, what its tokens cost now and next in each tier, who changed it, and what can
-// be done to it.
+// One base model: state, location and use, prices by tier, changes, and actions.
 import { type ReactNode, useState } from "react";
 import { api, useGet, useMay, useWrite } from "../../api";
 import {
@@ -32,7 +31,7 @@ import { useAliases } from "./aliasParts";
 import { AuditTable } from "../parts/auditTable";
 import { ChangeModelForm, useModelChange } from "./modelForms";
 import {
-  EngineAway,
+  EngineDown,
   InOrder,
   MODELS,
   MayCall,
@@ -48,15 +47,7 @@ import {
   whereSaid,
 } from "./modelParts";
 import { PriceForm } from "./priceForm";
-import {
-  METERS,
-  METERS_SAID,
-  type Price,
-  type Standing as PriceStanding,
-  perMillion,
-  plainTier,
-  usePrices,
-} from "./prices";
+import { METERS, METERS_SAID, type Price, type CurrentPrice, perMillion, plainTier, usePrices } from "./prices";
 
 export default function ModelPage() {
   const name = useParam("model");
@@ -68,14 +59,14 @@ export default function ModelPage() {
         return model === undefined ? (
           <>
             <PageHead title={name} trail={<Link to="/models">Models</Link>} />
-            <EmptyState title="There is no such base model">
+            <EmptyState title="Base model not found">
               <p>
-                laneway.toml names them under [[models]]; others are added on <Link to="/models">Models</Link>.
+                Models are listed in laneway.toml under [[models]], or added on <Link to="/models">Models</Link>.
               </p>
             </EmptyState>
           </>
         ) : (
-          <Whole of={model} among={answer} />
+          <ModelDetails of={model} among={answer} />
         );
       }}
     </Loaded>
@@ -84,11 +75,11 @@ export default function ModelPage() {
 
 type Open = "price" | "change" | "pin" | "remove" | "restore" | null;
 
-function Whole({ of: model, among }: { of: Model; among: ModelsAnswer }) {
+function ModelDetails({ of: model, among }: { of: Model; among: ModelsAnswer }) {
   const may = useMay();
   const [open, setOpen] = useState<Open>(null);
   const close = () => setOpen(null);
-  const { standing, versions, known } = usePrices(model.name);
+  const { current, versions, known } = usePrices(model.name);
   const active = model.state !== "removed" && model.state !== "draining";
   return (
     <>
@@ -125,11 +116,11 @@ function Whole({ of: model, among }: { of: Model; among: ModelsAnswer }) {
           </button>
         )}
       </PageHead>
-      <EngineAway of={among} />
+      <EngineDown of={among} />
       <Refused of={model} />
-      <Standing of={model} />
+      <StateTiles of={model} />
       <Tabs
-        label={`Of ${model.name}`}
+        label={`Sections of ${model.name}`}
         tabs={[
           {
             id: "about",
@@ -138,7 +129,7 @@ function Whole({ of: model, among }: { of: Model; among: ModelsAnswer }) {
               <>
                 <About of={model} />
                 {model.where !== null && (
-                  <Section title="Beside the others">
+                  <Section title="Device memory for weights">
                     <WeightsBudget of={among} />
                   </Section>
                 )}
@@ -150,7 +141,7 @@ function Whole({ of: model, among }: { of: Model; among: ModelsAnswer }) {
                 {
                   id: "prices",
                   label: "Prices",
-                  content: () => <AllPrices of={model} standing={standing} versions={versions} known={known} />,
+                  content: () => <AllPrices of={model} current={current} versions={versions} known={known} />,
                 },
               ]
             : []),
@@ -160,22 +151,22 @@ function Whole({ of: model, among }: { of: Model; among: ModelsAnswer }) {
       <Dialog
         open={open === "price"}
         onClose={close}
-        title={`A price of ${model.name}`}
-        note="Per million tokens. First it is seen what it would have made of a month's usage."
+        title={`Publish a price of ${model.name}`}
+        note="Per million tokens. A preview shows what one month's usage would have cost."
         keep
         wide
       >
-        <PriceForm model={model.name} standing={standing} onDone={close} />
+        <PriceForm model={model.name} current={current} onDone={close} />
       </Dialog>
       <Dialog open={open === "change"} onClose={close} title={`Change ${model.name}`} keep>
         <ChangeModelForm of={model} models={among.data} onDone={close} />
       </Dialog>
-      <Deeds of={model} open={open} close={close} />
+      <ModelDialogs of={model} open={open} close={close} />
     </>
   );
 }
 
-function Deeds({ of: model, open, close }: { of: Model; open: Open; close: () => void }) {
+function ModelDialogs({ of: model, open, close }: { of: Model; open: Open; close: () => void }) {
   const path = { model: model.name };
   const pin = useModelChange(model.name);
   const remove = useWrite(() => api.delete("/v1/admin/models/{model}", { path }), MODELS);
@@ -189,11 +180,11 @@ function Deeds({ of: model, open, close }: { of: Model; open: Open; close: () =>
         title={model.pinned ? `Unpin ${model.name}?` : `Pin ${model.name}?`}
         verb={model.pinned ? "Unpin" : "Pin"}
         tone="plain"
-        deed={() => pin.mutateAsync({ pinned: !model.pinned })}
+        action={() => pin.mutateAsync({ pinned: !model.pinned })}
       >
         {model.pinned
-          ? "Its weights leave the device again when others are asked for and there is no room."
-          : "Its weights stay on the device while nobody calls it, which others cannot use meanwhile."}
+          ? "Its weights may be evicted again when another model needs the memory."
+          : "Its weights are never evicted, so other models cannot use that memory even while it is idle."}
       </ConfirmDialog>
       <ConfirmDialog
         open={open === "remove"}
@@ -201,31 +192,31 @@ function Deeds({ of: model, open, close }: { of: Model; open: Open; close: () =>
         title={`Remove ${model.name}?`}
         verb="Remove"
         name={model.name}
-        deed={async () => {
+        action={async () => {
           const left = await remove.mutateAsync();
           toast(
             left.state === "draining"
-              ? `${model.name} drains: what runs on it ends first.`
+              ? `${model.name} is draining: its requests finish first.`
               : `${model.name} is removed.`,
           );
         }}
       >
         {inside === 1 ? (
-          "The request that runs or waits on it ends as it would have."
+          "The request that runs or waits on it finishes normally."
         ) : inside > 1 ? (
           <>
-            The <b className="num">{count(inside)}</b> requests that run or wait on it end as they would have.
+            The <b className="num">{count(inside)}</b> requests that run or wait on it finish normally.
           </>
         ) : (
-          "Nothing runs on it now; what still comes before ends as it would have."
+          "No request runs on it now; a request that still arrives before the removal finishes normally."
         )}{" "}
-        From now on whoever calls it
+        New requests to it
         {model.adapters > 0 && (
           <>
-            , or one of its <b className="num">{count(model.adapters)}</b> adapters,
+            or to one of its <b className="num">{count(model.adapters)}</b> adapters
           </>
         )}{" "}
-        gets 404, its weights leave the device, and it can be restored.
+        get 404, and its weights are evicted. It can be restored.
       </ConfirmDialog>
       <ConfirmDialog
         open={open === "restore"}
@@ -233,13 +224,13 @@ function Deeds({ of: model, open, close }: { of: Model; open: Open; close: () =>
         title={`Restore ${model.name}?`}
         verb="Restore"
         tone="plain"
-        deed={async () => {
+        action={async () => {
           await restore.mutateAsync();
           toast(`${model.name} is served again.`);
         }}
       >
-        It is served as it was when it was removed, and its adapters with it, once the engine has checked its files:
-        within seconds for most, in five minutes at most.
+        It is served with its former settings and adapters once the engine has checked its files: usually within
+        seconds, at most five minutes.
       </ConfirmDialog>
     </>
   );
@@ -252,15 +243,15 @@ function requestsOn(model: Model): number {
 function stateNote(model: Model): string | undefined {
   const inside = requestsOn(model);
   if (model.state === "draining")
-    return `nobody new may call it; ${inside === 0 ? "what runs on it ends first" : inside === 1 ? "1 request ends first" : `${count(inside)} requests end first`}`;
-  if (model.state === "removed") return "nobody may call it";
-  if (model.state === "refused") return "nobody is served by it";
-  if (model.state === "loading") return "the engine checks its files";
-  return coldSaid(model) ?? (model.where === "device" ? "a request can begin at once" : undefined);
+    return `new requests are refused; ${inside === 0 ? "its requests finish first" : inside === 1 ? "1 request finishes first" : `${count(inside)} requests finish first`}`;
+  if (model.state === "removed") return "requests are refused";
+  if (model.state === "refused") return "the engine does not serve it";
+  if (model.state === "loading") return "the engine is checking its files";
+  return coldSaid(model) ?? (model.where === "device" ? "requests start immediately" : undefined);
 }
 
-/** What is read first: whether it serves, where its weights are, and who uses it. */
-function Standing({ of: model }: { of: Model }) {
+/** Headline tiles: state, weights, requests and loads. */
+function StateTiles({ of: model }: { of: Model }) {
   const moving = model.coming === true || model.leaving === true;
   return (
     <Tiles>
@@ -271,26 +262,26 @@ function Standing({ of: model }: { of: Model }) {
         tone={moving ? "warn" : "plain"}
         note={
           <>
-            {model.where === null ? "where is not known now" : whereSaid(model)} <Pinned of={model} />
+            {model.where === null ? "location unknown" : whereSaid(model)} <Pinned of={model} />
           </>
         }
       />
       <StatTile
         label="Running"
         value={model.running === null ? "–" : count(model.running)}
-        note={model.waiting === null ? undefined : `${count(model.waiting)} wait`}
+        note={model.waiting === null ? undefined : `${count(model.waiting)} waiting`}
         tone={(model.waiting ?? 0) > 0 ? "warn" : "plain"}
       />
       <StatTile
         label="Loads"
         value={model.loads === null ? "–" : count(model.loads)}
-        note="of its weights, since the engine started"
+        note="of its weights since the engine started"
       />
     </Tiles>
   );
 }
 
-/** A fact that is known while an engine serves the model. */
+/** A fact that is known only while an engine serves the model. */
 function known(name: string, value: number | null, said: (value: number) => ReactNode): [string, ReactNode][] {
   return value === null ? [] : [[name, said(value)]];
 }
@@ -302,7 +293,7 @@ function About({ of: model }: { of: Model }) {
   return (
     <Facts
       facts={[
-        ["May call it", <MayCall tenants={model.tenants} />],
+        ["Allowed tenants", <MayCall tenants={model.tenants} />],
         ["Fallbacks", <InOrder models={model.fallbacks} />],
         [
           "Aliases",
@@ -315,25 +306,25 @@ function About({ of: model }: { of: Model }) {
         [
           "Adapters",
           <Link to="/adapters" query={{ search: model.name }}>
-            {model.adapters} may be called
+            {model.adapters} active
           </Link>,
         ],
         ...known("Context", model.context_tokens, (tokens) => <>{count(tokens)} tokens</>),
         ["Default max_tokens", <Count value={model.max_tokens_default} />],
-        ...known("Tokens a page", model.tokens_per_page, (tokens) => (
+        ...known("Tokens per page", model.tokens_per_page, (tokens) => (
           <>
             {count(tokens)}
             {model.page_waste_bytes !== null && (
               <span className="faint">
                 ,{" "}
                 {model.page_waste_bytes === 0
-                  ? "nothing of a page is unused"
-                  : `${bytes(model.page_waste_bytes)} of each page unused`}
+                  ? "no bytes unused"
+                  : `${bytes(model.page_waste_bytes)} unused in each page`}
               </span>
             )}
           </>
         )),
-        ...known("With the whole arena", model.kv_tokens, (tokens) => (
+        ...known("Whole arena", model.kv_tokens, (tokens) => (
           <>
             {count(tokens)} tokens in <Count value={model.pages} /> pages
           </>
@@ -343,7 +334,7 @@ function About({ of: model }: { of: Model }) {
         [
           "Digest",
           model.digest === null ? (
-            <span className="faint">unknown while no engine serves it</span>
+            <span className="faint">unknown until an engine serves it</span>
           ) : (
             <Id value={model.digest} />
           ),
@@ -356,8 +347,8 @@ function About({ of: model }: { of: Model }) {
 function Changes({ of: model }: { of: Model }) {
   if (model.id === null)
     return (
-      <EmptyState title="Nothing was changed yet">
-        <p>It is as laneway.toml says. What was published of its prices is among the versions.</p>
+      <EmptyState title="No changes yet">
+        <p>The model is as laneway.toml defines it. Its price versions are listed under Prices.</p>
       </EmptyState>
     );
   return <AuditTable object={model.id} />;
@@ -365,27 +356,27 @@ function Changes({ of: model }: { of: Model }) {
 
 function AllPrices({
   of: model,
-  standing,
+  current,
   versions,
   known,
 }: {
   of: Model;
-  standing: readonly PriceStanding[];
+  current: readonly CurrentPrice[];
   versions: readonly Price[];
   known: boolean;
 }) {
   if (!known) return <Skeleton lines={6} />;
   return (
     <>
-      {standing.length === 0 && (
-        <EmptyState title="It has no price">
-          <p>Without one its requests are refused.</p>
+      {current.length === 0 && (
+        <EmptyState title="No price">
+          <p>Requests to it are refused until it has a price.</p>
         </EmptyState>
       )}
-      {standing.map((one) => (
+      {current.map((one) => (
         <Prices key={one.currency} of={one} />
       ))}
-      <Section title="Versions" note="A version never changes; the latest in force holds.">
+      <Section title="Versions" note="A version never changes; the latest one in force applies.">
         <DataTable
           label={`Prices of ${model.name}`}
           list={wholeList(versions)}
@@ -399,7 +390,7 @@ function AllPrices({
   );
 }
 
-function Prices({ of: { currency, now, next } }: { of: PriceStanding }) {
+function Prices({ of: { currency, now, next } }: { of: CurrentPrice }) {
   const order = useGet("/v1/admin/tiers").data?.data.map((tier) => tier.name) ?? [];
   const priced = new Set([...Object.keys(now?.tiers ?? {}), ...Object.keys(next?.tiers ?? {})]);
   const tiers = [...new Set([...order.filter((tier) => priced.has(tier)), ...priced])];
@@ -413,7 +404,7 @@ function Prices({ of: { currency, now, next } }: { of: PriceStanding }) {
           "per million tokens"
         ) : (
           <>
-            per million tokens; another from <Time at={next.effective_from} absolute detail="minute" />
+            per million tokens; next price from <Time at={next.effective_from} absolute detail="minute" />
           </>
         )
       }
@@ -457,7 +448,7 @@ const VERSIONS: readonly Column<Price>[] = [
     cell: (price) => (
       <span className="row">
         <Time at={price.effective_from} absolute detail="minute" />
-        {price.effective_from * 1000 > Date.now() && <Badge tone="warn">to come</Badge>}
+        {price.effective_from * 1000 > Date.now() && <Badge tone="warn">scheduled</Badge>}
       </span>
     ),
     csv: (price) => iso(price.effective_from),

@@ -1,4 +1,4 @@
-// The forms of base models: one that is added while everything serves, and what may be changed of one.
+// The forms of base models: add and change.
 import { useEffect, useRef, useState } from "react";
 import { api, apiError, useMay, useWrite } from "../../api";
 import {
@@ -11,20 +11,20 @@ import {
   numberOf,
   toast,
   useForm,
-  useLate,
-  wrong,
+  useDebounced,
+  fieldError,
 } from "../../kit";
 import { MODELS, type Model } from "./modelParts";
 import { ModelsField, TenantsFields, type TenantsForm, listed, tenantsOf, useTenantsValues } from "../parts/picked";
 import { PriceForm } from "./priceForm";
 import { usePrices } from "./prices";
 
-const FALLBACKS_HINT = "Serve in its place, tried in order, when its tier's queue is full.";
+const FALLBACKS_HINT = "Models that serve a request instead, tried in order, when the tier's queue is full.";
 const MAX_TOKENS_HINT =
-  "For a request that names none, where its key, project and tenant have none. Blank: the gateway's.";
-const PINNED_HINT = "Its weights never leave the device for another model's.";
+  "For requests without max_tokens, if their key, project and tenant set no default. Blank: the gateway's default.";
+const PINNED_HINT = "Its weights are never evicted for another model.";
 
-/** How long it has been `busy`, in seconds: what an engine does with a model's files may take a while. */
+/** Seconds since `busy` became true: the engine's check of a model's files can take minutes. */
 function useElapsed(busy: boolean): number {
   const [seconds, setSeconds] = useState(0);
   useEffect(() => {
@@ -62,11 +62,11 @@ export function AddModelForm({ models, onDone }: { models: readonly Model[]; onD
   return (
     <Form
       form={form}
-      verb="Add the model"
+      verb="Add model"
       onCancel={onDone}
       save={async () => {
         const name = values.name.trim();
-        if (name === "") throw wrong("name", "A model has a name: what callers write as model.");
+        if (name === "") throw fieldError("name", "Enter a name: the model name that callers send.");
         try {
           const made = await add.mutateAsync({
             name,
@@ -97,7 +97,7 @@ export function AddModelForm({ models, onDone }: { models: readonly Model[]; onD
           mono
           autoFocus
           placeholder="llama-3.1-8b"
-          hint="What callers write as model."
+          hint="The model name that callers send."
         />
         <TextField
           form={form}
@@ -105,7 +105,7 @@ export function AddModelForm({ models, onDone }: { models: readonly Model[]; onD
           label="Directory"
           mono
           optional
-          hint="Inside the models' folder. Blank: its name."
+          hint="Inside the models folder. Blank: the same as the name."
         />
       </div>
       <Priced name={values.name.trim()} />
@@ -114,7 +114,7 @@ export function AddModelForm({ models, onDone }: { models: readonly Model[]; onD
           form={form}
           name="dtype"
           label="Type"
-          options={[["", "that of the others"], "float32", "bfloat16", "float16"]}
+          options={[["", "the same as the other models"], "float32", "bfloat16", "float16"]}
         />
         <TextField
           form={form}
@@ -123,7 +123,7 @@ export function AddModelForm({ models, onDone }: { models: readonly Model[]; onD
           type="number"
           unit="tokens"
           optional
-          hint="Blank: as its config.json says."
+          hint="Blank: the value in its config.json."
         />
         <TextField
           form={form}
@@ -151,45 +151,45 @@ export function AddModelForm({ models, onDone }: { models: readonly Model[]; onD
       <CheckField form={form} name="pinned" label="Pin it on the device" hint={PINNED_HINT} />
       {form.busy && (
         <p className="note" role="status">
-          The engine checks its files
+          The engine is checking its files
           {elapsed > 0 && (
             <>
               , for <span className="num">{duration(elapsed)}</span>
             </>
           )}
-          . What is served goes on meanwhile; so may you, and it is told when it is done.
+          . Other models keep serving. You may close this dialog; a message appears when the check is done.
         </p>
       )}
     </Form>
   );
 }
 
-/** A model without a price is not added: it could not be billed. */
+/** A model without a price cannot be added: its requests could not be billed. */
 function Priced({ name }: { name: string }) {
-  const late = useLate(name, 400);
+  const late = useDebounced(name, 400);
   const may = useMay();
-  const { standing, known } = usePrices(late);
+  const { current, known } = usePrices(late);
   const [publishing, setPublishing] = useState(false);
-  if (late === "" || !may("prices:read") || !known || standing.some((one) => one.now !== null)) return null;
+  if (late === "" || !may("prices:read") || !known || current.some((one) => one.now !== null)) return null;
   return (
     <div className="row" role="status">
-      <span className="warn-word">{late} has no price in force, and needs one before it is added.</span>
+      <span className="warn-word">{late} has no price in force. Publish one before you add the model.</span>
       {may("prices:write") ? (
         <button type="button" className="button" onClick={() => setPublishing(true)}>
           Publish its price…
         </button>
       ) : (
-        <span className="faint">Your role publishes none.</span>
+        <span className="faint">Your role cannot publish prices.</span>
       )}
       <Dialog
         open={publishing}
         onClose={() => setPublishing(false)}
-        title={`A price of ${late}`}
-        note="Per million tokens, ahead of the model."
+        title={`Publish a price of ${late}`}
+        note="Per million tokens, before the model is added."
         keep
         wide
       >
-        <PriceForm model={late} standing={standing} ahead onDone={() => setPublishing(false)} />
+        <PriceForm model={late} current={current} ahead onDone={() => setPublishing(false)} />
       </Dialog>
     </div>
   );
@@ -223,7 +223,7 @@ export function ChangeModelForm({
           pinned: values.pinned,
           tenants: tenantsOf(values),
           fallbacks: listed(values.fallbacks),
-          // What stands there unchanged may be the gateway's own: it is not made the model's.
+          // An unchanged value may be the gateway's default and is not written to the model.
           ...(tokens === model.max_tokens_default ? {} : { max_tokens_default: tokens }),
         });
         toast("Saved.");
@@ -252,7 +252,7 @@ export function ChangeModelForm({
   );
 }
 
-/** Changes a model; what is given changes. */
+/** Changes the given fields of a model. */
 export function useModelChange(model: string) {
   return useWrite(
     (body: Parameters<typeof api.patch<"/v1/admin/models/{model}">>[1]["body"]) =>

@@ -1,5 +1,5 @@
-// What is said of a base model in several places: its state, where its weights are, who may call it, and the device's
-// weights as one bar.
+// Parts of several pages about base models: state, location of weights, allowed tenants, and the bar of weights on the
+// device.
 import { type AnswerOf, useGet } from "../../api";
 import { Badge, Link, Time, type Tone, bytes, duration, place } from "../../kit";
 import { TenantName } from "../parts/names";
@@ -11,7 +11,7 @@ export const MODELS = ["/v1/admin/models", "/v1/admin/audit_log", "/v1/models"];
 const LIVE_MS = 2_000;
 const FEW = 3;
 
-/** Base models, asked again while the page is looked at. */
+/** Base models, refreshed while the page is visible. */
 export function useModels(enabled = true) {
   return useGet("/v1/admin/models", undefined, { enabled, everyMs: LIVE_MS });
 }
@@ -32,16 +32,16 @@ export function ModelState({ of: model }: { of: Model }) {
 const WHERE = { device: "on the device", host: "in host memory", disk: "on disk" } as const;
 
 export function whereSaid(model: Model): string {
-  if (model.where === null) return "not known now";
-  if (model.coming) return `coming, from ${model.where === "disk" ? "disk" : "host memory"}`;
-  return model.leaving && model.where === "device" ? "on the device, leaving" : WHERE[model.where];
+  if (model.where === null) return "unknown";
+  if (model.coming) return `loading from ${model.where === "disk" ? "disk" : "host memory"}`;
+  return model.leaving && model.where === "device" ? "on the device, being evicted" : WHERE[model.where];
 }
 
-/** As it is to be; the engine may have had no room for it. */
+/** The operator's wish; the engine may lack the memory for it. */
 export function Pinned({ of: model }: { of: Model }) {
   if (!model.pinned) return null;
   return model.pinned_there === false ? (
-    <Badge tone="warn">pinned, but without room</Badge>
+    <Badge tone="warn">pinned, does not fit</Badge>
   ) : (
     <Badge tone="accent">pinned</Badge>
   );
@@ -65,13 +65,13 @@ export function ModelWhere({ of: model }: { of: Model }) {
       </span>
       <span className="faint num">
         {model.weights_bytes === null ? "size unknown" : bytes(model.weights_bytes)}
-        {model.loads !== null && model.loads > 0 && `, came ${model.loads === 1 ? "once" : `${model.loads} times`}`}
+        {model.loads !== null && model.loads > 0 && `, loaded ${model.loads === 1 ? "once" : `${model.loads} times`}`}
       </span>
     </div>
   );
 }
 
-/** Who may call it: null is everybody. */
+/** The allowed tenants; null is every tenant. */
 export function MayCall({ tenants }: { tenants: readonly string[] | null }) {
   if (tenants === null) return <span className="no-break">every tenant</span>;
   return (
@@ -105,7 +105,7 @@ export function InOrder({ models, none = "none" }: { models: readonly string[]; 
 export function Origin({ of: model }: { of: Model }) {
   return (
     <>
-      {model.origin === "config" ? "laneway.toml" : "added while it served"}
+      {model.origin === "config" ? "laneway.toml" : "added at runtime"}
       {model.changed_at !== null && (
         <>
           , changed <Time at={model.changed_at} />
@@ -115,55 +115,55 @@ export function Origin({ of: model }: { of: Model }) {
   );
 }
 
-/** A colour for each model, by its place among all: the same on every page. Of the eight of the charts, and then again. */
+/** The colour index of each model, the same on every page: the eight chart colours in order, repeated. */
 export function hues(models: readonly Model[]): ReadonlyMap<string, number> {
   return new Map(models.map((model, index) => [model.name, index]));
 }
 
-/** Until a request that comes now could begin: said of those whose weights are not on the device. */
+/** The estimated time until a new request could start, for models whose weights are not on the device. */
 export function coldSaid(model: Model): string | null {
   return model.wait_s === null || model.wait_s <= 0 ? null : `ready in ${duration(model.wait_s)}`;
 }
 
-/** Said where what an engine makes of its models is shown. */
-export function EngineAway({ of: { engine_away } }: { of: ModelsAnswer }) {
+/** A warning on the pages of models while the engine is unavailable. */
+export function EngineDown({ of: { engine_away } }: { of: ModelsAnswer }) {
   if (engine_away === null) return null;
   return (
-    <div className="problem engine-away" role="status">
+    <div className="problem engine-down" role="status">
       <p>
-        The engine is away: {engine_away} What it made of its models is as it last said.{" "}
+        The engine is unavailable: {engine_away} The states of its models are from its last report.{" "}
         <Link to="/health">Health</Link>
       </p>
     </div>
   );
 }
 
-/** Why the engine does not serve it, where it does not; `named`: where that does not say which. */
+/** Why the engine refuses the model; `named`: with the model's name. */
 export function Refused({ of: { name, reason, fallbacks }, named = false }: { of: Model; named?: boolean }) {
   if (reason === null) return null;
   return (
-    <div className="problem engine-away" role="status">
+    <div className="problem engine-down" role="status">
       <p>
         <b>The engine refuses {named ? <Link to={place("/models", name)}>{name}</Link> : "it"}:</b> {reason}
       </p>
       <p className="faint">
-        {fallbacks.length === 0 ? "Callers get 503." : `Callers are served by ${fallbacks.join(", else by ")}.`} It is
-        tried again by itself.
+        {fallbacks.length === 0 ? "Requests get 503." : `Requests are served by ${fallbacks.join(", then by ")}.`} The
+        engine retries automatically.
       </p>
     </div>
   );
 }
 
-/** The device's weights: who takes which share of the budget, who comes and leaves, and who is elsewhere. */
+/** Weights on the device: each model's part of the budget, loads and evictions, and models elsewhere. */
 export function WeightsBudget({ of: answer }: { of: ModelsAnswer }) {
   const colour = hues(answer.data);
   if (answer.weights_bytes === null) return null;
   const there = answer.data.filter((model) => model.where === "device" || model.coming === true);
-  const away = answer.data.filter(
+  const elsewhere = answer.data.filter(
     (model) => !there.includes(model) && (model.state === "serving" || model.state === "draining"),
   );
   const held = there.reduce((sum, model) => sum + (model.weights_bytes ?? 0), 0);
-  // Of one that drains it is not told any more.
+  // The engine no longer reports the weights of a draining model.
   const unknown = there.filter((model) => model.weights_bytes === null).map((model) => model.name);
   const limit = answer.weights_bytes;
   const parts: Part[] = there.map((model) => ({
@@ -176,7 +176,7 @@ export function WeightsBudget({ of: answer }: { of: ModelsAnswer }) {
       <>
         {model.weights_bytes === null ? "size unknown" : bytes(model.weights_bytes)}
         {model.pinned && ", pinned"}
-        {model.coming ? ", coming" : model.leaving ? ", leaving" : ""}
+        {model.coming ? ", loading" : model.leaving ? ", being evicted" : ""}
       </>
     ),
   }));
@@ -186,17 +186,17 @@ export function WeightsBudget({ of: answer }: { of: ModelsAnswer }) {
         <h2>Weights on the device</h2>
         <span className="note num">
           {limit === 0
-            ? `${bytes(held)} in all; no limit is set, so all models stay`
+            ? `${bytes(held)} in total; no limit is set, so no model is evicted`
             : unknown.length > 0
-              ? `${bytes(held)} of ${bytes(limit)}, and what ${unknown.join(", ")} still has`
-              : `${bytes(held)} of ${bytes(limit)}, ${bytes(Math.max(0, limit - held))} to be had`}
+              ? `${bytes(held)} of ${bytes(limit)}, plus the weights of ${unknown.join(", ")}`
+              : `${bytes(held)} of ${bytes(limit)}, ${bytes(Math.max(0, limit - held))} free`}
         </span>
       </div>
       <ShareBar label="Weights on the device" parts={parts} {...(limit === 0 ? {} : { whole: limit })} />
-      {away.length > 0 && (
+      {elsewhere.length > 0 && (
         <p className="note">
-          Elsewhere:{" "}
-          {away.map((model, index) => (
+          Not on the device:{" "}
+          {elsewhere.map((model, index) => (
             <span key={model.name}>
               {index > 0 && "; "}
               <Link to={place("/models", model.name)}>{model.name}</Link> {whereSaid(model)}

@@ -1,4 +1,4 @@
-// Base models: which are served, where the weights of each are, who uses it, and what its tokens cost.
+// The list of base models: state, location of weights, requests and prices.
 import { useState } from "react";
 import { useMay } from "../../api";
 import {
@@ -21,7 +21,7 @@ import {
 } from "../../kit";
 import { AddModelForm } from "./modelForms";
 import {
-  EngineAway,
+  EngineDown,
   InOrder,
   MayCall,
   type Model,
@@ -37,12 +37,12 @@ import "./models.css";
 
 /** Input, cached input and output per million tokens. */
 function PriceNow({ of: model }: { of: Model }) {
-  const { standing, known } = usePrices(model.name);
+  const { current, known } = usePrices(model.name);
   if (!known) return <span className="faint">…</span>;
-  if (standing.every((one) => one.now === null)) return <span className="warn-word">no price: it refuses</span>;
+  if (current.every((one) => one.now === null)) return <span className="warn-word">no price, requests refused</span>;
   return (
     <div className="deliveries">
-      {standing.map(({ currency, now, next }) => {
+      {current.map(({ currency, now, next }) => {
         const unit = now?.tiers[plainTier(now)];
         return (
           <span key={currency} className="num" title={now === null ? undefined : `in ${plainTier(now)}`}>
@@ -55,7 +55,7 @@ function PriceNow({ of: model }: { of: Model }) {
             {next !== null && (
               <span className="warn-word">
                 {" "}
-                another <Time at={next.effective_from} />
+                next price <Time at={next.effective_from} />
               </span>
             )}
           </span>
@@ -70,7 +70,7 @@ function Requests({ of: model }: { of: Model }) {
   return (
     <div className="two-lines">
       <span className="num">
-        <b>{count(model.running)}</b> run, {model.waiting > 0 ? <b>{count(model.waiting)}</b> : "0"} wait
+        <b>{count(model.running)}</b> running, {model.waiting > 0 ? <b>{count(model.waiting)}</b> : "0"} waiting
       </span>
       {coldSaid(model) !== null && <span className="faint num">{coldSaid(model)}</span>}
     </div>
@@ -81,7 +81,7 @@ function Context({ of: model }: { of: Model }) {
   return (
     <div className="two-lines">
       <Count value={model.context_tokens} />
-      {model.tokens_per_page !== null && <span className="faint num">{count(model.tokens_per_page)} a page</span>}
+      {model.tokens_per_page !== null && <span className="faint num">{count(model.tokens_per_page)} per page</span>}
       {model.page_waste_bytes !== null && model.page_waste_bytes > 0 && (
         <span className="faint num">{bytes(model.page_waste_bytes)} unused</span>
       )}
@@ -119,7 +119,7 @@ const COLUMNS: readonly Column<Model>[] = [
     cell: (model) => <Context of={model} />,
     csv: (model) => model.context_tokens,
   },
-  { id: "page", header: "Tokens a page", hidden: true, cell: () => null, csv: (model) => model.tokens_per_page },
+  { id: "page", header: "Tokens per page", hidden: true, cell: () => null, csv: (model) => model.tokens_per_page },
   {
     id: "adapters",
     header: "Adapters",
@@ -133,13 +133,13 @@ const COLUMNS: readonly Column<Model>[] = [
   },
   {
     id: "tenants",
-    header: "May call it",
+    header: "Allowed tenants",
     cell: (model) => (
       <div className="two-lines models-may">
         <MayCall tenants={model.tenants} />
         {model.fallbacks.length > 0 && (
           <span className="faint">
-            else <InOrder models={model.fallbacks} />
+            fallback <InOrder models={model.fallbacks} />
           </span>
         )}
       </div>
@@ -165,7 +165,7 @@ export default function Models() {
     <>
       <PageHead
         title="Models"
-        note="Base models in one engine. Weights come to the device when they are asked for, and leave it for others."
+        note="Base models of this engine. Weights are loaded on demand and evicted for other models."
       >
         {may && (
           <button type="button" className="button button-main" onClick={() => setAdding(true)}>
@@ -181,7 +181,7 @@ export default function Models() {
         )
       ) : (
         <>
-          <EngineAway of={answer} />
+          <EngineDown of={answer} />
           {answer.data
             .filter((one) => one.reason !== null)
             .map((one) => (
@@ -198,7 +198,7 @@ export default function Models() {
             empty={<EmptyState title="No model" />}
           />
           {answer.data.some((one) => one.state === "removed") && (
-            <Section title="Removed" note="Nobody may call them. Each can be restored on its page.">
+            <Section title="Removed" note="Requests to these models get 404. A model can be restored on its page.">
               <DataTable
                 label="Removed models"
                 list={wholeList(answer.data.filter((one) => one.state === "removed"))}
@@ -215,7 +215,7 @@ export default function Models() {
         open={adding}
         onClose={() => setAdding(false)}
         title="Add a model"
-        note="A directory of the models' folder, on every host of a gateway or an engine. It serves once the engine has checked its files."
+        note="A directory in the models folder, on every host of a gateway or an engine. The model is served once the engine has checked its files."
         keep
         wide
       >

@@ -1,4 +1,4 @@
-// The playground: a tenant's own call, as its keys would make it, to models, adapters or aliases side by side.
+// The playground: requests as a tenant, with a key of its own, to one or two models, adapters or aliases.
 import { useQuery } from "@tanstack/react-query";
 import { useEffect, useState } from "react";
 import { type ApiError, apiError, useSession } from "../../api";
@@ -29,14 +29,14 @@ import "./playground.css";
 
 type Card = components["schemas"]["ModelCard"];
 const TIERS = [
-  ["auto", "the key's own"],
+  ["auto", "the key's tier"],
   ["priority", "premium (priority)"],
   ["default", "standard (default)"],
   ["flex", "batch (flex)"],
 ] as const;
 const SAYS: Record<Run["state"], string> = {
   idle: "",
-  waiting: "waiting for its first token",
+  waiting: "waiting for the first token",
   answering: "answering",
   done: "done",
   stopped: "stopped",
@@ -56,7 +56,7 @@ export default function Playground() {
     <>
       <PageHead
         title="Playground"
-        note="Calls as a tenant: its limits, its budgets and its prices apply, and it pays."
+        note="Sends requests as a tenant: its limits, budgets and prices apply, and it is billed."
       />
       <div className="panel playground-who">
         <div className="field">
@@ -71,16 +71,16 @@ export default function Playground() {
         </div>
         {key === null ? (
           <button type="button" className="button button-main" disabled={tenant === ""} onClick={() => setAsking(true)}>
-            Make a key for it…
+            Create a key…
           </button>
         ) : (
           <>
             <p>
-              With the key{" "}
+              Uses the key{" "}
               <Link to={place("/keys", key.id)}>
                 <code>{key.id.slice(0, 12)}…</code>
               </Link>
-              , known to this page alone, which expires <Time at={key.expires_at} absolute />.
+              , known only to this page. It expires <Time at={key.expires_at} absolute />.
             </p>
             <button type="button" className="button" onClick={() => void revoke()}>
               Revoke it now
@@ -89,8 +89,8 @@ export default function Playground() {
         )}
       </div>
       {key === null ? (
-        <EmptyState title="No key to call with">
-          <p>Choose a tenant, and a short-lived key of it is made.</p>
+        <EmptyState title="No key">
+          <p>Choose a tenant to create a short-lived key for it.</p>
         </EmptyState>
       ) : (
         <Bench key={key.id} with_={key} />
@@ -98,20 +98,20 @@ export default function Playground() {
       <ConfirmDialog
         open={asking}
         onClose={() => setAsking(false)}
-        title={`Make a key of ${tenant}?`}
-        verb="Make the key"
+        title={`Create a key for ${tenant}?`}
+        verb="Create key"
         tone="plain"
-        deed={() => make(tenant)}
+        action={() => make(tenant)}
       >
-        What is called with it is {tenant}'s: it counts in its limits and budgets, and is on its invoice. The key
-        expires within the hour, is kept in this page's memory only, is revoked when you leave, and the audit log says
-        that you made it.
+        Requests with this key count in {tenant}'s limits and budgets and are on its invoice. The key expires within the
+        hour, is kept only in this page's memory, and is revoked when you leave. The audit log records that you created
+        it.
       </ConfirmDialog>
     </>
   );
 }
 
-/** What the tenant may call, asked with its own key. */
+/** The models that the tenant may call, listed with its own key. */
 function useModels(key: PlaygroundKey) {
   return useQuery<readonly Card[], ApiError>({
     queryKey: ["/v1/models", key.id],
@@ -168,7 +168,7 @@ function Bench({ with_: key }: { with_: PlaygroundKey }) {
         <TextArea form={form} name="system" label="System message" optional rows={2} />
         <div className="field-row">
           <SelectField form={form} name="left" label="Model" options={names} />
-          <SelectField form={form} name="right" label="Beside it" options={[["", "nothing"], ...names]} />
+          <SelectField form={form} name="right" label="Compare with" options={[["", "nothing"], ...names]} />
           <SelectField form={form} name="service_tier" label="Tier" options={TIERS} />
         </div>
         <div className="field-row playground-sampling">
@@ -189,7 +189,7 @@ function Bench({ with_: key }: { with_: PlaygroundKey }) {
             >
               Stop
             </button>
-            <span className="faint">What was made until then is paid.</span>
+            <span className="faint">Tokens made until then are billed.</span>
           </div>
         )}
       </Form>
@@ -201,7 +201,7 @@ function Bench({ with_: key }: { with_: PlaygroundKey }) {
   );
 }
 
-/** The API says what is wrong with a value; what is left blank is left out. */
+/** Blank fields are omitted; the API validates the others. */
 function bodyOf(values: {
   prompt: string;
   system: string;
@@ -234,7 +234,7 @@ function Answer({ name, run }: { name: string; run: Run }) {
   return (
     <section
       className="panel answer"
-      aria-label={`Answer of ${name}`}
+      aria-label={`Response of ${name}`}
       aria-busy={run.state === "waiting" || run.state === "answering"}
     >
       <div className="answer-head">
@@ -249,7 +249,7 @@ function Answer({ name, run }: { name: string; run: Run }) {
       ) : (
         <p className="answer-text">
           {run.text === "" ? (
-            <span className="faint">{run.state === "idle" ? "Nothing was sent yet." : "…"}</span>
+            <span className="faint">{run.state === "idle" ? "Nothing sent yet." : "…"}</span>
           ) : (
             run.text
           )}
@@ -265,7 +265,7 @@ function Answer({ name, run }: { name: string; run: Run }) {
           <dd>{run.ttft_s === null ? "–" : duration(run.ttft_s)}</dd>
         </div>
         <div>
-          <dt>Tokens a second</dt>
+          <dt>Tokens per second</dt>
           <dd>{run.tokens_s === null ? "–" : run.tokens_s.toFixed(1)}</dd>
         </div>
         <div>
@@ -277,7 +277,7 @@ function Answer({ name, run }: { name: string; run: Run }) {
           </dd>
         </div>
         <div>
-          <dt>Answer</dt>
+          <dt>Completion</dt>
           <dd>{completion === null ? "–" : count(completion)}</dd>
         </div>
         <div>
@@ -297,7 +297,7 @@ function Answer({ name, run }: { name: string; run: Run }) {
       </dl>
       {run.request_id !== null && (
         <p>
-          <Link to={place("/requests", run.request_id)}>The request</Link>
+          <Link to={place("/requests", run.request_id)}> View request </Link>
         </p>
       )}
     </section>

@@ -1,5 +1,5 @@
-// The key that the playground calls with: one of the tenant's, made through the keys API, good for less than an hour, known
-// to this page alone, and revoked when one leaves.
+// The playground's key: a key of the tenant, valid for less than an hour, kept only in this page's memory, and revoked
+// when the page is left.
 import { useCallback, useEffect, useRef, useState } from "react";
 import { type Session, api, apiError } from "../../api";
 import { csrfToken } from "../../api/session";
@@ -24,10 +24,10 @@ export function usePlaygroundKey(session: Session) {
     const made = await api.post("/v1/admin/keys", { body: { tenant, name, kind: "live", expires_at } });
     held.current = { id: made.id, secret: made.secret, tenant, expires_at };
     if (gone.current)
-      leave(held); // one left while it was made
+      leave(held); // the page was left while the key was created
     else setKey(held.current);
   };
-  /** It is forgotten here in any case; where it cannot be revoked that is said. */
+  /** Drops the key in any case; a failed revocation is reported. */
   const revoke = useCallback(async () => {
     const ended = held.current;
     held.current = null;
@@ -56,8 +56,7 @@ export function usePlaygroundKey(session: Session) {
   return { key, make, revoke };
 }
 
-/** The tab is closed, or one goes elsewhere: said as one goes, without waiting. Where even that fails the key expires by
- * itself. */
+/** Revokes the key while the tab closes, without waiting for the response. If that fails, the key expires. */
 function leave(held: { current: PlaygroundKey | null }): void {
   if (held.current === null) return;
   const path = `/v1/admin/keys/${encodeURIComponent(held.current.id)}/revoke`;

@@ -1,8 +1,8 @@
-// One answer as it is made, timed from here, and what it cost, asked of the request afterwards.
+// One streamed response with timings measured in the browser, and its cost from the request afterwards.
 import { useEffect, useRef, useState } from "react";
 import { type ApiError, type AnswerOf, api, apiError, streamed } from "../../api";
 
-type Whole = AnswerOf<"/v1/admin/requests/{request_id}">;
+type RequestView = AnswerOf<"/v1/admin/requests/{request_id}">;
 
 export interface Run {
   text: string;
@@ -10,17 +10,17 @@ export interface Run {
   error: ApiError | null;
   finish: string | null;
   tier: string | null;
-  /** Who served it, as the answer says: behind an alias, or in the place of one that was saturated. */
+  /** The model that served it, from the response: differs for an alias or a fallback. */
   model: string | null;
   request_id: string | null;
-  /** From sending to the first text, as seen here. */
+  /** Seconds from sending to the first text, measured in the browser. */
   ttft_s: number | null;
-  /** Tokens after the first, over the time they took. */
+  /** Tokens per second, after the first token. */
   tokens_s: number | null;
   prompt_tokens: number | null;
   completion_tokens: number | null;
-  /** Once the request is settled. */
-  settled: Whole | null;
+  /** Known once the request is settled. */
+  settled: RequestView | null;
 }
 
 interface Chunk {
@@ -51,11 +51,11 @@ const SETTLED_MS = 250;
 export function useRun() {
   const [run, setRun] = useState(IDLE);
   const stopper = useRef<AbortController | null>(null);
-  useEffect(() => () => stopper.current?.abort(), []); // nobody reads it any more, and it would be paid
+  useEffect(() => () => stopper.current?.abort(), []); // nobody reads it any more, and it would be billed
   const start = async (body: Record<string, unknown>, secret: string) => {
     const aborter = new AbortController();
     stopper.current = aborter;
-    // What is still to be said of the run before this one is not said of this one.
+    // A late result of an earlier run must not change this one.
     const change = (part: Partial<Run>) => stopper.current === aborter && setRun((now) => ({ ...now, ...part }));
     setRun({ ...IDLE, state: "waiting" });
     const sent = performance.now();
@@ -103,8 +103,8 @@ function counted(usage: Chunk["usage"], first: number, last: number): Partial<Ru
   return { prompt_tokens, completion_tokens, tokens_s };
 }
 
-/** The request once its cost is known; null when that takes long, or it is not for this role. */
-async function settled(request_id: string): Promise<Whole | null> {
+/** The request once its cost is known; null after a timeout, or if the role may not read it. */
+async function settled(request_id: string): Promise<RequestView | null> {
   for (let tries = 0; tries < SETTLED_TRIES; tries++) {
     try {
       const found = await api.get("/v1/admin/requests/{request_id}", { path: { request_id } });

@@ -1,4 +1,4 @@
-// A new price: what it would have made of a month's usage is seen before it is published.
+// The form of a new price, with a preview of one month's cost before it is published.
 import { useState } from "react";
 import { type AnswerOf, api, useGet, useWrite } from "../../api";
 import {
@@ -16,10 +16,10 @@ import {
   toast,
   useForm,
   wholeList,
-  wrong,
+  fieldError,
 } from "../../kit";
 import { TenantName } from "../parts/names";
-import { type Standing, perMillion, perTokenOf, plainTier } from "./prices";
+import { type CurrentPrice, perMillion, perTokenOf, plainTier } from "./prices";
 
 type Preview = AnswerOf<"/v1/admin/prices/preview", "post">;
 type Row = Preview["tenants"][number];
@@ -33,18 +33,15 @@ export function multipliersOf(text: string): Record<string, string> {
     .filter(Boolean)) {
     const [, tier, times] = /^(\S+)\s*[\s=:×]\s*([\d.]+)$/.exec(one) ?? [];
     if (tier === undefined || times === undefined)
-      throw wrong(
-        "multipliers",
-        `'${one}' is not a tier and what its prices are times the plain ones, as in 'premium 3'.`,
-      );
+      throw fieldError("multipliers", `'${one}' is not a tier and its price multiplier, as in 'premium 3'.`);
     found[tier] = times;
   }
   return found;
 }
 
-/** What the tiers of a price are times its plain one, where that can be said shortly. */
-function multipliersSaid(standing: Standing | undefined): string {
-  const price = standing?.now;
+/** The multipliers of a price's tiers, if the price has one multiplier per tier. */
+function multipliersSaid(current: CurrentPrice | undefined): string {
+  const price = current?.now;
   if (price == null) return "";
   const plain = price.tiers[plainTier(price)];
   if (plain === undefined || plain.input === 0) return "";
@@ -53,19 +50,19 @@ function multipliersSaid(standing: Standing | undefined): string {
     .join(", ");
 }
 
-/** `ahead`: the model is not there yet, and nobody has used it: there is nothing to preview. */
+/** `ahead`: the model does not exist yet, so there is nothing to preview. */
 export function PriceForm({
   model,
-  standing,
+  current,
   ahead = false,
   onDone,
 }: {
   model: string;
-  standing: readonly Standing[];
+  current: readonly CurrentPrice[];
   ahead?: boolean;
   onDone: () => void;
 }) {
-  const first = standing[0];
+  const first = current[0];
   const plain = first?.now?.tiers[plainTier(first.now)];
   const tiers = useGet("/v1/admin/tiers").data?.data ?? [];
   const form = useForm({
@@ -83,7 +80,7 @@ export function PriceForm({
     ["/v1/admin/prices", "/v1/admin/audit_log"],
   );
   const { values } = form;
-  // What was seen holds for these values alone.
+  // The preview is valid only for these values.
   const asked = JSON.stringify([
     values.currency,
     values.input,
@@ -112,9 +109,9 @@ export function PriceForm({
       return;
     }
     const at = values.effective_from === "" ? null : Date.parse(`${values.effective_from}Z`) / 1000;
-    if (Number.isNaN(at)) throw wrong("effective_from", `'${values.effective_from}' is no moment.`);
+    if (Number.isNaN(at)) throw fieldError("effective_from", `'${values.effective_from}' is not a time.`);
     await publish.mutateAsync({ ...body(), effective_from: at });
-    toast(at === null ? "The price is in force." : "The price is published, and comes into force in its time.");
+    toast(at === null ? "The price is in force." : "The price is published and takes effect at its time.");
     onDone();
   };
   return (
@@ -127,7 +124,7 @@ export function PriceForm({
           label="Cached input"
           type="number"
           unit={values.currency}
-          hint="Blank: as input."
+          hint="Blank: the input price."
         />
         <TextField form={form} name="output" label="Output" type="number" unit={values.currency} />
       </div>
@@ -137,7 +134,7 @@ export function PriceForm({
           name="multipliers"
           label="Tiers"
           placeholder="premium 3, batch 0.5"
-          hint={`What each tier's prices are times these; a tier not named: 1.${tiers.length > 0 ? ` There are ${tiers.map((tier) => tier.name).join(", ")}.` : ""}`}
+          hint={`The price multiplier of each tier; 1 for a tier that is not listed.${tiers.length > 0 ? ` Tiers: ${tiers.map((tier) => tier.name).join(", ")}.` : ""}`}
         />
         <TextField form={form} name="currency" label="Currency" mono />
       </div>
@@ -148,7 +145,7 @@ export function PriceForm({
           label="In force from, UTC"
           type="datetime-local"
           optional
-          hint="Blank: at once. Holds that were taken keep the price they were taken at."
+          hint="Blank: immediately. Holds that exist keep their price."
         />
         {!ahead && (
           <TextField
@@ -157,7 +154,7 @@ export function PriceForm({
             label="Month of the preview"
             optional
             placeholder="2026-01"
-            hint="Blank: the last whole one."
+            hint="Blank: the last complete month."
           />
         )}
       </div>
@@ -181,14 +178,14 @@ function Seen({ of: preview }: { of: Preview }) {
     },
     {
       id: "was",
-      header: "It paid",
+      header: "Paid",
       end: true,
       cell: (row) => <Money picos={row.was_picos} />,
       csv: (row) => row.was_picos,
     },
     {
       id: "would",
-      header: "It would have",
+      header: "With this price",
       end: true,
       cell: (row) => <Money picos={row.would_picos} />,
       csv: (row) => row.would_picos,
@@ -210,19 +207,19 @@ function Seen({ of: preview }: { of: Preview }) {
       <Tiles>
         <StatTile label={`Paid in ${preview.month}`} value={<Money picos={was} currency={preview.currency} short />} />
         <StatTile
-          label="It would have been"
+          label="Cost with this price"
           value={<Money picos={would} currency={preview.currency} short />}
           note={change === null ? undefined : said(change)}
           tone="accent"
         />
       </Tiles>
       <DataTable
-        label={`What ${preview.month} would have cost`}
+        label={`Cost of ${preview.month} with this price`}
         list={wholeList(preview.tenants)}
         columns={columns}
         id={(row) => row.tenant_id}
         csv
-        empty={<EmptyState title={`Nothing used it in ${preview.month}`} />}
+        empty={<EmptyState title={`No usage in ${preview.month}`} />}
       />
     </div>
   );

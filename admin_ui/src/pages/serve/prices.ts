@@ -1,7 +1,7 @@
-// Prices as people read them, per million tokens, and as the API has them, in picos per token. Exact both ways.
+// Exact conversion between prices per million tokens, as shown, and picos per token, as in the API.
 import { useMemo } from "react";
 import { type RowOf, useList, useMay } from "../../api";
-import { decimal, exact, picosOf, useNow, wrong } from "../../kit";
+import { decimal, exact, picosOf, useNow, fieldError } from "../../kit";
 
 export type Price = RowOf<"/v1/admin/prices">;
 export const METERS = ["input", "cached_input", "output"] as const;
@@ -17,23 +17,23 @@ export function perMillion(picosPerToken: number): string {
   return decimal(exact(picosPerToken) * MILLION);
 }
 
-/** The other way; throws the refusal of what is no price. */
+/** The reverse conversion. Throws a field error if it is not a price. */
 export function perTokenOf(text: string, param: string): number {
   const picos = picosOf(text);
-  if (picos === null) throw wrong(param, `'${text}' is no amount of money.`);
-  if (picos % MILLION !== 0n) throw wrong(param, `'${text}' per million tokens is finer than a pico per token.`);
+  if (picos === null) throw fieldError(param, `'${text}' is not an amount of money.`);
+  if (picos % MILLION !== 0n) throw fieldError(param, `'${text}' per million tokens is finer than a pico per token.`);
   return Number(picos / MILLION);
 }
 
-export interface Standing {
+export interface CurrentPrice {
   currency: string;
   now: Price | null;
   next: Price | null;
 }
 
-/** The price of a model in force, and the one that follows, by currency; with every version, the latest first. */
+/** A model's current and next price by currency, and all versions, latest first. */
 export function usePrices(subject: string): {
-  standing: readonly Standing[];
+  current: readonly CurrentPrice[];
   versions: readonly Price[];
   known: boolean;
 } {
@@ -43,7 +43,7 @@ export function usePrices(subject: string): {
   return useMemo(() => {
     const versions = list.rows.filter((one) => one.subject === subject);
     const currencies = [...new Set(versions.map((one) => one.currency))].sort();
-    const standing = currencies.map((currency) => {
+    const current = currencies.map((currency) => {
       const own = versions
         .filter((one) => one.currency === currency)
         .sort((a, b) => b.effective_from - a.effective_from || b.created_at - a.created_at);
@@ -53,11 +53,11 @@ export function usePrices(subject: string): {
         next: own.filter((one) => one.effective_from > now).at(-1) ?? null,
       };
     });
-    return { standing, versions, known: !list.loading };
+    return { current, versions, known: !list.loading };
   }, [list.rows, subject, now, list.loading]);
 }
 
-/** The tier that prices are written for, before its multiplier: the one that says 1 of itself. */
+/** The tier whose multiplier is 1. */
 export function plainTier(price: Price): string {
   return "standard" in price.tiers ? "standard" : (Object.keys(price.tiers)[0] ?? "");
 }

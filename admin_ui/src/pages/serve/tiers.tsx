@@ -1,4 +1,4 @@
-// Tiers: what each promises, and what came of it over five minutes, an hour and a day. They are set in laneway.toml.
+// Tiers: their targets, and attainment over five minutes, an hour and a day. They are configured in laneway.toml.
 import { type AnswerOf, useGet } from "../../api";
 import {
   Badge,
@@ -18,9 +18,9 @@ import "./tiers.css";
 
 type Answer = AnswerOf<"/v1/admin/tiers">;
 type Tier = Answer["data"][number];
-type Attained = Tier["attainment"][number];
+type Attainment = Tier["attainment"][number];
 
-const SAID: Record<Attained["window"], string> = { "5m": "5 min", "1h": "1 h", "24h": "24 h" };
+const SAID: Record<Attainment["window"], string> = { "5m": "5 min", "1h": "1 h", "24h": "24 h" };
 const ms = (value: number | null) => (value === null ? "–" : duration(value / 1000));
 
 export default function Tiers() {
@@ -29,21 +29,21 @@ export default function Tiers() {
     <>
       <PageHead
         title="Tiers"
-        note="From high to low: a request is served before those of lower tiers, whatever it lacks. Each waits for its first token no longer than its tier promises."
+        note="Highest tier first. Requests of a higher tier are scheduled before those of lower tiers. Each tier has a target for its time to first token."
       />
       <Loaded of={found} lines={10}>
-        {(answer) => <Whole of={answer} />}
+        {(answer) => <TierList of={answer} />}
       </Loaded>
     </>
   );
 }
 
-function Whole({ of: answer }: { of: Answer }) {
+function TierList({ of: answer }: { of: Answer }) {
   return (
     <>
       <p className="faint">
         {answer.recorded_since === null ? (
-          "No first token is recorded yet."
+          "No first token has been recorded yet."
         ) : (
           <>
             Recorded since <Time at={answer.recorded_since} absolute detail="minute" />.
@@ -51,15 +51,15 @@ function Whole({ of: answer }: { of: Answer }) {
         )}
       </p>
       {answer.data.map((tier) => (
-        <One key={tier.name} of={tier} />
+        <TierSection key={tier.name} of={tier} />
       ))}
     </>
   );
 }
 
-function One({ of: tier }: { of: Tier }) {
+function TierSection({ of: tier }: { of: Tier }) {
   const { ttft_base_ms: base, ttft_per_1k_prompt_tokens_ms: more } = tier.targets;
-  // One scale for the three windows, on which the target is well inside.
+  // TierSection scale for all three intervals, with the target well inside.
   const scale = Math.max(base * 1.5, ...tier.attainment.map((one) => (one.ttft_p99_ms ?? 0) * 1.05));
   return (
     <Section
@@ -67,10 +67,11 @@ function One({ of: tier }: { of: Tier }) {
       note={
         <>
           first token within {ms(base)}
-          {more > 0 && <> and {ms(more)} per 1,000 prompt tokens</>}; then one each {ms(tier.targets.inter_token_ms)}
+          {more > 0 && <> plus {ms(more)} per 1,000 prompt tokens</>}; then one token every{" "}
+          {ms(tier.targets.inter_token_ms)}
         </>
       }
-      actions={tier.preemptible ? <Badge>gives way</Badge> : <Badge tone="accent">never gives way</Badge>}
+      actions={tier.preemptible ? <Badge>preemptible</Badge> : <Badge tone="accent">not preemptible</Badge>}
     >
       <div className="tier-grid">
         <div>
@@ -79,7 +80,7 @@ function One({ of: tier }: { of: Tier }) {
             list={wholeList(tier.attainment)}
             columns={columnsOf(base, scale)}
             id={(one) => one.window}
-            empty={<EmptyState title="Nothing yet" />}
+            empty={<EmptyState title="No data yet" />}
           />
           <p className="key-row" aria-hidden="true">
             {(["p50", "p95", "p99"] as const).map((name) => (
@@ -104,24 +105,24 @@ function One({ of: tier }: { of: Tier }) {
   );
 }
 
-function columnsOf(target: number, scale: number): readonly Column<Attained>[] {
+function columnsOf(target: number, scale: number): readonly Column<Attainment>[] {
   return [
     {
       id: "window",
       header: "Last",
       cell: (one) => (
-        <span className="no-break" title={`What gateways saw is here within ${duration(one.late_s_max)}.`}>
+        <span className="no-break" title={`Reports of gateways arrive within ${duration(one.late_s_max)}.`}>
           {SAID[one.window]}
         </span>
       ),
     },
     { id: "share", header: "In target", end: true, cell: (one) => <Share of={one} /> },
-    { id: "drawn", header: "First token", cell: (one) => <Drawn of={one} target={target} scale={scale} /> },
+    { id: "drawn", header: "First token", cell: (one) => <AttainmentBar of={one} target={target} scale={scale} /> },
     ...(["ttft_p50_ms", "ttft_p95_ms", "ttft_p99_ms"] as const).map((name) => ({
       id: name,
       header: name.slice(5, 8),
       end: true,
-      cell: (one: Attained) => <span className="num no-break">{ms(one[name])}</span>,
+      cell: (one: Attainment) => <span className="num no-break">{ms(one[name])}</span>,
     })),
     { id: "requests", header: "Requests", end: true, cell: (one) => <Count value={one.requests} /> },
     {
@@ -138,7 +139,7 @@ function columnsOf(target: number, scale: number): readonly Column<Attained>[] {
   ];
 }
 
-function Share({ of: one }: { of: Attained }) {
+function Share({ of: one }: { of: Attainment }) {
   if (one.share_within_target === null) return <span className="faint">–</span>;
   const share = one.share_within_target * 100;
   const tone = share >= 99 ? "good" : share >= 95 ? "warn" : "bad";
@@ -152,7 +153,7 @@ function Share({ of: one }: { of: Attained }) {
   );
 }
 
-function Drawn({ of: one, target, scale }: { of: Attained; target: number; scale: number }) {
+function AttainmentBar({ of: one, target, scale }: { of: Attainment; target: number; scale: number }) {
   const at = (value: number | null) => Math.min(100, ((value ?? 0) / scale) * 100);
   const over = (one.ttft_p99_ms ?? 0) > target;
   return (
@@ -172,7 +173,7 @@ function Drawn({ of: one, target, scale }: { of: Attained; target: number; scale
   );
 }
 
-/** As laneway.toml has them under [[tiers]]; they are changed there. */
+/** The settings of the tier, as in laneway.toml. */
 function Settings({ of: tier }: { of: Tier }) {
   const rows: readonly (readonly [string, string])[] = [
     ["name", tier.name],
@@ -184,7 +185,7 @@ function Settings({ of: tier }: { of: Tier }) {
     ["preemptible", String(tier.preemptible)],
     ["preemptions_max", String(tier.preemptions_max)],
     ["queue_max", String(tier.queue_max)],
-    ["queue_target_ms", tier.queue_target_ms === null ? "left out" : String(tier.queue_target_ms)],
+    ["queue_target_ms", tier.queue_target_ms === null ? "not set" : String(tier.queue_target_ms)],
   ];
   return (
     <table className="settings">
