@@ -151,7 +151,7 @@ class EngineLoop:
             elif self._busy():
                 self._step()
             elif self._scheduler.has_background_loads:
-                self._scheduler.take_loaded()
+                self._scheduler.poll_loads()
             elif not commands:
                 self._scheduler.check_integrity()
                 self._checked = True
@@ -498,7 +498,7 @@ class EngineLoop:
     def _report(self) -> StatusReport:
         metrics, scheduler = self._metrics, self._scheduler
         metrics.observe_loads(scheduler.residency.take_loads())
-        metrics.observe_model_loads(scheduler.hosting.take_loads())
+        metrics.observe_model_loads(scheduler.weight_residency.take_loads())
         resident = self._runner.adapters.resident()
         gauges = read_gauges(scheduler, len(resident))
         return StatusReport(

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from engine.memory.adapter_residency import AdapterResidency
 from engine.memory.weight_residency import WeightResidency
+from engine.memory.weight_wait import predict_wait
 from engine.protocol.frames import RefusalCode
 from engine.protocol.sampling_limits import find_fault
 from engine.protocol.tiers import Tier
@@ -37,17 +38,17 @@ class AdmissionControl:
         tiers: Ordered[Tier],
         served: ModelTable,
         pages: Floors,
-        places: Floors,
+        slots: Floors,
         residency: AdapterResidency,
-        hosting: WeightResidency,
+        weights: WeightResidency,
         queues: Ordered[TierQueue],
     ) -> None:
         self._rank = {tier.name: rank for rank, tier in enumerate(tiers)}
         self._tiers = tiers
         self._served = served
         self._pages = pages
-        self._places = places
-        self._hosting = hosting
+        self._slots = slots
+        self._weights = weights
         self._residency = residency
         self._queues = queues
 
@@ -56,7 +57,7 @@ class AdmissionControl:
         limits = self._served.limits.get(sequence.model)
         if limits is None or sequence.model in self._served.retired:
             return Refusal("model_unknown", f"model {sequence.model!r} is not served here")
-        if why := self._hosting.why_impossible(sequence.model):
+        if why := self._weights.why_impossible(sequence.model):
             return Refusal("model_unknown", f"model {sequence.model!r} cannot be loaded: {why}")
         if sequence.tier not in self._rank:
             return Refusal("tier_unknown", f"tier {sequence.tier!r} is not configured")
@@ -72,11 +73,11 @@ class AdmissionControl:
             return Refusal("too_long", message)
         # The last id's KV is never computed.
         pages = -(-(tokens - 1) // limits.tokens_per_page)
-        pages += self._residency.pages_at_least(sequence.adapter)
+        pages += self._residency.pages_min(sequence.adapter)
         capacity = self._pages.capacity(rank) - self._residency.pinned_pages(other_than=sequence.adapter)
-        if not self._places.capacity(rank):
+        if not self._slots.capacity(rank):
             tier = self._tiers[rank].name
-            return Refusal("too_long", f"tier {tier} cannot run: the floors of other tiers take all sequence places")
+            return Refusal("too_long", f"tier {tier} cannot run: the floors of other tiers take all sequence slots")
         if pages > capacity:
             return Refusal("too_long", f"the request needs {pages} pages; its tier can have {capacity}")
         return None
@@ -85,7 +86,7 @@ class AdmissionControl:
         """It would wait longer than the tier's target until its first chunk starts, or the queue is full of requests
         that have as much right to their place."""
         tier, queue = self._tiers[rank], self._queues[rank]
-        weights, target_ms = self._hosting.predict_wait(sequence.model, rank), tier.queue_target_ms
+        weights, target_ms = predict_wait(self._weights, sequence.model, rank), tier.queue_target_ms
         # A share's first request does not wait for its turn: others are preempted for it.
         turn_s = 0.0 if queue.first_is_next(sequence.share) else queue.wait_s(sequence.share, sequence.model)
         wait_s = weights.seconds + turn_s
@@ -103,7 +104,7 @@ class AdmissionControl:
     def full(self, rank: int) -> Refusal:
         """There is no place left in the tier's queue."""
         tier, queue = self._tiers[rank], self._queues[rank]
-        retry_s = max(RETRY_AFTER_MIN_S, queue.place_s())
+        retry_s = max(RETRY_AFTER_MIN_S, queue.next_start_s())
         return Refusal("queue_full", f"{len(queue)} requests of tier {tier.name} wait already", retry_s)
 
 

@@ -42,11 +42,11 @@ class Capacity:
         self._swap = swap
         self._preempt = preempt
         self.pages = Floors(tiers, arena.pages, lambda rank: arena.held(tiers[rank].name), arena.available)
-        self.places = Floors(
+        self.slots = Floors(
             tiers, sequences_max, lambda rank: len(self.running[rank]), lambda: sequences_max - self.count()
         )
         self._reserved_pages = [0] * len(tiers)
-        self._reserved_places = [0] * len(tiers)
+        self._reserved_slots = [0] * len(tiers)
         self.changes = 0  # counts requests that join or leave
 
     def count(self) -> int:
@@ -58,7 +58,7 @@ class Capacity:
         """Give a waiting request a place, its adapter, and pages for all its tokens, preempting who must give way; or
         none of these. One that is owed also gets its floor's pages for all that it may ever need."""
         sequence, holder = entry.sequence, self._tiers[entry.tier].name
-        if self.places.spare(entry.tier, reclaim=True) < 1:
+        if self.slots.spare(entry.tier, reclaim=True) < 1:
             return False
         page_tokens = entry.chain.tokens_per_page
         # At least one token is computed, so that there are logits to draw from.
@@ -82,17 +82,17 @@ class Capacity:
         # Its adapter may lie in more pages now than it needs alone. If the floor does not cover them, the request can
         # be preempted like others.
         if entry.owed and self.can_reserve(entry):
-            entry.reserved = self._need(entry)
+            entry.reserved = self._pages_to_end(entry)
             self._reserved_pages[entry.tier] += entry.reserved
-            self._reserved_places[entry.tier] += 1
+            self._reserved_slots[entry.tier] += 1
         return True
 
     def _take_capacity(self, entry: Entry, cached: list[int], missing: int) -> None:
         """Take a place, the adapter and `missing` pages; `cached` pages are held already. After an exception it has
         none of the three."""
         sequence, holder = entry.sequence, self._tiers[entry.tier].name
-        while self.places.spare(entry.tier) < 1:
-            victim = self._place_victim(entry.tier)
+        while self.slots.spare(entry.tier) < 1:
+            victim = self._slot_victim(entry.tier)
             assert victim is not None, "no free place, and no request that may be preempted for one"
             self._preempt(victim, entry.tier)
         self._residency.evict_idle(missing + self._adapter_pages(entry), sequence.adapter, entry.tier)
@@ -145,7 +145,7 @@ class Capacity:
         self._residency.release_adapter(sequence.adapter, holder)
         if entry.reserved:
             self._reserved_pages[entry.tier] -= entry.reserved
-            self._reserved_places[entry.tier] -= 1
+            self._reserved_slots[entry.tier] -= 1
             entry.reserved = 0
 
     # ---- what fits
@@ -154,27 +154,27 @@ class Capacity:
         """Preempted as often as its tier allows, it is owed a run to its end, for which its tier's floor is enough."""
         if entry.sequence.preemptions < self._tiers[entry.tier].preemptions_max:
             return False
-        return self.places.floor(entry.tier) > 0 and self._need(entry) <= self.pages.floor(entry.tier)
+        return self.slots.floor(entry.tier) > 0 and self._pages_to_end(entry) <= self.pages.floor(entry.tier)
 
     def has_outgrown_floor(self, entry: Entry) -> bool:
         """Whether it needs more than its tier's floor because its adapter lies in more pages than when the run was
         promised."""
-        return self._need(entry) > self.pages.floor(entry.tier)
+        return self._pages_to_end(entry) > self.pages.floor(entry.tier)
 
     def can_reserve(self, entry: Entry) -> bool:
         """Its tier's floor is not promised to others who are owed it."""
         tier = entry.tier
-        pages = self._reserved_pages[tier] + self._need(entry)
-        return pages <= self.pages.floor(tier) and self._reserved_places[tier] < self.places.floor(tier)
+        pages = self._reserved_pages[tier] + self._pages_to_end(entry)
+        return pages <= self.pages.floor(tier) and self._reserved_slots[tier] < self.slots.floor(tier)
 
     def within_floor(self, entry: Entry) -> bool:
         """It would join with no page beyond its tier's floor."""
         pages = self.pages_of(entry, entry.sequence.token_count()) + self._adapter_pages(entry)
         return self.pages.over(entry.tier) + pages <= 0
 
-    def spare_places(self, tier: int) -> int:
+    def spare_slots(self, tier: int) -> int:
         """Places that the tier could take after preempting all that lower tiers borrow."""
-        return self.places.spare(tier, reclaim=True)
+        return self.slots.spare(tier, reclaim=True)
 
     def missing_capacity(self, entry: Entry, *, reclaimed: bool = False) -> tuple[int, int]:
         """Places and pages that a waiting request lacks to join even after preempting lower tiers and evicting idle
@@ -183,11 +183,11 @@ class Capacity:
         The number of lacking pages is a lower bound: a page that lower tiers or idle adapters hold in common with
         others is not freed. With `reclaimed` it is exact, if `reclaim` was called before."""
         pages = self.pages_of(entry, entry.sequence.token_count()) + self._adapter_pages(entry)
-        reach = self.pages.spare(entry.tier, reclaim=not reclaimed)
-        reach += 0 if reclaimed else self._residency.evictable_pages(entry.tier)
-        joined = self._residency.pages_joined(entry.sequence.adapter, self._tiers[entry.tier].name)
+        reachable_pages = self.pages.spare(entry.tier, reclaim=not reclaimed)
+        reachable_pages += 0 if reclaimed else self._residency.evictable_pages(entry.tier)
+        joined = self._residency.pages_to_retain(entry.sequence.adapter, self._tiers[entry.tier].name)
         over_capacity = pages + joined - self.pages.below_capacity(entry.tier)
-        return 1 - self.spare_places(entry.tier), max(pages - reach, over_capacity)
+        return 1 - self.spare_slots(entry.tier), max(pages - reachable_pages, over_capacity)
 
     def pages_of(self, entry: Entry, tokens: int) -> int:
         return -(-tokens // entry.chain.tokens_per_page)
@@ -197,7 +197,7 @@ class Capacity:
         for tier, running in enumerate(self.running):
             reserved = [entry.reserved for entry in running if entry.reserved]
             assert sum(reserved) == self._reserved_pages[tier] <= self.pages.floor(tier)
-            assert len(reserved) == self._reserved_places[tier] <= self.places.floor(tier)
+            assert len(reserved) == self._reserved_slots[tier] <= self.slots.floor(tier)
             for entry in running:
                 held = len(entry.sequence.pages)
                 assert not entry.reserved or held <= entry.reserved, f"{entry.sequence.request_id} outgrew its floor"
@@ -217,21 +217,21 @@ class Capacity:
         one more for each running request that would otherwise soon preempt the newcomer."""
         adapter = entry.sequence.adapter
         headroom = self._headroom(entry, missing)
-        wanted = missing + self._adapter_pages(entry) + headroom
-        rank = self._rank_for_eviction(entry, missing)
+        pages_wanted = missing + self._adapter_pages(entry) + headroom
+        rank = self._eviction_rank(entry, missing)
         idle = self._residency.evictable_pages(rank)
-        taken = missing + self._adapter_pages(entry)
-        taken += self._residency.pages_joined(adapter, self._tiers[entry.tier].name)
-        if self.count() and self.pages.below_capacity(entry.tier) < taken:
+        pages_taken = missing + self._adapter_pages(entry)
+        pages_taken += self._residency.pages_to_retain(adapter, self._tiers[entry.tier].name)
+        if self.count() and self.pages.below_capacity(entry.tier) < pages_taken:
             return False
-        if self.pages.spare(entry.tier, reclaim=True) + idle < wanted:
+        if self.pages.spare(entry.tier, reclaim=True) + idle < pages_wanted:
             return False
         return self._evict_and_preempt(entry, missing, headroom, rank)
 
     def reclaim_pages(self, entry: Entry) -> None:
         """Evict idle adapters, then preempt lower tiers, as far as a waiting request needs it for its pages."""
         missing = self.pages_of(entry, entry.sequence.token_count())
-        self._evict_and_preempt(entry, missing, 0, self._rank_for_eviction(entry, missing))
+        self._evict_and_preempt(entry, missing, 0, self._eviction_rank(entry, missing))
 
     def _evict_and_preempt(self, entry: Entry, missing: int, headroom: int, rank: int) -> bool:
         """Evict adapters for which no tier above `rank` waits, then preempt lower tiers, until `missing` pages, those
@@ -248,7 +248,7 @@ class Capacity:
                 return False
         return True
 
-    def _rank_for_eviction(self, entry: Entry, missing: int) -> int:
+    def _eviction_rank(self, entry: Entry, missing: int) -> int:
         """The `rank` for Residency.evict: adapters for which higher tiers wait are spared, unless nothing runs or the
         request joins within its tier's floor. `missing`: its pages that the tier does not hold yet."""
         within_floor = self.pages.over(entry.tier) + missing + self._adapter_pages(entry) <= 0
@@ -257,7 +257,7 @@ class Capacity:
     def _headroom(self, entry: Entry, missing: int) -> int:
         """One page for each running request that could preempt the newcomer when it grows: within the floor only those
         of its own tier. 0 if it is owed its pages, or preempts as a first request (first_requests.py)."""
-        if entry.owed or entry.preempts_share:
+        if entry.owed or entry.preempts_as_first:
             return 0
         own = len(self.running[entry.tier])
         if self.pages.over(entry.tier) + missing + self._adapter_pages(entry) + own <= 0:
@@ -271,10 +271,10 @@ class Capacity:
                 return victim
         return None
 
-    def _place_victim(self, tier: int) -> Entry | None:
+    def _slot_victim(self, tier: int) -> Entry | None:
         """Whom to preempt so that `tier` gets a place."""
         for rank in range(len(self._tiers) - 1, tier, -1):
-            if self.places.borrows(rank) and (victim := _cheapest(self.running[rank])):
+            if self.slots.borrows(rank) and (victim := _cheapest(self.running[rank])):
                 return victim
         return None
 
@@ -284,7 +284,7 @@ class Capacity:
         free = [entry for entry in reversed(self.running[tier]) if not entry.reserved]
         return next((entry for entry in free if not entry.first), free[0] if free else None)
 
-    def _need(self, entry: Entry) -> int:
+    def _pages_to_end(self, entry: Entry) -> int:
         """The most pages that it will hold, including its adapter's (Residency.footprint). The last id's KV is never
         computed."""
         sequence = entry.sequence

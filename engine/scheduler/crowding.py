@@ -14,7 +14,7 @@ FACTOR = 2.0
 PART_MAX = 0.9
 # A share that asks counts with at least this many tokens, even if it was never served: it is known for one half-life
 # after its last request.
-ASK_TOKENS = 1.0
+REQUEST_TOKENS = 1.0
 # A share crowds heavily if it also crowds when only shares with at least this part of the total are counted.
 PART_MIN = 0.01
 # A share with fewer tokens left is forgotten.
@@ -22,7 +22,7 @@ TOKENS_KEPT = 0.5
 # Seconds between counts: EVERY_S, or NEW_SHARE_S after a request of a share that was not known at the last count.
 EVERY_S = 1.0
 NEW_SHARE_S = 0.05
-NONE: frozenset[str] = frozenset()
+NO_SHARES: frozenset[str] = frozenset()
 
 
 class Crowding:
@@ -32,13 +32,13 @@ class Crowding:
         self._recent: dict[str, float] = {}  # share → weighted tokens served, as of `_as_of`
         self._as_of = 0.0
         self._new = False  # a share asked that was not known at `_as_of`
-        self._shares = NONE
-        self._heavy = NONE
+        self._shares = NO_SHARES
+        self._heavy = NO_SHARES
 
     def note_request(self, share: str) -> None:
         """A request of the share was queued."""
         self._new |= share not in self._recent
-        self._recent[share] = max(self._recent.get(share, 0.0), ASK_TOKENS)
+        self._recent[share] = max(self._recent.get(share, 0.0), REQUEST_TOKENS)
 
     def note_served(self, share: str, tokens: float) -> None:
         self._recent[share] = self._recent.get(share, 0.0) + tokens
@@ -68,14 +68,14 @@ class Crowding:
         self._recent = {share: left for share, had in self._recent.items() if (left := had * fading) >= TOKENS_KEPT}
         self._as_of, self._new = now, False
         total = sum(self._recent.values())
-        sizeable = sum(tokens > ASK_TOKENS and tokens >= PART_MIN * total for tokens in self._recent.values())
+        sizeable = sum(tokens > REQUEST_TOKENS and tokens >= PART_MIN * total for tokens in self._recent.values())
         heavy_limit = FACTOR * total / max(1, sizeable)
         limit = total * min(FACTOR / max(1, len(self._recent)), PART_MAX)
         if len(self._recent) > 1:
             limit = min(heavy_limit, max(limit, self._tokens_min))
             shares = frozenset(share for share, tokens in self._recent.items() if tokens > limit)
         else:
-            shares = NONE
+            shares = NO_SHARES
         if shares != self._shares:
             self._shares = shares
         self._heavy = frozenset(share for share in shares if self._recent[share] > heavy_limit)

@@ -27,14 +27,14 @@ class Entry:
     published: int = 0  # of its pages, those found in the prefix cache or offered to it
     peak: int = 0  # the most tokens it ever had computed: below it, computing is recomputing
     charged: int = 0  # tokens that its share has been charged for, or need not be
-    left_out: bool = False  # of its last step: it did not decode, for a higher tier's prefill
-    cause: str = ""  # the tier for which it was preempted last
+    delayed: bool = False  # of its last step: it did not decode, for a higher tier's prefill
+    preempted_for: str = ""  # the tier for which it was preempted last
     owed: bool = False  # preempted often enough: it runs next inside its tier's floor, and then to its end
     reserved: int = 0  # pages of that floor which are its own while it runs so
     first: bool = False  # its share's first request in the tier (first_requests.py)
-    preempts_share: bool = False  # it joins as its share's first, without headroom for others' growth
-    keeps_place: bool = False  # … in a place that was preempted or reserved for it
-    made_way_for: str = ""  # the share whose first request preempted it last; "": the last cause was another
+    preempts_as_first: bool = False  # it joins as its share's first, without headroom for others' growth
+    slot_reserved: bool = False  # … in a place that was preempted or reserved for it
+    preempted_for_share: str = ""  # the share whose first request preempted it last; "": the last cause was another
 
     def __post_init__(self) -> None:
         self.needs_ids = self.sequence.needs_ids()
@@ -48,24 +48,24 @@ class Entry:
         needs the ids before it, while one of them is pending."""
         if not self.in_flight:
             return True
-        made = self.sequence.output_ids
-        if self.aborting or len(made) >= self.sequence.max_tokens:
+        output_ids = self.sequence.output_ids
+        if self.aborting or len(output_ids) >= self.sequence.max_tokens:
             return False
-        return not (made and made[-1] == PENDING_ID and self.needs_ids)
+        return not (output_ids and output_ids[-1] == PENDING_ID and self.needs_ids)
 
     def account(self, chunk: Chunk, seconds: float) -> None:
         """Its chunk was computed and took `seconds` of the device. What it had before is on the account of the tier for
         which it was preempted."""
         sequence = self.sequence
         computed = chunk.start + chunk.count
-        again = min(self.peak, computed) - chunk.start
+        recomputed = min(self.peak, computed) - chunk.start
         if computed > self.peak:
             self.peak = computed
-        if again > 0:
-            part = seconds * again / chunk.count
-            before = sequence.recomputed.get(self.cause, TierRecompute())
-            sequence.recomputed[self.cause] = TierRecompute(before.tokens + again, before.device_s + part)
-            sequence.recomputed_tokens += again
+        if recomputed > 0:
+            part = seconds * recomputed / chunk.count
+            before = sequence.recomputed.get(self.preempted_for, TierRecompute())
+            sequence.recomputed[self.preempted_for] = TierRecompute(before.tokens + recomputed, before.device_s + part)
+            sequence.recomputed_tokens += recomputed
             seconds -= part
         sequence.device_s += seconds
 

@@ -31,7 +31,7 @@ class Faults:
     def __init__(
         self,
         entries: dict[tuple[int, int], Entry],
-        room: Capacity,
+        capacity: Capacity,
         queues: Ordered[TierQueue],
         residency: AdapterResidency,
         swap: Swap,
@@ -40,7 +40,7 @@ class Faults:
         self.count = 0  # since the start
         self.unchecked = False  # a fault happened after the last integrity check
         self._entries = entries
-        self._room = room
+        self._capacity = capacity
         self._queues = queues
         self._residency = residency
         self._swap = swap
@@ -61,8 +61,8 @@ class Faults:
         while sequence.output_ids and sequence.output_ids[-1] == PENDING_ID:
             sequence.output_ids.pop()
         if entry.running:
-            self._room.leave_batch(entry)
-        self._queues[entry.tier].discard(entry, self._room.running[entry.tier])
+            self._capacity.leave_batch(entry)
+        self._queues[entry.tier].discard(entry, self._capacity.running[entry.tier])
         self._swap.release_slots(entry)
         if self._entries.get((sequence.gateway, sequence.handle)) is entry:
             del self._entries[sequence.gateway, sequence.handle]

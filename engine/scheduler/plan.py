@@ -6,10 +6,32 @@ What is planned may be dropped until the step begins. It must never decide: the 
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import dataclass
 
 from engine.scheduler.costs import Costs, StepLoad
 from engine.scheduler.entry import Entry
 from engine.step import PENDING_ID, Chunk, Step
+
+
+@dataclass(slots=True, frozen=True)
+class StepLimits:
+    """Limits of every step, of all models. `steps_ahead`: steps that may begin before the oldest is completed."""
+
+    step_tokens_max: int
+    prefill_tokens_min: int
+    sequences_max: int
+    steps_ahead: int
+
+    def check_limits(self) -> None:
+        """Raises ValueError if a step cannot hold one token of each sequence and the minimum of prefill."""
+        if self.sequences_max < 1 or self.prefill_tokens_min < 1:
+            raise ValueError("sequences_max and prefill_tokens_min must be at least 1")
+        if self.sequences_max + self.prefill_tokens_min > self.step_tokens_max:
+            raise ValueError(
+                f"a step of {self.step_tokens_max} tokens (step_tokens_max) cannot hold a token of each of "
+                f"{self.sequences_max} sequences (sequences_max) and {self.prefill_tokens_min} of prefill "
+                "(prefill_tokens_min)"
+            )
 
 
 class StepPlan:
@@ -23,14 +45,16 @@ class StepPlan:
         self.tier_left = 0  # of tokens_left, for the tier whose turn it is
         self.limit_s = 0.0  # how long its prefill may make the step
         self.crowd_max = tokens  # of prefill in it, up to which a share that crowds its tier may add to it
-        self.made_way: set[int] = set()  # tiers in which decodes of such shares were taken out again for prefill
-        self.tight: set[int] = set()  # tiers for more prefill of which lower ones' decodes would not leave the time
+        self.delayed_for: set[int] = set()  # tiers in which decodes of such shares were taken out again for prefill
+        self.short_of_time: set[int] = (
+            set()
+        )  # tiers for more prefill of which lower ones' decodes would not leave the time
         self.prefill_tokens = 0
         self.prefill_of: Counter[int] = Counter()  # by tier
         self._prefilling: set[Entry] = set()
-        self.hungry: set[int] = set()  # tiers that had more to prefill than there were tokens for
+        self.short_of_tokens: set[int] = set()  # tiers that had more to prefill than there were tokens for
         self.decoding: list[int] = []  # tiers that decode, once that is planned
-        self.left_out: dict[Entry, None] = {}  # decodes that were taken out again for prefill
+        self.delayed: dict[Entry, None] = {}  # decodes that were taken out again for prefill
         self._decodes = 0
         self._kv_tokens = 0
         self._adapters: int | None = None
@@ -81,14 +105,14 @@ class StepPlan:
         """At most so many decodes of lower tiers could be taken out."""
         return self._decodes if self.decoding and self.decoding[-1] > tier else 0
 
-    def drop_decodes(self, tier: int, tokens: int, excess_s: float, costs: Costs) -> float:
+    def delay_decodes(self, tier: int, tokens: int, excess_s: float, costs: Costs) -> float:
         """Take decodes of a tier out, the youngest first, until `tokens` tokens are left and the step takes `excess_s`
         seconds less; not who was left out of the step before. Returns what is left of `excess_s`."""
-        own = self.decodes(tier)
-        while own and (self.tokens_left < tokens or excess_s > 0):
-            entry = own.pop()
+        decodes = self.decodes(tier)
+        while decodes and (self.tokens_left < tokens or excess_s > 0):
+            entry = decodes.pop()
             excess_s -= self._decode_s(entry, costs)
-            self.leave_out(entry)
+            self.delay_decode(entry)
         return excess_s
 
     def decodes_s(self, tier: int, costs: Costs) -> float:
@@ -100,25 +124,25 @@ class StepPlan:
 
     def decodes(self, tier: int) -> list[Entry]:
         """Those of a tier that may be taken out, as they were not left out of the step before; the oldest first."""
-        return [e for e, chunk in self.chunks.items() if e.tier == tier and chunk.count == 1 and not e.left_out]
+        return [e for e, chunk in self.chunks.items() if e.tier == tier and chunk.count == 1 and not e.delayed]
 
-    def leave_out(self, entry: Entry) -> None:
+    def delay_decode(self, entry: Entry) -> None:
         """Take a decode out."""
-        self.left_out[entry] = None
+        self.delayed[entry] = None
         self.remove_entry(entry)
 
-    def put_back(self) -> None:
+    def restore_delayed(self) -> None:
         """Decodes that were taken out, as far as there are tokens after all and nobody prefills in their stead."""
-        for entry in self.left_out:
+        for entry in self.delayed:
             if self.tokens_left and entry.running and not self.prefill_tokens:
                 self.add_chunk(entry, 1)
 
     def to_step(self, number: int) -> Step:
         self._adapters = None
-        for entry in self.left_out:
-            entry.left_out = True
+        for entry in self.delayed:
+            entry.delayed = True
         for entry in self.chunks:
-            entry.left_out = False
+            entry.delayed = False
             entry.in_flight += 1
         self.step = Step(number, self.model, list(self.chunks.values()))
         return self.step

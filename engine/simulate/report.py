@@ -124,12 +124,12 @@ def make_report(world: World, settings: dict[str, Any]) -> SimulationReport:
 
 
 def _weights(world: World) -> WeightsReport:
-    endings, hosting = world.measure.endings, world.scheduler.hosting
+    endings, weights = world.measure.endings, world.scheduler.weight_residency
     first = [(ending.found, 1000 * ending.ttft_s) for ending in endings if ending.ttft_s is not None]
     return WeightsReport(
         hit_rate=sum(ending.found for ending in endings) / len(endings) if endings else None,
-        loads=sum(model.loads for model in hosting.models.values()),
-        evictions=hosting.evictions.total(),
+        loads=sum(model.loads for model in weights.models.values()),
+        evictions=weights.evictions.total(),
         ttft_ms=_percentiles([ttft_ms for _, ttft_ms in first]),
         ttft_hit_ms=_percentiles([ttft_ms for found, ttft_ms in first if found]),
         ttft_miss_ms=_percentiles([ttft_ms for found, ttft_ms in first if not found]),

@@ -391,7 +391,7 @@ def test_a_share_is_not_charged_for_cached_nor_for_recomputed_tokens() -> None:
     house = House(pages=200, sequences_max=1)
     house.submit(ids(0, 18), 2, tier="batch")
     house.run()
-    served = house.scheduler._queues[2].served
+    served = house.scheduler._queues[2].served_tokens
     assert served("tenant") == 18 + 2, "18 of the prompt; of 2 made, each twice as dear, the last is never computed"
     again = house.submit(ids(0, 18), 10, tier="batch")
     house.run(4)

@@ -550,13 +550,13 @@ def test_a_request_whose_scheduling_raises_ends_alone_and_is_counted(steps_ahead
 
     reports: list[StatusReport] = []
     loop = Loop(Recorded(steps_ahead=steps_ahead), when)
-    grow = loop.scheduler._room.grow_entry
+    grow = loop.scheduler._capacity.grow_entry
 
     def fails(entry: Entry) -> bool:
         assert entry.sequence.handle != 1, "made to fail"
         return grow(entry)
 
-    loop.scheduler._room.grow_entry = fails  # type: ignore[method-assign]
+    loop.scheduler._capacity.grow_entry = fails  # type: ignore[method-assign]
     loop.send(loop.submit(1, max_tokens=50), loop.submit(2, max_tokens=50))
     loop.run()
     first, second = loop.endings()[1], loop.endings()[2]
