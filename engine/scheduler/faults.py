@@ -15,8 +15,11 @@ from collections.abc import Iterable
 from collections.abc import Sequence as Ordered
 
 from engine.memory.adapter_residency import AdapterResidency
+from engine.memory.prefix_cache import PrefixCache
+from engine.memory.weight_residency import WeightResidency
 from engine.scheduler.capacity import Capacity
 from engine.scheduler.entry import Entry
+from engine.scheduler.plan import StepPlan
 from engine.scheduler.queues import TierQueue
 from engine.scheduler.served import ModelTable
 from engine.scheduler.swap import Swap
@@ -34,6 +37,8 @@ class Faults:
         capacity: Capacity,
         queues: Ordered[TierQueue],
         residency: AdapterResidency,
+        weights: WeightResidency,
+        prefix: PrefixCache,
         swap: Swap,
         served: ModelTable,
     ) -> None:
@@ -43,6 +48,8 @@ class Faults:
         self._capacity = capacity
         self._queues = queues
         self._residency = residency
+        self._weights = weights
+        self._prefix = prefix
         self._swap = swap
         self._served = served
 
@@ -71,6 +78,25 @@ class Faults:
         ranks = Counter(own.tier for own in others if own.sequence.adapter == sequence.adapter)
         self._residency.recount(sequence.adapter, ranks)
         return f"internal error: {type(error).__name__}"
+
+    def check_integrity(self, in_flight: Iterable[StepPlan]) -> None:
+        """Every page, slot and adapter has exactly the owners that the requests say. Raises AssertionError."""
+        running = [entry for entries in self._capacity.running for entry in entries]
+        chunks = Counter(entry for plan in in_flight for entry in plan.chunks)
+        for entry in self._entries.values():
+            sequence = entry.sequence
+            assert entry.running == (entry in running)
+            assert entry.running or not sequence.pages, f"{sequence.request_id} holds pages and does not run"
+            assert entry.in_flight == chunks[entry], f"{sequence.request_id} has {chunks[entry]} chunks in flight"
+            assert sequence.output_ids.count(PENDING_ID) <= entry.in_flight, f"{sequence.request_id} misses an id"
+        assert len(running) + sum(map(len, self._queues)) == len(self._entries)
+        self._capacity.check_integrity()
+        with_adapter = [(e.sequence.adapter, e) for e in self._entries.values() if e.sequence.adapter]
+        waiting = Counter((adapter, e.tier) for adapter, e in with_adapter if not e.running)
+        self._residency.check_integrity(waiting, Counter(adapter for adapter, e in with_adapter if e.running))
+        self._swap.check_integrity(entry for entry in self._entries.values() if not entry.running)
+        self._prefix.check_integrity()
+        self._weights.check_integrity({entry.sequence.model for entry in running})
 
 
 class NoStep(Exception):
