@@ -59,7 +59,7 @@ def take_snapshot(
         map_cell_pages=cell,
         tiers=_tiers(scheduler),
         requests=[_request(entry, now) for entry in islice(_in_flight(scheduler), REQUESTS_MAX)],
-        requests_total=scheduler.in_flight,
+        requests_total=scheduler.request_count,
         preemptions=[_preemption(one, tiers, now) for one in scheduler.preempted.after(seen)],
         preempted=scheduler.preempted.count,
         adapters=[AdapterPlace(digest, where, size) for digest, where, size in places],  # type: ignore[arg-type]

@@ -1,7 +1,8 @@
 """Which adapters are in the arena, and which are loaded towards it: requested while requests wait, placed when a
 request joins, in use while a request runs, evicted least recently used.
 
-It decides pages and order; the AdapterTable moves the bytes."""
+It decides pages and order; the AdapterTable moves the bytes.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """The owner of each page of the arena: a sequence's KV, a cached prefix, an adapter, or none.
 
-Bookkeeping of page numbers: it touches no bytes, and knows no token, tier or adapter."""
+Bookkeeping of page numbers: it touches no bytes, and knows no token, tier or adapter.
+"""
 
 from __future__ import annotations
 

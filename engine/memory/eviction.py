@@ -1,6 +1,7 @@
 """The state of each model's weights, the demands for absent models, and the rules that order idle models for eviction.
 
-Plain data: it knows no request."""
+Plain data: it knows no request.
+"""
 
 from __future__ import annotations
 

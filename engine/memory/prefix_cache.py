@@ -1,7 +1,8 @@
 """The prefix cache: full pages of KV, found by their tokens and their namespace.
 
 A page's name is a SHA-256 chain over all ids before it, rooted in (model, adapter content, namespace): pages are shared
-exactly when all of these are equal. The cache knows no sequence's state, and not what a namespace stands for."""
+exactly when all of these are equal. The cache knows no sequence's state, and not what a namespace stands for.
+"""
 
 from __future__ import annotations
 

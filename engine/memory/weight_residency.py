@@ -9,7 +9,8 @@ Each model is in one of four states:
     resident  on the device, requests join     absent: evicted without requests; leaving: chosen to be evicted
     leaving   on the device, no request joins  absent: nothing runs on it; resident: the eviction was cancelled
 
-This module knows the number of requests by model and tier, not the requests. Decision 0014 gives the reasons."""
+This module knows the number of requests by model and tier, not the requests. Decision 0014 gives the reasons.
+"""
 
 from __future__ import annotations
 
@@ -55,7 +56,8 @@ class WeightResidency:
 
     Bound: among n models of one tier that compete for the bytes of one, each is resident within n · (1 + DRAIN_PART)
     residences and n loads. The longest run replaces DRAIN_PART of the residence where requests cannot be preempted.
-    There is no bound behind higher tiers."""
+    There is no bound behind higher tiers.
+    """
 
     def __init__(
         self,

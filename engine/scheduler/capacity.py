@@ -2,7 +2,8 @@
 or which adapter is evicted for it.
 
 Within its floors a tier loses nothing to others. Above its floors, lower tiers are preempted for higher ones, and
-inside a tier the youngest request for a running one that grows. This module knows no steps, queues or shares."""
+inside a tier the youngest request for a running one that grows. This module knows no steps, queues or shares.
+"""
 
 from __future__ import annotations
 
@@ -114,7 +115,8 @@ class Capacity:
 
         That can happen even to a request that is owed its run: its tier's floor also counted pages that requests of its
         tier shared with requests it cannot preempt, and the former have ended. It is then preempted once more than
-        `preemptions_max`."""
+        `preemptions_max`.
+        """
         sequence = entry.sequence
         while self.pages.below_capacity(entry.tier) < 1:
             victim = self._youngest(entry.tier) or entry
@@ -201,7 +203,8 @@ class Capacity:
         or less: none. Counts neither headroom nor cached pages.
 
         The pages are a lower bound: a page that lower tiers or idle adapters hold in common with others is not freed.
-        With `reclaimed` they are exact, if `reclaim_pages` was called before."""
+        With `reclaimed` they are exact, if `reclaim_pages` was called before.
+        """
         pages = self.pages_of(entry, entry.sequence.token_count()) + self._adapter_pages(entry)
         reachable_pages = self.pages.spare(entry.tier, reclaim=not reclaimed)
         reachable_pages += 0 if reclaimed else self._residency.evictable_pages(entry.tier)
@@ -213,7 +216,7 @@ class Capacity:
         return -(-tokens // entry.chain.tokens_per_page)
 
     def check_integrity(self) -> None:
-        """Raises AssertionError. Includes the arena's check."""
+        """Raises AssertionError. Includes the checks of the arena and of the prefix cache."""
         for tier, running in enumerate(self.running):
             reserved = [entry.reserved for entry in running if entry.reserved]
             assert sum(reserved) == self._reserved_pages[tier] <= self.pages.floor(tier)
@@ -226,6 +229,7 @@ class Capacity:
             for entry in running:
                 references.update(entry.sequence.pages)
         self._arena.check_integrity(references)
+        self._prefix.check_integrity()
 
     # ---- eviction and preemption
 

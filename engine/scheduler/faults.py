@@ -1,10 +1,10 @@
 """Handles an exception in the scheduling of one request, which is a bug of the engine. The request is torn down, ends
 with an error, and is logged and counted; other requests continue.
 
-The limit is the ownership of pages, adapters, places and slots. `Scheduler.check_integrity` verifies it after a fault,
-before the next step begins. If it fails the engine exits, because a page with two owners would show one tenant's text
-to another. An exception outside the scheduling of a single request also ends the engine: the next step would raise it
-again. This module must never choose what runs.
+The limit is the ownership of pages, adapters and slots. `Scheduler.check_integrity` verifies it after a fault, before
+the next step begins. If it fails the engine exits, because a page with two owners would show one tenant's text to
+another. An exception outside the scheduling of a single request also ends the engine: the next step would raise it
+again. This module does not choose what runs.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from collections.abc import Iterable
 from collections.abc import Sequence as Ordered
 
 from engine.memory.adapter_residency import AdapterResidency
-from engine.memory.prefix_cache import PrefixCache
 from engine.memory.weight_residency import WeightResidency
 from engine.scheduler.capacity import Capacity
 from engine.scheduler.entry import Entry
@@ -38,7 +37,6 @@ class Faults:
         queues: Ordered[TierQueue],
         residency: AdapterResidency,
         weights: WeightResidency,
-        prefix: PrefixCache,
         swap: Swap,
         served: ModelTable,
     ) -> None:
@@ -49,7 +47,6 @@ class Faults:
         self._queues = queues
         self._residency = residency
         self._weights = weights
-        self._prefix = prefix
         self._swap = swap
         self._served = served
 
@@ -80,7 +77,8 @@ class Faults:
         return f"internal error: {type(error).__name__}"
 
     def check_integrity(self, in_flight: Iterable[StepPlan]) -> None:
-        """Every page, slot and adapter has exactly the owners that the requests say. Raises AssertionError."""
+        """Raises AssertionError unless every page, slot, adapter and chunk has exactly the owners that the requests
+        say."""
         running = [entry for entries in self._capacity.running for entry in entries]
         chunks = Counter(entry for plan in in_flight for entry in plan.chunks)
         for entry in self._entries.values():
@@ -95,7 +93,6 @@ class Faults:
         waiting = Counter((adapter, e.tier) for adapter, e in with_adapter if not e.running)
         self._residency.check_integrity(waiting, Counter(adapter for adapter, e in with_adapter if e.running))
         self._swap.check_integrity(entry for entry in self._entries.values() if not entry.running)
-        self._prefix.check_integrity()
         self._weights.check_integrity({entry.sequence.model for entry in running})
 
 

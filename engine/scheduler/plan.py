@@ -1,6 +1,7 @@
 """A step plan: which chunk of which request is computed in the next step, and which token and time budget is left.
 
-The planner fills it, and may drop chunks until the step begins; then it stays with the step in flight."""
+The planner fills it, and may drop chunks until the step begins; then it stays with the step in flight.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""What goes into a step of one model: its decodes, then prefill tier by tier, as much as all targets leave.
+"""Fills the plan of a step of one model: its decodes, then prefill tier by tier, as much as all tiers' targets leave.
 
-It chooses chunks and lets waiting requests join. It must never begin a step, nor end a request: the scheduler does.
+It chooses chunks and lets waiting requests join. It begins no step and ends no request: the scheduler does.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from engine.scheduler.plan import StepLimits, StepPlan
 from engine.scheduler.queues import TierQueue
 from engine.scheduler.turns import TARGET_MARGIN, ModelTurns, ModelWork
 
-# Others whose adapters are in the batch may join before a request until it has waited so much of its tier's target.
+# Requests whose adapters are in the batch may join before a request that has waited less than this part of its tier's
+# first-token target.
 PASSED_PART_MAX = 0.25
 
 
@@ -78,35 +79,37 @@ class StepPlanner:
         self.has_blocked_requests = False
 
     def fill_plan(self, plan: StepPlan) -> None:
+        """Plan the decodes, then the prefill. May preempt and end requests."""
         self._capacity_claims.pop(plan.model, None)
         self._plan_decodes(plan)
         self._plan_prefills(plan)
         self._end_faulty()
 
     def record_plan(self, plan: StepPlan) -> None:
-        """It begins. What a tier that ran out of tokens lacks of its floor's share of prefill is owed to it."""
+        """The planned step begins. A tier that had too few tokens for its prefill is owed the rest of its floor's part
+        of the step's prefill."""
         for tier, owed in enumerate(self._prefill_owed):
             if tier in plan.short_of_tokens:
-                lacks = self.tiers[tier].floor * plan.prefill_tokens - plan.prefill_of[tier]
-                self._prefill_owed[tier] = min(max(0.0, owed + lacks), self._step_tokens_max)
+                missing = self.tiers[tier].floor * plan.prefill_tokens - plan.prefill_of[tier]
+                self._prefill_owed[tier] = min(max(0.0, owed + missing), self._step_tokens_max)
             else:
                 self._prefill_owed[tier] = 0.0
 
     def forget_entry(self, entry: Entry) -> None:
-        """It waits no more: for room neither."""
+        """The request ended: it claims no capacity."""
         if self._capacity_claims.get(entry.sequence.model) is entry:
             del self._capacity_claims[entry.sequence.model]
 
     def capacity_claims(self) -> list[Entry]:
-        """Requests that wait for room, and block others from taking it."""
+        """Requests that wait for slots or pages, and that block others from taking them."""
         return list(self._capacity_claims.values())
 
     def suspend_model(self, model: str) -> None:
-        """Nobody of it can join before it comes back: so nobody of it waits for room."""
+        """The model's weights leave the device: none of its requests can join, so none claims capacity."""
         self._capacity_claims.pop(model, None)
 
     def work_by_model(self, live: dict[str, list[int]]) -> dict[str, ModelWork]:
-        """Of the models on the device, those that have requests: `live`, by tier."""
+        """The work of each model that has requests (`live`: by model and tier) and its weights on the device."""
         self._end_faulty()
         models = [model for model, ranks in live.items() if any(ranks) and self._weights.is_resident(model)]
         if len(models) < 2:
@@ -125,7 +128,8 @@ class StepPlanner:
         best = next(rank for rank, count in enumerate(live) if count)
         first = counts.first
         if model not in self._capacity_claims:
-            # None of them could join when it was last looked; or one can.
+            # A model with a claim has no request that can join. Otherwise look for the highest tier with such a
+            # request.
             for rank in range(len(live) if first is None else first):
                 if live[rank] and self._next(model, rank):
                     first = rank
@@ -153,8 +157,8 @@ class StepPlanner:
         plan.note_decodes()
 
     def _plan_prefills(self, plan: StepPlan) -> None:
-        """Tier by tier; before that, those that higher tiers kept from their share of prefill get what they are
-        owed."""
+        """Tier by tier; before that, the prefill that is owed to tiers, because higher tiers took more than their part
+        in earlier steps."""
         ranks = range(len(self.tiers))
         for tier in ranks:
             if self._prefill_owed[tier] >= self._prefill_tokens_min:
@@ -165,7 +169,7 @@ class StepPlanner:
         plan.restore_delayed()
 
     def _fill_tier(self, plan: StepPlan, tier: int, tokens_max: int) -> None:
-        """Prefill of one tier, at most `tokens_max` tokens: who runs goes on, then who waits joins."""
+        """Prefill of one tier, at most `tokens_max` tokens, of running requests and of waiting requests that join."""
         chunks, delayed = plan.chunks, plan.delayed
         idle = [entry for entry in self._capacity.running[tier] if entry not in chunks and entry not in delayed]
         begun = [entry for entry in idle if entry.sequence.model == plan.model and entry.ready()]
@@ -197,26 +201,27 @@ class StepPlanner:
                 self._fault(entry, error)
 
     def _prefill_order(self, entry: Entry) -> tuple[bool, float, int]:
-        """Prefill goes to the share that was served least, be it one that runs or one that waits; last to those that
-        crowd the tier."""
+        """Sort key: the share that was served least is first, whether its request runs or waits; shares that crowd the
+        tier are last."""
         queue = self._queues[entry.tier]
         return queue.crowds(entry), queue.served_tokens(entry.sequence.share), entry.number
 
     def _prefill_allowed(self, plan: StepPlan, entry: Entry) -> int:
-        """Tokens for the tier, and for a share that crowds it: steps with its prefill stay short, as newcomers of other
-        shares wait for those in flight and then share theirs with it."""
+        """Tokens left for the tier. A crowding share adds prefill only up to `plan.crowd_max`: steps stay short for new
+        requests of other shares, which wait for the steps in flight and then share the next step with it."""
         if not self._queues[entry.tier].crowds(entry):
             return plan.tier_left
         return max(0, min(plan.tier_left, plan.crowd_max - plan.prefill_tokens))
 
     def _prefill_tokens(self, plan: StepPlan, entry: Entry) -> int:
-        """What is left of these and of the step's time, which never is less than `prefill_tokens_min` take."""
+        """Prefill tokens for the request: the tokens allowed, within the step's time, which never allows fewer than
+        `prefill_tokens_min` in the step."""
         costs = self._cost_models.of(plan.model)
         within = costs.prefill_within(plan.limit_s, plan.step_load(), self._step_tokens_max)
         return min(self._prefill_allowed(plan, entry), max(within, self._prefill_tokens_min - plan.prefill_tokens))
 
     def _may_prefill(self, plan: StepPlan, entry: Entry) -> bool:
-        """Now, or in the time of decodes of lower tiers that may wait a step for it."""
+        """The step has tokens and time for prefill, possibly after delaying decodes of lower tiers by a step."""
         if self._prefill_tokens(plan, entry) > 0:
             return True
         tier = entry.tier
@@ -231,7 +236,7 @@ class StepPlanner:
         return False
 
     def _lacks_crowd_slot(self, entry: Entry) -> bool:
-        """It would take a place beyond those that shares which crowd its tier may have together."""
+        """The request's share crowds its tier, and crowding shares have all the slots that they may have together."""
         queue = self._queues[entry.tier]
         if not queue.crowds(entry):
             return False
@@ -240,13 +245,13 @@ class StepPlanner:
         return sum(map(queue.crowds, self._capacity.running[entry.tier])) >= slots
 
     def _delay_crowding_decodes(self, plan: StepPlan, entry: Entry) -> None:
-        """Let decodes of shares that crowd the tier wait a step for prefill of one that does not. Nobody waits twice in
-        a row."""
+        """Delay decodes of shares that crowd the tier by a step, for prefill of a share that does not. No decode is
+        delayed in two consecutive steps."""
         queue, tier = self._queues[entry.tier], entry.tier
         if tier in plan.delayed_for or queue.crowds(entry):
             return
         plan.delayed_for.add(tier)
-        # Beside light shares only in a long step: else each of their requests would delay the decodes by a step.
+        # For light shares only in a long step: otherwise each of their requests would delay the decodes by a step.
         costs = self._cost_models.of(plan.model).costs
         crowds = queue.crowds if costs.step_seconds(plan.step_load()) > self._targets_s[tier] else queue.crowds_heavily
         for other in plan.decodes(tier):
@@ -254,8 +259,8 @@ class StepPlanner:
                 plan.delay_decode(other)
 
     def _plan_prefill(self, plan: StepPlan, entry: Entry) -> None:
-        """A chunk as long as there are tokens and time for; decodes of lower tiers wait for it, and of who crowds its
-        own."""
+        """A chunk as long as tokens and time allow, after delaying decodes of lower tiers and of shares that crowd the
+        tier."""
         if self._may_prefill(plan, entry):
             self._delay_crowding_decodes(plan, entry)
             self._delay_lower_decodes(plan, entry.tier, min(entry.remaining(), self._prefill_allowed(plan, entry)))
@@ -264,12 +269,12 @@ class StepPlanner:
             plan.short_of_tokens.add(entry.tier)
             return
         plan.add_prefill(entry, count)
-        # Charged now, so that whose turn is next in this step is known.
+        # Charged now, so that the order of shares holds within this step.
         self._queues[entry.tier].charge(entry, entry.sequence.computed + count)
 
     def _admit(self, plan: StepPlan, entry: Entry) -> bool:
-        """Let a waiting request join, if the step has tokens for it. Nobody overtakes one that waits for room: False
-        ends it for the tier and this step."""
+        """Let a waiting request join the batch, if the step has tokens for it. False: no further request of the tier
+        may join in this step, because this one waits for tokens or capacity and must not be overtaken."""
         if plan.tokens_left + plan.decodes_below(entry.tier) <= 0 or not self._may_prefill(plan, entry):
             plan.short_of_tokens.add(entry.tier)
             return False
@@ -279,20 +284,22 @@ class StepPlanner:
             self._plan_prefill(plan, entry)
         elif first := self._join_first(plan, entry.tier):
             self._plan_prefill(plan, first)
-        elif entry.ended:  # it raised as a first request
+        elif entry.ended:  # `_join_first` raised for this request, and ended it
             pass
         elif self._capacity.count() or entry.in_flight:
             self._capacity_claims.setdefault(plan.model, entry)
             return False
         elif self._ready(entry):
-            # Nothing runs, and steps in flight hold no pages: what the request lacks belongs to pinned adapters or to
-            # other tiers' floors.
+            # Nothing runs, and steps in flight hold no pages: pinned adapters or other tiers' floors have the capacity
+            # that the request lacks.
             self._fail(entry, "the request does not fit beside its adapter and the pinned ones")
         # Otherwise the request's own adapter was evicted, to be loaded again into fewer pages. Others may join until
         # then.
         return True
 
     def _next(self, model: str, tier: int) -> Entry | None:
+        """The waiting request that may join next: the oldest that is owed its run and can reserve its floor's capacity,
+        then the queue's order."""
         if not self._weights.can_join(model):
             return None
         queue = self._queues[tier]
@@ -306,8 +313,8 @@ class StepPlanner:
         return self._next_without_new_adapter(queue, head) or head
 
     def _next_without_new_adapter(self, queue: TierQueue, head: Entry) -> Entry | None:
-        """Who adds no adapter to the batch, and may join before `head`, which would: while that has hardly waited, and
-        only so far as the bound of fairness stays within twice what it is."""
+        """A request that adds no adapter to the batch and may join before `head`, which would add one: while `head` has
+        waited only briefly, and only as far as the fairness bound at most doubles."""
         if not self._may_be_passed(head):
             return None
         tier = self.tiers[head.tier]
@@ -315,6 +322,7 @@ class StepPlanner:
         return queue.next_beside(head, slack, self._adds_no_adapter)
 
     def _may_be_passed(self, head: Entry) -> bool:
+        """The request has waited less than min(PASSED_PART_MAX · `ttft_base_ms`, `ageing_s`)."""
         tier = self.tiers[head.tier]
         patience_s = min(PASSED_PART_MAX * tier.ttft_base_ms / 1000, tier.ageing_s)
         return self._clock() - head.sequence.arrived_at < patience_s
@@ -336,7 +344,7 @@ class StepPlanner:
         return True
 
     def _join_first(self, plan: StepPlan, tier: int) -> Entry | None:
-        """If the next request lacks room, let a share's first request join instead, preempting others for it."""
+        """If the next request lacks capacity, let a share's first request join instead, preempting others for it."""
         entry = self._first_requests.find_first_request(plan.model, tier, self._may_join)
         if entry is None or self._takes_claimed_capacity(entry):
             return None
@@ -350,11 +358,13 @@ class StepPlanner:
         return entry if joins else None
 
     def _may_join(self, entry: Entry) -> bool:
-        """A preempted request joins again only when the step that still writes its old pages has ended."""
+        """The request is ready, and none of its chunks from before a preemption is in flight: such a chunk still writes
+        its old pages."""
         return not entry.in_flight and self._ready(entry)
 
     def _takes_claimed_capacity(self, entry: Entry) -> bool:
-        """It would take room for which a better one waits: not if its tier's floor has that room."""
+        """The request would take capacity that a request of a higher tier, or of its tier and another model, waits for.
+        Capacity of its tier's floor may be taken."""
         for claim in self._capacity_claims.values():
             same_tier = claim.tier == entry.tier and claim.sequence.model != entry.sequence.model
             if claim.tier < entry.tier or same_tier:
@@ -362,9 +372,9 @@ class StepPlanner:
         return False
 
     def _limit_s(self, plan: StepPlan, tier: int) -> float:
-        """How long a step with prefill of this tier may be: no longer than those who decode may wait, in it and on
-        other models, nor than a request of a higher tier that comes while it runs may. Lower tiers' targets do not
-        count."""
+        """The longest step, in seconds, that prefill of this tier may make: within `inter_token_ms` of the tiers at or
+        above it that decode, in this step and on other models, and within the patience of higher tiers, whose requests
+        may arrive while the step runs. Targets of lower tiers do not count."""
         limit_s = min(min(self._patience_s[:tier], default=math.inf), self._turns.limit_s(plan.model, tier))
         waited_s = self._turns.waited_s(plan.model)
         for rank in plan.decoding:
@@ -373,10 +383,10 @@ class StepPlanner:
         return limit_s
 
     def _delay_lower_decodes(self, plan: StepPlan, tier: int, tokens: int) -> None:
-        """Let decodes of lower tiers wait a step, the youngest of the lowest first, for so many tokens of prefill of
-        this one: until they fit, into the step's time too, and it is no longer than its first token can wait. So what
-        others' targets leave of a step is first a higher tier's prefill, then decodes of lower ones. Nobody waits twice
-        in a row."""
+        """Delay decodes of lower tiers by a step, the youngest of the lowest tier first, until `tokens` tokens of
+        prefill of this tier fit into the step's tokens and time, and the step is within the tier's patience. So the
+        time that targets leave goes to a higher tier's prefill first, then to lower tiers' decodes. No decode is
+        delayed in two consecutive steps."""
         if not plan.decodes_below(tier):
             return
         costs = self._cost_models.of(plan.model).costs
@@ -387,7 +397,8 @@ class StepPlanner:
                 excess_s = plan.delay_decodes(rank, tokens, excess_s, costs)
 
     def _ready(self, entry: Entry) -> bool:
-        """Its adapter is here, or as good as here; else it is brought, and others pass by."""
+        """The request's adapter can be placed without a wait. Otherwise it is being loaded, and other requests may join
+        first."""
         try:
             ready = self.residency.is_adapter_ready(entry.sequence.adapter)
         except Exception as error:  # noqa: BLE001 - the request's edge: it ends alone, and is counted
@@ -398,7 +409,7 @@ class StepPlanner:
 
 
 class _WorkCount:
-    """The work of one model being counted."""
+    """Counts the work of one model."""
 
     def __init__(self) -> None:
         self.first: int | None = None

@@ -1,6 +1,7 @@
 """The scheduler: admits requests, plans each step's tokens tier by tier, preempts, and settles what a step computed.
 
-Deterministic, on the caller's clock, for one thread. It loads no tensor library and knows no tenant, only shares."""
+Deterministic, on the caller's clock, for one thread. It loads no tensor library and knows no tenant, only shares.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +45,6 @@ from engine.step import (
 
 __all__ = ["MODEL_WAIT_STEPS_MAX", "ModelLimits", "Refusal", "RequestEnding", "Scheduler", "StepOutcome"]
 
-
 # Planning of one step is repeated at most this often because all running requests were preempted.
 ROUNDS_MAX = 100
 
@@ -52,8 +52,7 @@ ROUNDS_MAX = 100
 class Scheduler:
     """Owns the bookkeeping of the arena, and every request from `submit` to its one ending. The caller repeats:
     `schedule`, begin the step on the device, take its result, `complete`. Between these calls it may submit and abort.
-    With `steps_ahead` it may schedule that many further steps before the oldest is completed; steps are completed in
-    order.
+    With `steps_ahead` it may schedule that many further steps before it completes the oldest, as all are in order.
 
     A step in flight is assumed to succeed: its tokens count as computed, and PENDING_ID stands for the ids that it
     draws, so that the next step can be planned on top of it. `complete` corrects the assumption:
@@ -65,7 +64,8 @@ class Scheduler:
 
     Pages are freed, and adapters released, while a step in flight may still use them. That is safe because the device
     works in order (step.Runner): the next owner's writes come later. Only known ids and valid KV enter the prefix
-    cache: a page is published when the step that filled it is completed, if its request still runs."""
+    cache: a page is published when the step that filled it is completed, if its request still runs.
+    """
 
     def __init__(
         self,
@@ -129,27 +129,14 @@ class Scheduler:
         self._add_models(models)
 
     def _build_parts(self) -> None:
-        """Build the parts that work on the requests, in the order of their dependencies."""
+        """Build the parts that work on requests."""
         self._admission = AdmissionControl(
-            self.tiers,
-            self.served,
-            self._capacity.pages,
-            self._capacity.slots,
-            self.residency,
-            self.weight_residency,
-            self._queues,
+            self.tiers, self.served, self._capacity, self.residency, self.weight_residency, self._queues
         )
         self.faults = Faults(
-            self._entries,
-            self._capacity,
-            self._queues,
-            self.residency,
-            self.weight_residency,
-            self.prefix,
-            self.swap,
-            self.served,
+            self._entries, self._capacity, self._queues, self.residency, self.weight_residency, self.swap, self.served
         )
-        self._results = StepResults(self._queues, self.prefix)
+        self.results = StepResults(self._queues, self.prefix)
         self._first_requests = FirstRequests(
             self.tiers, self._capacity, self.arena, self._queues, self._clock, self._preempt, self._limits.sequences_max
         )
@@ -286,8 +273,7 @@ class Scheduler:
         return None
 
     def complete(self, step: Step, result: StepResult, seconds: float) -> StepOutcome:
-        """Take in the result of the oldest step in flight. `seconds`: its duration, which the cost model splits among
-        its requests."""
+        """Take in the result of the oldest step in flight, which took `seconds` of the device."""
         plan = self._in_flight.popleft()
         assert plan.step is step, "not the oldest step in flight"
         assert len(result.ids) == len(step.chunks)
@@ -302,15 +288,15 @@ class Scheduler:
             entry.in_flight -= 1
             good = index not in result.errors
             if entry.ended:
-                self._results.count_overrun(chunk, good, parts[index])
+                self.results.count_overrun(chunk, good, parts[index])
                 continue
             entry.account(chunk, parts[index])
             reason: FinishReason | None = None
             if good:
                 try:
-                    reason = self._results.take_chunk(entry, chunk, result.ids[index], now, outcome.tokens)
+                    reason = self.results.take_chunk(entry, chunk, result.ids[index], now, outcome.tokens)
                 except Exception as error:  # noqa: BLE001 - the request's edge: it ends alone, and is counted
-                    self._results.count_lost_id(chunk)
+                    self.results.count_lost_id(chunk)
                     self._fault(entry, error)
                     continue
                 if index in result.logprobs:
@@ -325,30 +311,16 @@ class Scheduler:
         return outcome
 
     def take_failed(self) -> list[RequestEnding]:
-        """Requests that have ended since the last call because they cannot run. `complete` returns them too; call this
-        when `schedule` returned None."""
+        """Requests that ended since the last call because they cannot run. `complete` returns them too."""
         failed, self._failed = self._failed, []
         return failed
 
     def take_displaced(self) -> list[tuple[Sequence, Refusal]]:
-        """Queued requests refused since the last call: their place in a full queue went to a share with fewer waiting
-        requests."""
+        """Queued requests that were refused since the last call, for a share with fewer requests in a full queue."""
         displaced, self._displaced = self._displaced, []
         return displaced
 
     # ---- state, for observers
-
-    @property
-    def tokens_made(self) -> int:
-        return self._results.tokens_made
-
-    @property
-    def tokens_overrun(self) -> int:
-        return self._results.tokens_overrun
-
-    @property
-    def overrun_s(self) -> float:
-        return self._results.overrun_s
 
     def has_work(self) -> bool:
         return bool(self._entries)
@@ -372,7 +344,7 @@ class Scheduler:
         return self.preempted.count
 
     @property
-    def in_flight(self) -> int:
+    def request_count(self) -> int:
         """Requests that run or wait."""
         return len(self._entries)
 
@@ -385,8 +357,7 @@ class Scheduler:
         return (entry for entry in self._entries.values() if not entry.running)
 
     def wait_s(self, model: str, rank: int | None = None) -> float:
-        """Predicted seconds until the model's weights are on the device, for a request queued now in tier `rank`; None:
-        the lowest tier."""
+        """Predicted seconds until the model is resident, for a request queued now in tier `rank` (None: the lowest)."""
         return predict_wait(self.weight_residency, model, len(self.tiers) - 1 if rank is None else rank).seconds
 
     def floor_pages(self, rank: int) -> int:
@@ -408,10 +379,8 @@ class Scheduler:
         `has_background_loads`."""
         self._planner.forget_blocked_requests()
         # A copy hides behind a step in flight. A request that is alone waits for its own copy, and delays no other.
-        alone = len(self._entries) == 1 and not self.running
-        failed = self.residency.poll_loads(
-            hidden=bool(self._in_flight) or alone, unpromised=self._capacity.pages.unpromised
-        )
+        hidden = bool(self._in_flight) or (len(self._entries) == 1 and not self.running)
+        failed = self.residency.poll_loads(hidden=hidden, unpromised=self._capacity.pages.unpromised)
         for digest, why in failed.items():
             self._fail_waiting(f"its adapter cannot be loaded: {why}", adapter=digest)
         for model, why in self.weight_residency.poll_loads().items():
@@ -428,11 +397,8 @@ class Scheduler:
         """End the waiting requests of an adapter or a model whose load failed."""
         for entry in list(self._entries.values()):
             own = entry.sequence
-            if (
-                not entry.running
-                and not entry.in_flight
-                and (own.adapter if adapter else own.model) == (adapter or model)
-            ):
+            waits = not entry.running and not entry.in_flight
+            if waits and (own.adapter if adapter else own.model) == (adapter or model):
                 self._fail(entry, why)
 
     def _fail(self, entry: Entry, why: str) -> None:
@@ -477,21 +443,17 @@ class Scheduler:
             self._fault(entry, error)
 
     def _remove_from_plan(self, entry: Entry) -> None:
-        """Remove the request's chunk from the step plan that is being filled, if there is one. Chunks in flight
-        stay."""
+        """Remove the request's chunk from the open step plan, if there is one. Its chunks in flight stay."""
         if self._open_plan is not None:
             self._open_plan.remove_entry(entry)
 
     def _move_to_queue(self, entry: Entry, cause: int) -> None:
-        """See `_preempt`."""
         self._remove_from_plan(entry)
         swapped = self.swap.save(entry)
         self._capacity.leave_batch(entry)
         sequence = entry.sequence
         sequence.computed = 0
-        self.preempted.record_preemption(
-            self._clock(), sequence.request_id, sequence.model, entry.tier, cause, swapped=swapped
-        )
+        self.preempted.record_preemption(self._clock(), sequence, entry.tier, cause, swapped=swapped)
         sequence.preemptions += 1
         entry.preempted_for, entry.preempted_for_share = self.tiers[cause].name, ""
         entry.owed = self._capacity.is_owed_run(entry)
@@ -501,8 +463,7 @@ class Scheduler:
     # ---- results and endings
 
     def _displace_for(self, entry: Entry) -> None:
-        """If the tier's queue is full, refuse the newest request of its largest share. Admission has checked that such
-        a request exists."""
+        """If the tier's queue is full, refuse the newest request of its largest share: admission found that one."""
         queue = self._queues[entry.tier]
         if len(queue) < self.tiers[entry.tier].queue_max:
             return

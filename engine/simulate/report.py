@@ -114,7 +114,7 @@ def make_report(world: World, settings: dict[str, Any]) -> SimulationReport:
         step_ms_mean=1000 * measure.busy_s / measure.steps if measure.steps else None,
         output_tokens=made,
         output_tokens_per_s=sum(tier.output_tokens_per_s for tier in tiers),
-        overrun_tokens=scheduler.tokens_overrun,
+        overrun_tokens=scheduler.results.tokens_overrun,
         preemptions=scheduler.preemptions,
         prefix_hit_rate=prefix.hits / prefix.queries if prefix.queries else None,
         weights=_weights(world) if world.weights else None,

@@ -331,4 +331,4 @@ class World:
         unowned = arena.free_pages() + scheduler.prefix.idle_pages() + arena.adapter_pages()
         assert unowned == arena.pages, f"{arena.pages - unowned} pages leaked"
         assert scheduler.swap.free_slots() == scheduler.swap.slots, "a slot of host memory leaked"
-        self.measure.check_the_end(scheduler.overrun_s)
+        self.measure.check_the_end(scheduler.results.overrun_s)

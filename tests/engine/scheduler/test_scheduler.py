@@ -526,7 +526,7 @@ def test_abort_in_the_step_being_executed_waits_for_it() -> None:
     assert sequence.pages, "its pages are being written"
     outcome = house.complete()
     assert [(ended.reason, len(ended.sequence.output_ids)) for ended in outcome.ended] == [("aborted", 3)]
-    assert house.scheduler.tokens_made == 3
+    assert house.scheduler.results.tokens_made == 3
     house.check_the_end()
 
 
@@ -886,7 +886,7 @@ def test_the_counters_tell_what_is_going_on() -> None:
     house.run(1)
     assert house.scheduler.waiting() == {"premium": 0, "standard": 0, "batch": 2}
     assert house.scheduler.running == 2
-    assert house.scheduler.tokens_made == 2
+    assert house.scheduler.results.tokens_made == 2
     house.run()
     assert not house.scheduler.has_work()
     house.check_the_end()

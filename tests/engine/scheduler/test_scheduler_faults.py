@@ -128,7 +128,7 @@ def test_an_id_that_cannot_be_taken_in_is_nobody_s() -> None:
     Trap(house.scheduler._queues[1], "charge", 1, ValueError("made to fail"))
     house.run()
     assert sorted(len(sequence.output_ids) for sequence in asked) == [2, 6]
-    assert house.scheduler.tokens_overrun == 1
+    assert house.scheduler.results.tokens_overrun == 1
     house.check_the_end()
 
 

@@ -415,8 +415,9 @@ class House:
             **settings,
         )
         # A floor is one of pages and places, not of weights: preemptions to evict a model's weights are not checked.
-        room = self.scheduler._capacity
-        self._preempt, room._preempt = room._preempt, self._check_preemption
+        capacity, weights = self.scheduler._capacity, self.scheduler.weight_residency
+        self._preempt, capacity._preempt = capacity._preempt, self._check_preemption
+        self._evacuate, weights._evacuate = weights._evacuate, self._evacuate_unchecked
         self.step_tokens_max = step_tokens_max
         self.sequences_max = sequences_max
         self.books: dict[int, Books] = {}
@@ -660,12 +661,12 @@ class House:
         assert self.slots.copied_in <= self.slots.copied_out
         device_s = sum(books.sequence.device_s for books in self.books.values())
         again = [r for books in self.books.values() for r in books.sequence.recomputed.values()]
-        spent_s = device_s + sum(r.device_s for r in again) + self.scheduler.overrun_s
+        spent_s = device_s + sum(r.device_s for r in again) + self.scheduler.results.overrun_s
         assert abs(spent_s - self.seconds) < 1e-9 * max(1, self.steps)
-        assert bool(self.overrun_chunks) == (self.scheduler.overrun_s > 0)
-        assert self.scheduler.tokens_overrun == self.overrun
+        assert bool(self.overrun_chunks) == (self.scheduler.results.overrun_s > 0)
+        assert self.scheduler.results.tokens_overrun == self.overrun
         made = sum(len(books.made) for books in self.books.values())
-        assert self.scheduler.tokens_made == made + self.overrun
+        assert self.scheduler.results.tokens_made == made + self.overrun
         assert self.steps_ahead or self.faults_made or not self.overrun
         preemptions = sum(books.sequence.preemptions for books in self.books.values())
         assert self.scheduler.preemptions == preemptions
@@ -674,6 +675,15 @@ class House:
 
     def floor(self, tier: Tier, total: int) -> int:
         return int(tier.floor * total)
+
+    def _evacuate_unchecked(self, model: str, rank: int | None) -> bool:
+        """Preempt the requests of a model whose weights leave the device: floors do not protect them."""
+        capacity = self.scheduler._capacity
+        capacity._preempt = self._preempt
+        try:
+            return self._evacuate(model, rank)
+        finally:
+            capacity._preempt = self._check_preemption
 
     def _check_preemption(self, victim: Entry, cause: int) -> None:
         """Called in place of the scheduler's `preempt` before each preemption for room: a tier loses a request to
