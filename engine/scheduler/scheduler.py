@@ -101,12 +101,10 @@ class Scheduler:
         self._entries: dict[tuple[int, int], Entry] = {}  # (gateway, handle) → request that has not ended
         self._queues = [TierQueue(tier, clock) for tier in tiers]
         self._arrivals = 0
-        self._failed: list[RequestEnding] = []
-        self._displaced: list[tuple[Sequence, Refusal]] = []
+        self._failed, self._displaced = list[RequestEnding](), list[tuple[Sequence, Refusal]]()
         self._blocked_models: frozenset[str] = frozenset()  # no request of theirs can join: weights absent or leaving
         self._in_flight: deque[StepPlan] = deque()  # oldest first
-        # The step plan that is being filled; None between calls of `schedule`. Any part of the planning may preempt a
-        # request that already has a chunk in it, so `_remove_from_plan` must reach it from every preemption.
+        # The step plan that `schedule` is filling: a preemption, begun anywhere, removes the request's chunk from it.
         self._open_plan: StepPlan | None = None
         self._turns = ModelTurns(tiers)
         self._cost_models = CostModels()
@@ -278,9 +276,8 @@ class Scheduler:
         assert plan.step is step, "not the oldest step in flight"
         assert len(result.ids) == len(step.chunks)
         plan.assume()
-        now = self._clock()
+        now, load = self._clock(), plan.step_load()
         outcome = StepOutcome(ended=self.take_failed())
-        load = plan.step_load()
         self._cost_models.observe(step.model, load, seconds)
         self._turns.note_step_completed(step.model, self.served.shares(step.model), seconds)
         parts = self._cost_models.of(step.model).split(step.chunks, load.adapters, seconds)
