@@ -209,7 +209,7 @@ def build_scheduler(config: EngineConfig, runner: ServedRunner) -> Scheduler:
             host_pool=runner.host_pool,
             weights=runner.weights,
             weights_residence_s=config.weights_residence_s,
-            keep=EVICTION_VALUES[config.weights_policy],
+            eviction_value=EVICTION_VALUES[config.weights_policy],
         )
     except ValueError as error:
         raise EngineConfigError(str(error)) from error

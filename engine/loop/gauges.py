@@ -48,7 +48,7 @@ class Gauges:
 
 def read_gauges(scheduler: Scheduler, adapters_resident: int) -> Gauges:
     """`adapters_resident`: how many, as the runner knows them."""
-    hosting = scheduler.hosting
+    residency = scheduler.weight_residency
     running = Counter(dict.fromkeys(scheduler.served.live, 0))
     running.update(entry.sequence.model for entries in scheduler.running_entries() for entry in entries)
     return Gauges(
@@ -62,16 +62,16 @@ def read_gauges(scheduler: Scheduler, adapters_resident: int) -> Gauges:
         cache_queries=dict(scheduler.prefix.queries_of_model),
         cache_hits=dict(scheduler.prefix.hits_of_model),
         preemptions=dict(scheduler.preempted.by_model),
-        tokens_overrun=scheduler.tokens_overrun,
-        overrun_s=scheduler.overrun_s,
+        tokens_overrun=scheduler.results.tokens_overrun,
+        overrun_s=scheduler.results.overrun_s,
         tokens_swapped=scheduler.swap.tokens,
         faults=scheduler.faults.count,
         adapters_resident=adapters_resident,
         adapters=scheduler.residency.counts(),
         models=ModelCounts(
-            hits=dict(hosting.hits),
-            resident={name: hosted.on_device for name, hosted in hosting.models.items()},
-            evicted=dict(hosting.evictions),
-            failures=hosting.failures,
+            hits=dict(residency.hits),
+            resident={name: weights.on_device for name, weights in residency.models.items()},
+            evicted=dict(residency.evictions),
+            failures=residency.failures,
         ),
     )

@@ -59,13 +59,13 @@ def take_snapshot(
         map_cell_pages=cell,
         tiers=_tiers(scheduler),
         requests=[_request(entry, now) for entry in islice(_in_flight(scheduler), REQUESTS_MAX)],
-        requests_total=scheduler.in_flight,
+        requests_total=scheduler.request_count,
         preemptions=[_preemption(one, tiers, now) for one in scheduler.preempted.after(seen)],
         preempted=scheduler.preempted.count,
         adapters=[AdapterPlace(digest, where, size) for digest, where, size in places],  # type: ignore[arg-type]
         adapters_total=known,
         models=_models(scheduler, page_waste),
-        weights_bytes=scheduler.hosting.bytes_max or 0,
+        weights_bytes=scheduler.weight_residency.bytes_max or 0,
     )
 
 
@@ -147,25 +147,25 @@ def _runs(owner_of: PageMap, cell: int, pages: int) -> bytes:
 
 
 def _models(scheduler: Scheduler, page_waste: Mapping[str, int]) -> list[ModelPlace]:
-    hosting = scheduler.hosting
+    residency = scheduler.weight_residency
     running = Counter(entry.sequence.model for entries in scheduler.running_entries() for entry in entries)
     waiting = Counter(entry.sequence.model for entry in scheduler.waiting_entries())
     return [
         ModelPlace(
             name=name,
-            where=hosting.weights_location(name),  # type: ignore[arg-type]
-            coming=hosted.coming,
-            leaving=hosted.leaving or name in scheduler.served.retired,
-            pinned=hosted.pinned,
-            weights_bytes=hosted.bytes,
+            where=residency.weights_location(name),  # type: ignore[arg-type]
+            coming=weights.loading,
+            leaving=weights.leaving or name in scheduler.served.retired,
+            pinned=weights.pinned,
+            weights_bytes=weights.bytes,
             tokens_per_page=scheduler.models[name].tokens_per_page,
             page_waste_bytes=page_waste.get(name, 0),
             running=running[name],
             waiting=waiting[name],
             wait_s=scheduler.wait_s(name),
-            loads=hosted.loads,
+            loads=weights.loads,
         )
-        for name, hosted in hosting.models.items()
+        for name, weights in residency.models.items()
     ]
 
 

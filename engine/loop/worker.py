@@ -151,7 +151,7 @@ class EngineLoop:
             elif self._busy():
                 self._step()
             elif self._scheduler.has_background_loads:
-                self._scheduler.take_loaded()
+                self._scheduler.poll_loads()
             elif not commands:
                 self._scheduler.check_integrity()
                 self._checked = True
@@ -498,7 +498,7 @@ class EngineLoop:
     def _report(self) -> StatusReport:
         metrics, scheduler = self._metrics, self._scheduler
         metrics.observe_loads(scheduler.residency.take_loads())
-        metrics.observe_model_loads(scheduler.hosting.take_loads())
+        metrics.observe_model_loads(scheduler.weight_residency.take_loads())
         resident = self._runner.adapters.resident()
         gauges = read_gauges(scheduler, len(resident))
         return StatusReport(
@@ -511,9 +511,9 @@ class EngineLoop:
             pages_cached=gauges.pages_cached,
             pages_adapters=gauges.pages_adapters,
             adapters_resident=resident,
-            tokens_made=scheduler.tokens_made,
+            tokens_made=scheduler.results.tokens_made,
             metrics=metrics.render(gauges),
-            tokens_overrun=scheduler.tokens_overrun,
+            tokens_overrun=scheduler.results.tokens_overrun,
             tokens_lost=metrics.tokens_lost,
             adapters_running=scheduler.residency.digests_in_use()[:ADAPTERS_TOLD_MAX],
             adapters_waiting=scheduler.residency.digests_waited_for()[:ADAPTERS_TOLD_MAX],

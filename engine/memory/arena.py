@@ -1,6 +1,6 @@
-"""Who owns each page of the arena: a sequence's KV, a cached prefix, an adapter, or nobody.
+"""The owner of each page of the arena: a sequence's KV, a cached prefix, an adapter, or none.
 
-Bookkeeping of page numbers only. It must never touch the bytes, nor know what a token, tier or adapter is.
+Bookkeeping of page numbers: it touches no bytes, and knows no token, tier or adapter.
 """
 
 from __future__ import annotations
@@ -14,31 +14,31 @@ class PageKind(enum.IntEnum):
     FREE = 0
     KV = 1  # private to one sequence, which still writes it
     CACHED = 2  # named by the prefix cache, immutable; shared by its holders, idle when there are none
-    ADAPTER = 3  # given to the adapter table; held by whoever must not lose it
+    ADAPTER = 3  # owned by the adapter table; held by running requests and pins
 
 
 class Evictor(Protocol):
-    """Keeps the idle cached pages in an order of its own: the prefix cache."""
+    """Orders the idle cached pages for eviction: the prefix cache."""
 
     def became_idle(self, page: int) -> None: ...
 
     def became_held(self, page: int) -> None: ...
 
     def evict(self) -> int:
-        """Forget one idle page and return it. There is one."""
+        """Remove one idle page from the cache and return it. There must be one."""
         ...
 
     def idle_pages(self) -> int: ...
 
     def oldest(self) -> int | None:
-        """Since when the page is idle that `evict` would return, as the arena counts time: one that is over its quota,
-        since ever. None: there is none."""
+        """The arena's time at which the page that `evict` would return became idle; 0 for a page over its namespace's
+        quota; None: no page is idle."""
         ...
 
 
 class Arena:
-    """`pages` pages of `page_bytes` each. A holder is any string on whose account a page is held; one holder may hold
-    a page several times, and `held` counts it once."""
+    """`pages` pages of `page_bytes` bytes. A holder is any string on whose account a page is held. A holder may hold a
+    page several times; `held` counts the page once."""
 
     def __init__(self, pages: int, page_bytes: int) -> None:
         if pages < 1 or page_bytes < 1:
@@ -47,36 +47,36 @@ class Arena:
         self.page_bytes = page_bytes
         self._kind = [PageKind.FREE] * pages
         self._references = [0] * pages
-        self._free = list(range(pages - 1, -1, -1))  # a stack: the lowest and the last freed come first
+        self._free = list(range(pages - 1, -1, -1))  # a stack: lowest page first, then the last freed
         self._held: dict[str, dict[int, int]] = {}  # holder → page → times
         self._adapter_pages = 0
-        self._idle_adapter_pages = 0  # of them, those that nobody holds
-        self.now = 0  # counts releases: by it, who was used last is told
+        self._idle_adapter_pages = 0  # of them, without a holder
+        self.now = 0  # counts releases: the clock of "least recently used"
         self._evictor: Evictor | None = None
 
     def attach(self, evictor: Evictor) -> None:
         assert self._evictor is None, "an arena has one prefix cache"
         self._evictor = evictor
 
-    # ---- what is there
+    # ---- counts
 
     def free_pages(self) -> int:
         return len(self._free)
 
     def available(self) -> int:
-        """Pages that `allocate` can hand out: free ones and idle cached ones."""
+        """Pages that `allocate` can return: free ones and idle cached ones."""
         return len(self._free) + (self._evictor.idle_pages() if self._evictor else 0)
 
     def oldest_cached(self) -> int | None:
-        """Since when nobody holds the cached page that would go next; None: there is none."""
+        """See Evictor.oldest."""
         return self._evictor.oldest() if self._evictor else None
 
     def held(self, holder: str) -> int:
-        """Distinct pages that `holder` holds."""
+        """Distinct pages of `holder`."""
         return len(self._held.get(holder, ()))
 
     def held_of(self, pages: Iterable[int], holder: str) -> int:
-        """How many of these pages `holder` holds."""
+        """How many of `pages` `holder` holds."""
         account = self._held.get(holder, {})
         return sum(page in account for page in pages)
 
@@ -84,7 +84,7 @@ class Arena:
         return self._adapter_pages
 
     def idle_adapter_pages(self) -> int:
-        """Adapter pages that nobody holds: no more than these could be given back now."""
+        """Adapter pages without a holder: an upper bound of those that the table could give back now."""
         return self._idle_adapter_pages
 
     def references(self, page: int) -> int:
@@ -94,19 +94,19 @@ class Arena:
         return self._kind[page] is PageKind.CACHED
 
     def kinds(self) -> bytes:
-        """Of each page its PageKind, as a byte."""
+        """The PageKind of each page, one byte per page."""
         return bytes(self._kind)
 
     # ---- KV pages
 
     def allocate(self, count: int, holder: str) -> list[int]:
-        """`count` private KV pages, evicting idle cached ones as needed. There must be as many available."""
+        """`count` private KV pages, after evicting idle cached ones as needed. At least `count` must be available."""
         pages = self._take_pages(count, PageKind.KV)
         self.retain(pages, holder)
         return pages
 
     def retain(self, pages: Iterable[int], holder: str) -> None:
-        """Hold pages once more. A KV page stays private: only cached and adapter pages are shared."""
+        """Hold each page once more. KV pages are private: only cached and adapter pages have several holders."""
         account = self._held.setdefault(holder, {})
         for page in pages:
             kind = self._kind[page]
@@ -136,12 +136,12 @@ class Arena:
                 self._became_unheld(page)
 
     def publish(self, page: int) -> None:
-        """A private page becomes a cached one: from now on nobody writes it, and others may hold it."""
+        """A private page becomes a cached one: it is no longer written, and may have several holders."""
         assert self._kind[page] is PageKind.KV, f"page {page} is {self._kind[page].name}, not KV"
         self._kind[page] = PageKind.CACHED
 
     def free_cached(self, pages: Iterable[int]) -> None:
-        """Idle cached pages that the prefix cache has forgotten."""
+        """Free idle cached pages that the prefix cache has forgotten."""
         for page in pages:
             assert self._kind[page] is PageKind.CACHED, f"page {page} is {self._kind[page].name}, not CACHED"
             self._make_free(page)
@@ -149,13 +149,13 @@ class Arena:
     # ---- adapter pages
 
     def allocate_adapter(self, count: int) -> list[int]:
-        """Pages for the adapter table, held by nobody yet."""
+        """Pages for the adapter table, without a holder."""
         self._adapter_pages += count
         self._idle_adapter_pages += count
         return self._take_pages(count, PageKind.ADAPTER)
 
     def free_adapter(self, pages: Iterable[int]) -> None:
-        """Pages that the adapter table gave back. Nobody may hold them."""
+        """Free pages that the adapter table gave back. They must have no holder."""
         for page in pages:
             assert self._kind[page] is PageKind.ADAPTER, f"page {page} is {self._kind[page].name}, not ADAPTER"
             assert not self._references[page], f"adapter page {page} is given back while held"
@@ -166,8 +166,8 @@ class Arena:
     # ---- integrity
 
     def check_integrity(self, references: Mapping[int, int] | None = None) -> None:
-        """AssertionError says what is wrong: a page owned twice or by nobody, or counts that do not add up.
-        `references` (page → times held) is the holders' own count, compared when given. For idle moments and tests."""
+        """Raises AssertionError: a page with two owners or none, or counts that do not add up. `references` (page →
+        times held): the holders' own count, compared if given. Takes O(pages): for idle moments and tests."""
         free = set(self._free)
         assert len(free) == len(self._free), "a page is twice in the free list"
         holds = [0] * self.pages
@@ -183,14 +183,14 @@ class Arena:
             assert kind is not PageKind.KV or count == 1, f"private page {page} is held {count} times"
             if references is not None:
                 expected = references.get(page, 0)
-                assert expected == count, f"page {page}: {count} references, the sequences know of {expected}"
+                assert expected == count, f"page {page}: {count} references, the sequences count {expected}"
             idle += kind is PageKind.CACHED and count == 0
             adapters += kind is PageKind.ADAPTER
             idle_adapters += kind is PageKind.ADAPTER and count == 0
         assert adapters == self._adapter_pages, f"{adapters} adapter pages, {self._adapter_pages} counted"
         assert idle_adapters == self._idle_adapter_pages, f"{idle_adapters} adapter pages are idle, not as counted"
         known_idle = self._evictor.idle_pages() if self._evictor else 0
-        assert idle == known_idle, f"{idle} cached pages are idle, the prefix cache knows {known_idle}"
+        assert idle == known_idle, f"{idle} cached pages are idle, the prefix cache counts {known_idle}"
 
     # ---- inside
 
@@ -213,7 +213,7 @@ class Arena:
         elif kind is PageKind.CACHED:
             assert self._evictor is not None
             self._evictor.became_idle(page)
-        else:  # still the adapter table's, until it gives it back
+        else:  # owned by the adapter table until it gives the page back
             self._idle_adapter_pages += 1
 
     def _make_free(self, page: int) -> None:

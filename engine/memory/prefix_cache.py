@@ -1,7 +1,7 @@
-"""The prefix cache: full pages of KV, found again by what their tokens are and whose they are.
+"""The prefix cache: full pages of KV, found by their tokens and their namespace.
 
-A page's name is a SHA-256 chain over the ids before it, rooted in (model, adapter content, namespace), so that pages
-are shared exactly when all of these are equal. It must never know a sequence's state or what a namespace stands for.
+A page's name is a SHA-256 chain over all ids before it, rooted in (model, adapter content, namespace): pages are shared
+exactly when all of these are equal. The cache knows no sequence's state, and not what a namespace stands for.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from collections.abc import Callable
 
 from engine.memory.arena import Arena
 
-# Above this share of the arena a namespace's idle pages are the first to be evicted.
+# A namespace with more than this part of the arena has its idle pages evicted first.
 NAMESPACE_QUOTA = 0.25
 
 
 class Chain:
-    """The names of one sequence's full pages, computed as they are asked for."""
+    """The names of one sequence's full pages, computed on demand."""
 
     def __init__(self, model: str, adapter: str | None, namespace: str, tokens_per_page: int, label: int = 0) -> None:
-        """`model` and `adapter` name contents (digests). A page's ids must never change once its name was asked for.
-        `label`, below 65,536, is what watchers tell its pages by."""
+        """`model` and `adapter` name contents (digests). `label` (below 65,536) marks the chain's pages for observers.
+        The ids of a page must not change once its name was computed."""
         root = hashlib.sha256()
         for part in (model, adapter or "", namespace):
             data = part.encode()
@@ -34,7 +34,7 @@ class Chain:
         self._names: list[bytes] = []
 
     def name(self, index: int, tokens: Callable[[int, int], list[int]]) -> bytes:
-        """The name of page `index`. `tokens(start, stop)` gives the sequence's ids, of which that page is full."""
+        """The name of page `index`. `tokens(start, stop)` returns the sequence's ids, which must fill the page."""
         names = self._names
         while len(names) <= index:
             start = len(names) * self.tokens_per_page
@@ -45,30 +45,31 @@ class Chain:
 
 
 class PrefixCache:
-    """Names for pages of an arena. A page in it is immutable; held pages are shared, idle ones wait to be evicted:
+    """Names of the arena's cached pages. A cached page is immutable. Held pages are shared; idle pages can be evicted:
     first those of a namespace over its quota, then the least recently used."""
 
     def __init__(self, arena: Arena, namespace_quota: float = NAMESPACE_QUOTA) -> None:
         if not 0 <= namespace_quota <= 1:
-            raise ValueError(f"a namespace's quota is a share of the arena between 0 and 1, not {namespace_quota:g}")
+            raise ValueError(f"a namespace's quota is a part of the arena between 0 and 1, not {namespace_quota:g}")
         self.queries = 0  # prompt tokens looked up
-        self.hits = 0  # of them found
+        self.hits = 0  # prompt tokens found
         self.queries_of_model: Counter[str] = Counter()
         self.hits_of_model: Counter[str] = Counter()
         self._arena = arena
         self._quota = int(namespace_quota * arena.pages)
         self._pages: dict[bytes, int] = {}
-        self._names: dict[int, tuple[bytes, str]] = {}  # page → its name and namespace
-        self._idle: OrderedDict[int, int] = OrderedDict()  # → the arena's time since; least recently used first
-        self._idle_of: dict[str, OrderedDict[int, int]] = {}  # namespace → likewise
+        self._names: dict[int, tuple[bytes, str]] = {}  # page → name, namespace
+        self._idle: OrderedDict[int, int] = OrderedDict()  # page → the arena's time since; least recently used first
+        self._idle_of: dict[str, OrderedDict[int, int]] = {}  # namespace → page → the arena's time since
         self._count_of: dict[str, int] = {}  # namespace → its pages, held or idle
-        self.labels = array("H", bytes(2 * arena.pages))  # by page: of the chain that it entered with
-        self._labelled: Counter[int] = Counter()  # pages by label
+        self.labels = array("H", bytes(2 * arena.pages))  # page → label of the chain that published it
+        self._labelled: Counter[int] = Counter()  # label → pages
         self._over: dict[str, None] = {}  # namespaces over their quota: fewer than 1 / quota
         arena.attach(self)
 
     def match(self, chain: Chain, tokens: Callable[[int, int], list[int]], pages_max: int) -> list[int]:
-        """The cached pages of the longest known prefix, at most `pages_max`. The caller retains them at once."""
+        """The cached pages of the longest known prefix, at most `pages_max`. The caller retains them before any other
+        call."""
         found: list[int] = []
         while len(found) < pages_max:
             page = self._pages.get(chain.name(len(found), tokens))
@@ -78,15 +79,15 @@ class PrefixCache:
         return found
 
     def looked_up(self, model: str, tokens: int, found: int) -> None:
-        """Count a prompt of `tokens`, of which `found` were here."""
+        """Count a prompt of `tokens` tokens, `found` of them cached."""
         self.queries += tokens
         self.hits += found
         self.queries_of_model[model] += tokens
         self.hits_of_model[model] += found
 
     def publish(self, chain: Chain, tokens: Callable[[int, int], list[int]], index: int, page: int) -> None:
-        """Enter `page`, whose KV is computed and whose ids are known, as page `index` of the chain. When an equal page
-        is there already, this one stays private."""
+        """Enter `page`, whose KV is computed and whose ids are known, as page `index` of the chain. If an equal page is
+        cached, this one stays private."""
         name = chain.name(index, tokens)
         if name in self._pages:
             return
@@ -98,7 +99,7 @@ class PrefixCache:
         self._count_pages(chain.namespace, 1)
 
     def pages(self) -> int:
-        """Pages with a name, held or idle."""
+        """Cached pages, held or idle."""
         return len(self._names)
 
     def idle_pages(self) -> int:
@@ -128,23 +129,23 @@ class PrefixCache:
         return 0 if victims is not self._idle else next(iter(victims.values()), None)
 
     def forget_label(self, label: int) -> None:
-        """Give the idle pages of a label back to the arena. Held ones stay: others found them by equal contents."""
+        """Free the idle pages of a label. Held pages stay: requests of an equal content share them."""
         pages = [page for page in self._idle if self.labels[page] == label]
         for page in pages:
             self._forget_page(page)
         self._arena.free_cached(pages)
 
     def labelled(self, label: int) -> int:
-        """How many pages carry it."""
+        """Pages with this label."""
         return self._labelled[label]
 
     def check_integrity(self) -> None:
-        """AssertionError says what is wrong."""
+        """Raises AssertionError."""
         assert +self._labelled == Counter(self.labels[page] for page in self._names)
         assert {page: name for name, page in self._pages.items()} == {p: n for p, (n, _) in self._names.items()}
         assert all(self._arena.is_cached(page) for page in self._names), "a named page is not cached"
         idle = {page for page in self._names if not self._arena.references(page)}
-        assert set(self._idle) == idle, "the idle pages are not those that nobody holds"
+        assert set(self._idle) == idle, "the idle pages are not those without a holder"
         by_namespace = {page for pages in self._idle_of.values() for page in pages}
         assert by_namespace == idle, "the namespaces' idle pages are not the idle pages"
         assert self._count_of == Counter(namespace for _, namespace in self._names.values())

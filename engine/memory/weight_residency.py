@@ -1,7 +1,15 @@
-"""Which models' weights are on the device: who comes, who goes for whom, and how long a request would wait for that.
+"""Decides which models' weights are on the device: what is loaded, and what is evicted for it. The bytes
+are moved by a WeightsTable. weight_wait.py predicts the wait for an absent model.
 
-It decides over a WeightsTable, which moves the bytes. It must never know a request, only how many of which tier a model
-has, nor what a step computes.
+Each model is in one of four states:
+
+    state     weights                          next state
+    absent    in host memory or on disk        loading: its load begins
+    loading   being copied to the device       resident: the load completed; absent: it failed or was cancelled
+    resident  on the device, requests join     absent: evicted without requests; leaving: chosen to be evicted
+    leaving   on the device, no request joins  absent: nothing runs on it; resident: the eviction was cancelled
+
+This module knows the number of requests by model and tier, not the requests. Decision 0014 gives the reasons.
 """
 
 from __future__ import annotations
@@ -12,40 +20,43 @@ from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Ordered
 from itertools import islice
 
-from engine.memory.eviction import Eviction, EvictionValue, ModelWeights, WeightDemand, WeightWait, by_use
+from engine.memory.eviction import Eviction, EvictionValue, ModelWeights, WeightDemand, by_use
 from engine.step import WeightsTable
 
-# A model in use stays at least so many times as long as it takes to come, before another of its tier has a turn.
+# A model with requests is resident for at least this many times its load time before another model of its tier may
+# evict it.
 RESIDENCE_LOADS_MIN = 4.0
-# One that leaves for another of its tier has this part of its stay to finish what runs; then that is preempted.
+# A leaving model has this part of its residence to end its running requests; then they are preempted.
 DRAIN_PART = 0.5
 NO_MODELS: frozenset[str] = frozenset()
-# Who waits has its model's load given up for higher tiers so many times; then it comes, and stays as long as it took.
+# The load of a waiting model is cancelled for higher tiers at most this many times.
 CANCELLED_LOADS_MAX = 2
-# A model that a higher tier holds is told to be held as long again as it was, up to this.
-PREDICTED_RESIDENCE_S_MAX = 600.0
-# Loads whose seconds are kept until somebody takes them.
+# Loads that are remembered until `take_loads`.
 LOADS_MAX = 10_000
 
-# Preempts what runs on a model, if all of it may be, for a request of that tier, if any; whether nothing runs any more.
+# Preempts the model's running requests for a request of that tier, unless one of them must finish; None: preempts
+# nothing. Returns whether the model runs no request.
 Evacuate = Callable[[str, int | None], bool]
 
 
 class WeightResidency:
-    """The device's bytes for weights, by these rules:
+    """The device's bytes for weights, by these rules. A model's residence is max(`residence_s`, RESIDENCE_LOADS_MIN ·
+    `load_s`) seconds.
 
-    - The model with the best waiting tier comes first, of equals who has waited longest; one at a time. One that those
-      who never go for it leave no room for keeps nobody waiting.
-    - Pinned models never go, nor those that have requests of a tier above the asking one. Idle ones go first, those
-      first that `keep` values least. One with requests of lower tiers alone goes at once: they wait again. One with
-      requests of the asking tier stays for its residence; then it leaves: nobody joins, who cannot be preempted runs to
-      the end, the others for DRAIN_PART of that time.
-    - A load for lower tiers is given up when its bytes are wanted, or more than half of it is to come. After
-      CANCELLED_LOADS_MAX times it comes, and stays for as long as it took.
-    - Nobody goes in vain: room is made only where it suffices.
+    - Load: the model with the highest waiting tier, then the model that has waited longest; one load at a time. A model
+      that cannot fit, because pinned or higher-tier models hold the device, does not block the others.
+    - Evict: never a pinned model, nor a model with requests of a tier above the demand's. Models without requests are
+      evicted first, in the order of `eviction_value`; then models with requests of lower tiers only, whose requests are
+      preempted at once. A model with requests of the demand's tier stays for its residence, then leaves: no request
+      joins, and running requests have DRAIN_PART of the residence to end before they are preempted. Requests that
+      cannot be preempted run to their end.
+    - Cancel: a load for a lower tier, if its bytes are needed or more than half of it is still to be copied. After
+      CANCELLED_LOADS_MAX cancelled loads a model is loaded, and stays for as long as the load took.
+    - Nothing is evicted unless the evicted models together free enough bytes.
 
-    So of n models of a tier that want the bytes of one, each comes within n · (1 + DRAIN_PART) stays and n loads,
-    with the longest run in place of that part where it cannot be preempted; behind higher tiers, when those let it.
+    Bound: among n models of one tier that compete for the bytes of one, each is resident within n · (1 + DRAIN_PART)
+    residences and n loads. The longest run replaces DRAIN_PART of the residence where requests cannot be preempted.
+    There is no bound behind higher tiers.
     """
 
     def __init__(
@@ -57,441 +68,415 @@ class WeightResidency:
         evacuate: Evacuate,
         *,
         residence_s: float,
-        keep: EvictionValue = by_use,
+        eviction_value: EvictionValue = by_use,
     ) -> None:
-        """`live`: requests by model and tier, the caller's own. No table: all are there for ever."""
+        """`live`: requests by model and tier; the caller updates it in place. `table` None: all weights stay on the
+        device. `evacuate(model, rank)`: see Evacuate."""
         self.models: dict[str, ModelWeights] = {}
-        self.hits = Counter(device=0, host=0, disk=0)  # where a request's model was when it came
+        self.hits = Counter(device=0, host=0, disk=0)  # requests by the location of their model on arrival
         self.failures = 0  # loads that failed
-        self.evictions: Counter[str] = Counter()  # by model; removed models are included
-        self._table = table
-        self._tiers = tiers
-        self._live = live
-        self._clock = clock
+        self.evictions: Counter[str] = Counter()  # by model, removed models included
+        self.table = table
+        self.tiers = tiers
+        self.live = live
+        self.clock = clock
         self._evacuate = evacuate
         self._residence_s = residence_s
-        self._keep = keep
-        self._cold: dict[str, None] = {}  # those that are not on the device, in order of the models
-        self._room: Eviction | None = None
-        self._loads: list[tuple[str, str, float]] = []  # model, from where, and the seconds; for whoever takes them
-        self._came = 0
-        self._byte_s = 0.0  # what a byte of the last load took; 0: unknown
+        self._eviction_value = eviction_value
+        self._off_device: dict[str, None] = {}  # absent and loading models, in the order of `models`
+        self._eviction: Eviction | None = None
+        self._loads: list[tuple[str, str, float]] = []  # model, source, seconds
+        self._added = 0
+        self._load_byte_s = 0.0  # seconds per byte of the last load; 0: unknown
 
     @property
     def bytes_max(self) -> int | None:
-        """Of all weights on the device; None: no limit."""
-        return self._table.bytes_max if self._table else None
+        """Device bytes for all weights; None: no limit."""
+        return self.table.bytes_max if self.table else None
 
     # ---- models
 
     def add_weights(self, model: str) -> None:
-        self._came += 1
-        on_device = self._table is None or self._table.weights_location(model) == "device"
-        now = self._clock()
-        bytes_ = self._table.weights_bytes(model) if self._table else 0
-        self.models[model] = ModelWeights(model, self._came, bytes_, False, on_device, came_at=now, used_at=now)
+        """The model becomes known: resident if the table has its weights on the device, otherwise absent."""
+        self._added += 1
+        on_device = self.table is None or self.table.weights_location(model) == "device"
+        now = self.clock()
+        bytes_ = self.table.weights_bytes(model) if self.table else 0
+        self.models[model] = ModelWeights(model, self._added, bytes_, False, on_device, resident_since=now, used_at=now)
         if not on_device:
-            self._cold[model] = None
+            self._off_device[model] = None
 
     def pin_weights(self, model: str, pinned: bool) -> str:
-        """Whether it comes before anybody asks, and never goes. Why that cannot be, or ""."""
-        hosted = self.models[model]
-        bytes_max = self._table.bytes_max if self._table else None
-        if pinned and not hosted.pinned and bytes_max is not None:
-            left = bytes_max - self._pinned_bytes() - hosted.bytes
+        """A pinned model is loaded without a request, and never evicted. Returns why it cannot be pinned, or ""."""
+        weights = self.models[model]
+        bytes_max = self.table.bytes_max if self.table else None
+        if pinned and not weights.pinned and bytes_max is not None:
+            left = bytes_max - self._pinned_bytes() - weights.bytes
             if left < 0:
                 return f"pinned models would take {bytes_max - left} bytes of the device; the limit is {bytes_max}"
             for name, other in self.models.items():
                 if name != model and not other.pinned and left < other.bytes <= bytes_max - self._pinned_bytes():
                     return f"pinned models would leave {left} bytes of the device; model {name!r} needs {other.bytes}"
-        hosted.pinned, hosted.failed = pinned, False
+        weights.pinned, weights.load_failed = pinned, False
         return ""
 
     def forget_weights(self, model: str) -> None:
-        """Nobody uses it."""
-        hosted = self.models[model]
-        if self._table and (hosted.on_device or hosted.coming):
-            self._table.evict_weights(model)
+        """Evict or stop loading the weights of a model without requests and steps, and forget the model."""
+        weights = self.models[model]
+        if self.table and (weights.on_device or weights.loading):
+            self.table.evict_weights(model)
         del self.models[model]
-        self._cold.pop(model, None)
-        if self._room and model in (self._room.model, *self._room.victims):
+        self._off_device.pop(model, None)
+        if self._eviction and model in (self._eviction.model, *self._eviction.victims):
             self._cancel_eviction()
 
     def why_impossible(self, model: str) -> str:
-        """Why its weights can never come, or ""."""
-        if self._table is None or self._table.bytes_max is None:
+        """Why the weights can never be loaded, or ""."""
+        if self.table is None or self.table.bytes_max is None:
             return ""
-        hosted = self.models[model]
-        left = self._table.bytes_max - self._pinned_bytes() + (hosted.bytes if hosted.pinned else 0)
-        if hosted.on_device or hosted.bytes <= left:
+        weights = self.models[model]
+        left = self.table.bytes_max - self._pinned_bytes() + (weights.bytes if weights.pinned else 0)
+        if weights.on_device or weights.bytes <= left:
             return ""
-        return f"its weights take {hosted.bytes} bytes of the device; {left} can be had"
+        return f"its weights take {weights.bytes} bytes of the device; {left} are available"
 
     # ---- requests
 
     def note_request(self, model: str, rank: int) -> None:
-        """A request of that tier has come, and is in `live`."""
-        hosted, now = self.models[model], self._clock()
-        hosted.use(now)
-        if self._live[model][rank] == 1:
-            hosted.busy[rank] = now
-        hosted.failed = False
-        where = "device" if hosted.on_device and not hosted.leaving else self._is_absent(model)
-        self.hits[where] += 1
+        """A request of tier `rank` was queued, and is counted in `live`."""
+        weights, now = self.models[model], self.clock()
+        weights.note_use(now)
+        if self.live[model][rank] == 1:
+            weights.busy_since[rank] = now
+        weights.load_failed = False
+        location = "device" if weights.on_device and not weights.leaving else self._off_device_location(model)
+        self.hits[location] += 1
 
     def note_step(self, model: str) -> None:
-        """A step of it begins."""
-        self.models[model].used_at = self._clock()
+        """A step of the model begins."""
+        self.models[model].used_at = self.clock()
 
     def is_resident(self, model: str) -> bool:
-        """Its weights are on the device: it takes turns."""
+        """The weights are on the device, so that steps of the model can run: resident or leaving."""
         return self.models[model].on_device
 
+    def loading_models(self) -> list[ModelWeights]:
+        return [weights for weights in map(self.models.__getitem__, self._off_device) if weights.loading]
+
     def can_join(self, model: str) -> bool:
-        """Requests that wait may join."""
-        hosted = self.models[model]
-        return hosted.on_device and not hosted.leaving
+        """Waiting requests of the model may join the batch: resident, and not leaving."""
+        weights = self.models[model]
+        return weights.on_device and not weights.leaving
 
     @property
     def has_blocked_requests(self) -> bool:
-        """Requests wait for weights."""
-        return any(any(self._live[model]) for model in self._cold)
+        """Requests wait for weights that are not on the device."""
+        return any(any(self.live[model]) for model in self._off_device)
 
     @property
     def has_background_loads(self) -> bool:
-        """Weights are on their way, or are to be, for no request, or bytes of those that went are not free yet: `poll`
-        and `turn` go on with it."""
-        if self._table is not None and self._table.is_reclaiming:
+        """A load without a request is under way or due, or bytes of evicted weights are not free yet: `poll_loads` and
+        `schedule_loads` must be called although no request waits."""
+        if self.table is not None and self.table.is_reclaiming:
             return True
         return any(
-            hosted.coming or self._is_due_unrequested(hosted) for hosted in map(self.models.__getitem__, self._cold)
+            weights.loading or self._is_due_without_request(weights)
+            for weights in map(self.models.__getitem__, self._off_device)
         )
 
     # ---- before each step
 
     def poll_loads(self) -> dict[str, str]:
-        """Take in what came; model → why one could not."""
+        """Make the models resident whose loads completed. Returns model → reason for the loads that failed."""
         failed = {}
-        for move in self._table.poll_weights() if self._table else ():
-            hosted = self.models.get(move.model)
-            if hosted is None:
+        for move in self.table.poll_weights() if self.table else ():
+            weights = self.models.get(move.model)
+            if weights is None:
                 continue
-            hosted.coming = False
+            weights.loading = False
             if move.error:
                 self.failures += 1
-                hosted.failed = True
+                weights.load_failed = True
                 failed[move.model] = move.error
                 continue
-            self._cold.pop(move.model, None)
-            hosted.on_device, hosted.leaving = True, False
-            hosted.came_at = hosted.used_at = self._clock()
-            hosted.loads += 1
-            self._byte_s = move.seconds / max(1, hosted.bytes)
-            if move.source == "host" or not hosted.load_s:
-                hosted.load_s = move.seconds
+            self._off_device.pop(move.model, None)
+            weights.on_device, weights.leaving = True, False
+            weights.resident_since = weights.used_at = self.clock()
+            weights.loads += 1
+            self._load_byte_s = move.seconds / max(1, weights.bytes)
+            if move.source == "host" or not weights.load_s:
+                weights.load_s = move.seconds
             if len(self._loads) < LOADS_MAX:
                 self._loads.append((move.model, move.source, move.seconds))
         return failed
 
     def schedule_loads(self) -> frozenset[str]:
-        """Let who is wanted come, and others go for it. Those that nobody can join: they are not there, or leave."""
-        if not self._cold or self._table is None:
+        """Begin the load that is due, and evict models for it. Returns the models that no request can join: absent,
+        loading and leaving ones."""
+        if not self._off_device or self.table is None:
             return NO_MODELS
-        askers = self._demands()
-        if askers:
-            self._serve_demands(askers, self._table)
+        demands = self.demands()
+        if demands:
+            self._serve_demands(demands, self.table)
         else:
             self._cancel_eviction()
-        leaving = [model for model in (self._room.victims if self._room else ()) if self.models[model].leaving]
-        return frozenset((*self._cold, *leaving))
+        leaving = [model for model in (self._eviction.victims if self._eviction else ()) if self.models[model].leaving]
+        return frozenset((*self._off_device, *leaving))
 
-    def _serve_demands(self, askers: list[WeightDemand], table: WeightsTable) -> None:
-        able = list(islice((asker for asker in askers if not self._cannot_fit(asker)), 2))
-        if not able:
+    def _serve_demands(self, demands: list[WeightDemand], table: WeightsTable) -> None:
+        """Begin the first load that can fit, and read the next two models from disk into host memory."""
+        loadable = list(islice((demand for demand in demands if not self.cannot_fit(demand)), 2))
+        if not loadable:
             self._cancel_eviction()
         else:
-            self._serve_first_demand(able[0], table)
-        for asker in (able or askers)[:2]:
-            hosted = self.models[asker.model]
-            if not hosted.coming and table.weights_location(asker.model) == "disk":
-                table.prefetch_weights(asker.model)
+            self._serve_first_demand(loadable[0], table)
+        for demand in (loadable or demands)[:2]:
+            weights = self.models[demand.model]
+            if not weights.loading and table.weights_location(demand.model) == "disk":
+                table.prefetch_weights(demand.model)
 
-    def _cannot_fit(self, asker: WeightDemand) -> bool:
-        """Those that never go for it, pinned or of higher tiers, leave too little: it keeps nobody from coming beside
-        them."""
-        there = (hosted for hosted in self.models.values() if hosted.on_device or hosted.coming)
-        may = sum(hosted.bytes for hosted in there if self._evictable_in_s(hosted, asker.rank) < math.inf)
-        return self._free_bytes() + may < self.models[asker.model].bytes
+    def cannot_fit(self, demand: WeightDemand) -> bool:
+        """Pinned models, and models with requests of higher tiers, leave the model too few bytes."""
+        on_device = (weights for weights in self.models.values() if weights.on_device or weights.loading)
+        evictable_bytes = sum(
+            weights.bytes for weights in on_device if self.evictable_in_s(weights, demand.rank) < math.inf
+        )
+        return self.free_bytes() + evictable_bytes < self.models[demand.model].bytes
 
     def _serve_first_demand(self, first: WeightDemand, table: WeightsTable) -> None:
-        coming = [hosted for hosted in map(self.models.__getitem__, self._cold) if hosted.coming]
-        for hosted in coming:
-            if self._is_load_cancelled_for(hosted, first):
-                table.evict_weights(hosted.name)
-                hosted.coming = False
-                hosted.given_up += self._rank(hosted.name) < self._tiers or self._is_kept_resident(hosted)
-        if not any(hosted.coming for hosted in coming):
+        """Begin the load, unless another load continues."""
+        loading = self.loading_models()
+        for weights in loading:
+            if self.may_cancel_load(weights, first):
+                table.evict_weights(weights.name)
+                weights.loading = False
+                weights.cancelled_loads += self.best_rank(weights.name) < self.tiers or self._is_kept_resident(weights)
+        if not any(weights.loading for weights in loading):
             self._begin_load(first)
 
-    def _is_load_cancelled_for(self, coming: ModelWeights, asker: WeightDemand) -> bool:
-        """Its load, for one that waits for better reasons."""
-        best = self._rank(coming.name)
-        if best <= asker.rank:
+    def may_cancel_load(self, loading: ModelWeights, demand: WeightDemand) -> bool:
+        """Whether the load of `loading` is cancelled for a demand of a higher tier."""
+        best_rank = self.best_rank(loading.name)
+        if best_rank <= demand.rank:
             return False
-        if best == self._tiers and not self._is_kept_resident(coming):
+        if best_rank == self.tiers and not self._is_kept_resident(loading):
             return True
-        if coming.given_up >= CANCELLED_LOADS_MAX:
+        if loading.cancelled_loads >= CANCELLED_LOADS_MAX:
             return False
-        # Where both have room, what is nearly there is only a while before the other's copy; elsewhere it would have to
-        # go as soon as it came.
-        there = (hosted for hosted in self.models.values() if hosted.on_device)
-        may = sum(hosted.bytes for hosted in there if self._evictable_in_s(hosted, asker.rank) == 0)
-        beside = self._free_bytes() + may >= self.models[asker.model].bytes
-        assert self._table is not None
-        return not beside or self._table.load_seconds(coming.name) > coming.coming_s / 2
+        # If both models fit, a load that is nearly done only delays the other's copy for a moment. Otherwise its model
+        # would be evicted as soon as it is resident.
+        resident = (weights for weights in self.models.values() if weights.on_device)
+        evictable_bytes = sum(weights.bytes for weights in resident if self.evictable_in_s(weights, demand.rank) == 0)
+        both_fit = self.free_bytes() + evictable_bytes >= self.models[demand.model].bytes
+        assert self.table is not None
+        return not both_fit or self.table.load_seconds(loading.name) > loading.load_expected_s / 2
 
-    def _demands(self) -> list[WeightDemand]:
-        now, askers = self._clock(), []
-        for model in self._cold:
-            hosted, rank = self.models[model], self._rank(model)
-            if not any(self._live[model]):
-                hosted.since.clear()
-            for own, count in enumerate(self._live[model]):
-                if count:
-                    hosted.since.setdefault(own, now)
+    def demands(self) -> list[WeightDemand]:
+        """Absent models to be loaded, first the most urgent. Updates since when requests of each tier wait."""
+        now, demands = self.clock(), []
+        for model in self._off_device:
+            weights, rank = self.models[model], self.best_rank(model)
+            if not any(self.live[model]):
+                weights.waiting_since.clear()
+            for tier, requests in enumerate(self.live[model]):
+                if requests:
+                    weights.waiting_since.setdefault(tier, now)
                 else:
-                    hosted.since.pop(own, None)
-            if hosted.coming or self.why_impossible(model):
+                    weights.waiting_since.pop(tier, None)
+            if weights.loading or self.why_impossible(model):
                 continue
-            if rank < self._tiers or self._is_due_unrequested(hosted):
-                askers.append(WeightDemand(rank, hosted.since.get(rank, now), hosted.number, model))
-        return sorted(askers)
+            if rank < self.tiers or self._is_due_without_request(weights):
+                demands.append(WeightDemand(rank, weights.waiting_since.get(rank, now), weights.number, model))
+        return sorted(demands)
 
-    def _rank(self, model: str) -> int:
-        """The best tier that has requests of it; below all of them for none."""
-        return next((rank for rank, count in enumerate(self._live[model]) if count), self._tiers)
+    def best_rank(self, model: str) -> int:
+        """The highest tier with requests of the model; the number of tiers if there is none."""
+        return next((rank for rank, count in enumerate(self.live[model]) if count), self.tiers)
 
-    def _is_due_unrequested(self, hosted: ModelWeights) -> bool:
-        """It is to come, whether anybody asks or not."""
-        return self._is_kept_resident(hosted) and not hosted.on_device and not hosted.coming and not hosted.failed
+    def _is_due_without_request(self, weights: ModelWeights) -> bool:
+        """The model is absent, and to be loaded although no request waits for it."""
+        return (
+            self._is_kept_resident(weights)
+            and not weights.on_device
+            and not weights.loading
+            and not weights.load_failed
+        )
 
-    def _is_kept_resident(self, hosted: ModelWeights) -> bool:
-        """On the device, whether anybody asks or not."""
-        return hosted.pinned or (self._table is not None and self._table.bytes_max is None)
+    def _is_kept_resident(self, weights: ModelWeights) -> bool:
+        """The model is resident with or without requests: it is pinned, or the device has no limit."""
+        return weights.pinned or (self.table is not None and self.table.bytes_max is None)
 
-    def _begin_load(self, asker: WeightDemand) -> None:
-        assert self._table is not None
-        model = self.models[asker.model]
-        if self._free_bytes() < model.bytes:
-            self._plan_eviction(asker, model.bytes - self._free_bytes())
+    def _begin_load(self, demand: WeightDemand) -> None:
+        """Begin the load if its bytes are free; otherwise evict models for it."""
+        assert self.table is not None
+        model = self.models[demand.model]
+        if self.free_bytes() < model.bytes:
+            self._evict_for(demand, model.bytes - self.free_bytes())
         else:
             self._cancel_eviction()
-        # Behind a step in flight that still reads what went, it waits for the next time.
-        if self._free_bytes() >= model.bytes and (
-            self._table.bytes_max is None or self._table.free_bytes() >= model.bytes
+        # A step in flight may still read evicted weights: then the load begins at a later call.
+        if self.free_bytes() >= model.bytes and (
+            self.table.bytes_max is None or self.table.free_bytes() >= model.bytes
         ):
             self._cancel_eviction()
-            model.coming_s = self._table.load_seconds(asker.model)
-            self._table.begin_load(asker.model)
-            model.coming = True
+            model.load_expected_s = self.table.load_seconds(demand.model)
+            self.table.begin_load(demand.model)
+            model.loading = True
 
-    def _free_bytes(self) -> float:
-        """Bytes that are no model's, once all steps are done that read them."""
-        assert self._table is not None
-        if self._table.bytes_max is None:
+    def free_bytes(self) -> float:
+        """Bytes that no resident or loading model has. Steps in flight may still read some of them."""
+        assert self.table is not None
+        if self.table.bytes_max is None:
             return math.inf
-        return self._table.bytes_max - sum(h.bytes for h in self.models.values() if h.on_device or h.coming)
+        return self.table.bytes_max - sum(h.bytes for h in self.models.values() if h.on_device or h.loading)
 
-    # ---- who goes
+    # ---- evictions
 
-    def _plan_eviction(self, asker: WeightDemand, lacking: float) -> None:
-        now, room = self._clock(), self._room
+    def _evict_for(self, demand: WeightDemand, missing_bytes: float) -> None:
+        """Choose the models to evict for a demand, unless the last choice still suffices, and evict or drain them."""
+        now, eviction = self.clock(), self._eviction
         if (
-            room is None
-            or room.model != asker.model
-            or room.rank != asker.rank
-            or not self._is_eviction_sufficient(room, lacking)
+            eviction is None
+            or eviction.model != demand.model
+            or eviction.rank != demand.rank
+            or not self._is_eviction_sufficient(eviction, missing_bytes)
         ):
-            victims = self._victims(asker.rank, lacking)
-            if room and (room.model, room.victims) == (asker.model, victims):
-                room.rank = asker.rank
+            victims = self._victims(demand.rank, missing_bytes)
+            if eviction and (eviction.model, eviction.victims) == (demand.model, victims):
+                eviction.rank = demand.rank
             else:
                 self._cancel_eviction()
-                room = Eviction(asker.model, asker.rank, victims, now)
-            self._room = room if victims else None
+                eviction = Eviction(demand.model, demand.rank, victims, now)
+            self._eviction = eviction if victims else None
             if not victims:
                 return
-        assert room is not None
-        idle = [model for model in room.victims if self._rank(model) == self._tiers]
-        # They go last, when nothing else keeps the newcomer waiting.
-        going = [self._evict_or_drain(model, room, now) for model in room.victims if model not in idle]  # all begin to
-        if all(going):
+        assert eviction is not None
+        idle = [model for model in eviction.victims if self.best_rank(model) == self.tiers]
+        # Models without requests are evicted last, when all other models have been drained.
+        without_requests = [
+            self._evict_or_drain(model, eviction, now) for model in eviction.victims if model not in idle
+        ]  # drain all of them, before asking for the result
+        if all(without_requests):
             for model in idle:
-                self._evict_or_drain(model, room, now)
+                self._evict_or_drain(model, eviction, now)
 
-    def _evict_or_drain(self, model: str, room: Eviction, now: float) -> bool:
-        """Let it go, or on its way to that."""
-        hosted = self.models[model]
-        if not hosted.on_device:
+    def _evict_or_drain(self, model: str, eviction: Eviction, now: float) -> bool:
+        """Evict the model, or drain it of its requests first. Whether it is off the device."""
+        weights = self.models[model]
+        if not weights.on_device:
             return True
-        best = self._rank(model)
-        if best < self._tiers:
-            hosted.leaving = True
-            impatient = best > room.rank or now - room.since >= DRAIN_PART * self._min_residence_s(hosted)
-            if not self._evacuate(model, room.rank if impatient else None):
+        best_rank = self.best_rank(model)
+        if best_rank < self.tiers:
+            weights.leaving = True
+            drain_is_over = best_rank > eviction.rank or now - eviction.began_at >= DRAIN_PART * self.min_residence_s(
+                weights
+            )
+            if not self._evacuate(model, eviction.rank if drain_is_over else None):
                 return False
         self._evict_weights(model)
         return True
 
     def _evict_weights(self, model: str) -> None:
-        assert self._table is not None
-        hosted = self.models[model]
-        hosted.on_device = hosted.leaving = False
+        """A resident or leaving model becomes absent."""
+        assert self.table is not None
+        weights = self.models[model]
+        weights.on_device = weights.leaving = False
         self.evictions[model] += 1
-        hosted.given_up = 0
-        hosted.since.clear()
-        self._table.evict_weights(model)
-        self._cold[model] = None
-        hosted.load_s = self._table.load_seconds(model) or hosted.load_s
+        weights.cancelled_loads = 0
+        weights.waiting_since.clear()
+        self.table.evict_weights(model)
+        self._off_device[model] = None
+        weights.load_s = self.table.load_seconds(model) or weights.load_s
 
     def _cancel_eviction(self) -> None:
-        """Nobody has to leave after all."""
-        if self._room:
-            for model in self._room.victims:
+        """Leaving models become resident again."""
+        if self._eviction:
+            for model in self._eviction.victims:
                 if model in self.models:
                     self.models[model].leaving = False
-        self._room = None
+        self._eviction = None
 
-    def _is_eviction_sufficient(self, room: Eviction, lacking: float) -> bool:
-        """Who was to go may still go, and is enough."""
-        victims = [self.models[model] for model in room.victims if self.models[model].on_device]
-        may = all(self._evictable_in_s(hosted, room.rank) == 0 for hosted in victims)
-        return may and sum(hosted.bytes for hosted in victims) >= lacking
+    def _is_eviction_sufficient(self, eviction: Eviction, missing_bytes: float) -> bool:
+        """The chosen models may still be evicted, and together free `missing_bytes`."""
+        victims = [self.models[model] for model in eviction.victims if self.models[model].on_device]
+        evictable = all(self.evictable_in_s(weights, eviction.rank) == 0 for weights in victims)
+        return evictable and sum(weights.bytes for weights in victims) >= missing_bytes
 
-    def _victims(self, rank: int, lacking: float) -> list[str]:
-        """Who goes for a request of this tier, idle ones first; nobody if all together would not do."""
-        now = self._clock()
-        may = [
-            hosted for hosted in self.models.values() if hosted.on_device and self._evictable_in_s(hosted, rank) == 0
+    def _victims(self, rank: int, missing_bytes: float) -> list[str]:
+        """The models to evict for a demand of tier `rank`; empty if all evictable models together are too small."""
+        now = self.clock()
+        evictable = [
+            weights for weights in self.models.values() if weights.on_device and self.evictable_in_s(weights, rank) == 0
         ]
         chosen: list[ModelWeights] = []
-        for hosted in sorted(may, key=lambda hosted: self._eviction_order(hosted, rank, now)):
-            if sum(other.bytes for other in chosen) >= lacking:
+        for weights in sorted(evictable, key=lambda weights: self._eviction_order(weights, rank, now)):
+            if sum(other.bytes for other in chosen) >= missing_bytes:
                 break
-            chosen.append(hosted)
-        if sum(hosted.bytes for hosted in chosen) < lacking:
+            chosen.append(weights)
+        if sum(weights.bytes for weights in chosen) < missing_bytes:
             return []
-        for hosted in chosen[:-1]:  # who is not needed beside a larger one that came after
-            if sum(other.bytes for other in chosen) - hosted.bytes >= lacking:
-                chosen.remove(hosted)
-        return [hosted.name for hosted in chosen]
+        for weights in chosen[:-1]:  # a smaller model that a larger one, chosen later, makes unnecessary
+            if sum(other.bytes for other in chosen) - weights.bytes >= missing_bytes:
+                chosen.remove(weights)
+        return [weights.name for weights in chosen]
 
-    def _eviction_order(self, hosted: ModelWeights, rank: int, now: float) -> tuple[int, float, float]:
-        """Who goes first: who is idle, then the lowest tier, and of the asking one who came first."""
-        best = self._rank(hosted.name)
-        hosted.load_s = hosted.load_s or self._byte_s * hosted.bytes
-        if best == rank < self._tiers:
-            return 0, hosted.came_at, 0.0
-        return -best, self._keep(hosted, now), hosted.used_at
+    def _eviction_order(self, weights: ModelWeights, rank: int, now: float) -> tuple[int, float, float]:
+        """Sort key: models without requests by their value, then lower tiers from the lowest up, then the demand's tier
+        by the start of the residence."""
+        best_rank = self.best_rank(weights.name)
+        weights.load_s = weights.load_s or self._load_byte_s * weights.bytes
+        if best_rank == rank < self.tiers:
+            return 0, weights.resident_since, 0.0
+        return -best_rank, self._eviction_value(weights, now), weights.used_at
 
-    def _evictable_in_s(self, hosted: ModelWeights, rank: int) -> float:
-        """Until it may go, or begin to leave, for a request of this tier; inf: no time tells."""
-        best = self._rank(hosted.name)
-        if hosted.pinned or best < rank:
+    def evictable_in_s(self, weights: ModelWeights, rank: int) -> float:
+        """Seconds until the model may be evicted, or begin to leave, for a demand of tier `rank`; inf: pinned, or in
+        use by a higher tier."""
+        best_rank = self.best_rank(weights.name)
+        if weights.pinned or best_rank < rank:
             return math.inf
-        if best == self._tiers or (best > rank and hosted.given_up < CANCELLED_LOADS_MAX):
+        if best_rank == self.tiers or (best_rank > rank and weights.cancelled_loads < CANCELLED_LOADS_MAX):
             return 0.0
-        stay_s = self._min_residence_s(hosted) if best == rank else hosted.load_s
-        return max(0.0, hosted.came_at + stay_s - self._clock())
+        residence_s = self.min_residence_s(weights) if best_rank == rank else weights.load_s
+        return max(0.0, weights.resident_since + residence_s - self.clock())
 
-    def _min_residence_s(self, hosted: ModelWeights) -> float:
-        return max(self._residence_s, RESIDENCE_LOADS_MIN * hosted.load_s)
+    def drained_in_s(self, weights: ModelWeights) -> float | None:
+        """Seconds until the running requests of a leaving model are preempted; None: the model is not leaving."""
+        if not weights.leaving or not self._eviction:
+            return None
+        drain_s = DRAIN_PART * self.min_residence_s(weights)
+        return max(0.0, self._eviction.began_at + drain_s - self.clock())
+
+    def min_residence_s(self, weights: ModelWeights) -> float:
+        return max(self._residence_s, RESIDENCE_LOADS_MIN * weights.load_s)
 
     def _pinned_bytes(self) -> int:
-        return sum(hosted.bytes for hosted in self.models.values() if hosted.pinned)
-
-    # ---- what a request would wait
-
-    def predict_wait(self, model: str, rank: int) -> WeightWait:
-        """Of a request that came now."""
-        hosted = self.models[model]
-        if self.can_join(model) or self._table is None:
-            return WeightWait()
-        if hosted.coming:
-            return WeightWait(0.0, self._table.load_seconds(model))
-        own = WeightDemand(rank, hosted.since.get(rank, self._clock()), hosted.number, model)
-        coming = [other for other in map(self.models.__getitem__, self._cold) if other.coming]
-        given_up = [other for other in coming if self._is_load_cancelled_for(other, own)]
-        comes = [other for other in coming if other not in given_up]
-        at_s = sum(self._table.load_seconds(other.name) for other in comes)
-        free = self._free_bytes() + sum(other.bytes for other in given_up)
-        others = (other for other in self.models.values() if other.on_device and not other.pinned)
-        going = {other.name: self._evicted_in_s(other, rank) for other in others}
-        going |= {other.name: at_s + self._residence_left_s(other, rank) for other in comes if not other.pinned}
-        for asker in [*self._demands_ahead(own), own]:
-            lacking = self.models[asker.model].bytes
-            load_s = self._table.load_seconds(asker.model) or self.models[asker.model].load_s
-            for name in sorted(going, key=going.__getitem__):
-                if free >= lacking:
-                    break
-                if name != asker.model:
-                    at_s = max(at_s, going.pop(name))
-                    free += self.models[name].bytes
-            free -= lacking
-            if asker is own:
-                return WeightWait(at_s, load_s)
-            at_s += load_s
-            going[asker.model] = at_s + self._min_residence_s(self.models[asker.model])
-        raise AssertionError("unreachable")
-
-    def _demands_ahead(self, own: WeightDemand) -> list[WeightDemand]:
-        """Those that come before it: none that higher tiers leave no room for, unless it is one itself."""
-        ahead = [asker for asker in self._demands() if asker < own and asker.model != own.model]
-        return ahead if self._cannot_fit(own) else [asker for asker in ahead if not self._cannot_fit(asker)]
-
-    def _evicted_in_s(self, hosted: ModelWeights, rank: int) -> float:
-        """Until it could be gone, as far as can be told: who serves a higher tier may go any time, or never, and is
-        taken to go on for as long as it has."""
-        now = self._clock()
-        if hosted.leaving and self._room:
-            return max(0.0, self._room.since + DRAIN_PART * self._min_residence_s(hosted) - now)
-        ready_s = self._evictable_in_s(hosted, rank)
-        if ready_s == math.inf:
-            live = self._live[hosted.name]
-            held_s = max((now - hosted.busy[higher] for higher in range(rank) if live[higher]), default=0.0)
-            return max(self._min_residence_s(hosted), min(PREDICTED_RESIDENCE_S_MAX, held_s))
-        if self._rank(hosted.name) == rank:
-            return ready_s + DRAIN_PART * self._min_residence_s(hosted)
-        return ready_s
-
-    def _residence_left_s(self, hosted: ModelWeights, rank: int) -> float:
-        """One that is on its way, once it is there, as far as can be told."""
-        best = self._rank(hosted.name)
-        if best <= rank:
-            return self._min_residence_s(hosted)
-        return hosted.load_s if best < self._tiers and hosted.given_up >= CANCELLED_LOADS_MAX else 0.0
+        return sum(weights.bytes for weights in self.models.values() if weights.pinned)
 
     # ---- counts
 
     def weights_location(self, model: str) -> str:
         """ "device", "host" or "disk"."""
-        return "device" if self.models[model].on_device else self._is_absent(model)
+        return "device" if self.models[model].on_device else self._off_device_location(model)
 
     def take_loads(self) -> list[tuple[str, str, float]]:
-        """Of each load since last asked: the model, from where, and its seconds."""
+        """(model, source, seconds) of each load since the last call."""
         loads, self._loads = self._loads, []
         return loads
 
     def check_integrity(self, running: set[str]) -> None:
-        """AssertionError says what is wrong. `running`: models that requests run on."""
-        for name, hosted in self.models.items():
-            assert hosted.on_device == (name not in self._cold)
-            assert not (hosted.on_device and hosted.coming)
-            assert hosted.on_device or name not in running, f"a request runs on {name}, which is not on the device"
-            assert not hosted.leaving or (self._room and name in self._room.victims), f"{name} leaves for nobody"
-            assert not hosted.on_device or not self._table or self._table.weights_location(name) == "device", (
+        """Raises AssertionError. `running`: models of running requests."""
+        for name, weights in self.models.items():
+            assert weights.on_device == (name not in self._off_device)
+            assert not (weights.on_device and weights.loading)
+            assert weights.on_device or name not in running, f"a request runs on {name}, which is not on the device"
+            assert not weights.leaving or (self._eviction and name in self._eviction.victims), (
+                f"{name} leaves, and no eviction has chosen it"
+            )
+            assert not weights.on_device or not self.table or self.table.weights_location(name) == "device", (
                 f"{name} is not there"
             )
 
-    def _is_absent(self, model: str) -> str:
-        return self._table.weights_location(model) if self._table and not self.models[model].on_device else "host"
+    def _off_device_location(self, model: str) -> str:
+        """ "host" or "disk": where the weights are whole and nearest while they are not on the device."""
+        return self.table.weights_location(model) if self.table and not self.models[model].on_device else "host"

@@ -1,6 +1,6 @@
-"""Who is refused at the door: what could never run, and what would wait longer than its tier promises.
+"""Refuses requests at `submit`: those that can never run, and those that would wait longer than their tier's target.
 
-It answers before a request is queued. It must never know tenants or budgets: the gateway asked about those.
+It knows no tenants or budgets: the gateway has checked them.
 """
 
 from __future__ import annotations
@@ -10,21 +10,22 @@ from dataclasses import dataclass
 
 from engine.memory.adapter_residency import AdapterResidency
 from engine.memory.weight_residency import WeightResidency
+from engine.memory.weight_wait import predict_wait
 from engine.protocol.frames import RefusalCode
 from engine.protocol.sampling_limits import find_fault
 from engine.protocol.tiers import Tier
-from engine.scheduler.floors import Floors
+from engine.scheduler.capacity import Capacity
 from engine.scheduler.queues import TierQueue
 from engine.scheduler.served import ModelLimits, ModelTable
 from engine.step import Sequence
 
-# What a refusal advises when nothing better is known.
+# The shortest retry that a refusal advises.
 RETRY_AFTER_MIN_S = 1.0
 
 
 @dataclass(slots=True, frozen=True)
 class Refusal:
-    """Why a request will not run."""
+    """Why a request is not queued."""
 
     code: RefusalCode
     message: str
@@ -36,27 +37,26 @@ class AdmissionControl:
         self,
         tiers: Ordered[Tier],
         served: ModelTable,
-        pages: Floors,
-        places: Floors,
+        capacity: Capacity,
         residency: AdapterResidency,
-        hosting: WeightResidency,
+        weights: WeightResidency,
         queues: Ordered[TierQueue],
     ) -> None:
         self._rank = {tier.name: rank for rank, tier in enumerate(tiers)}
         self._tiers = tiers
         self._served = served
-        self._pages = pages
-        self._places = places
-        self._hosting = hosting
+        self._pages = capacity.pages
+        self._slots = capacity.slots
+        self._weights = weights
         self._residency = residency
         self._queues = queues
 
     def refusal(self, sequence: Sequence) -> Refusal | None:
-        """None: it may be queued."""
+        """Why the request is refused; None: it may be queued."""
         limits = self._served.limits.get(sequence.model)
         if limits is None or sequence.model in self._served.retired:
             return Refusal("model_unknown", f"model {sequence.model!r} is not served here")
-        if why := self._hosting.why_impossible(sequence.model):
+        if why := self._weights.why_impossible(sequence.model):
             return Refusal("model_unknown", f"model {sequence.model!r} cannot be loaded: {why}")
         if sequence.tier not in self._rank:
             return Refusal("tier_unknown", f"tier {sequence.tier!r} is not configured")
@@ -66,30 +66,30 @@ class AdmissionControl:
         return _malformed(sequence, limits) or self._too_long(sequence, limits, rank) or self._crowded(sequence, rank)
 
     def _too_long(self, sequence: Sequence, limits: ModelLimits, rank: int) -> Refusal | None:
+        """It exceeds the model's context, or its tier cannot have the pages for it."""
         tokens = len(sequence.prompt_ids) + sequence.max_tokens
         if tokens > limits.context_tokens:
             message = f"prompt and max_tokens are {tokens} tokens; the limit is {limits.context_tokens}"
             return Refusal("too_long", message)
         # The last id's KV is never computed.
         pages = -(-(tokens - 1) // limits.tokens_per_page)
-        pages += self._residency.pages_at_least(sequence.adapter)
+        pages += self._residency.pages_min(sequence.adapter)
         capacity = self._pages.capacity(rank) - self._residency.pinned_pages(other_than=sequence.adapter)
-        if not self._places.capacity(rank):
+        if not self._slots.capacity(rank):
             tier = self._tiers[rank].name
-            return Refusal("too_long", f"tier {tier} cannot run: the floors of other tiers take all sequence places")
+            return Refusal("too_long", f"tier {tier} cannot run: the floors of other tiers take all sequence slots")
         if pages > capacity:
             return Refusal("too_long", f"the request needs {pages} pages; its tier can have {capacity}")
         return None
 
     def _crowded(self, sequence: Sequence, rank: int) -> Refusal | None:
-        """It would wait longer than the tier's target until its first chunk starts, or the queue is full of requests
-        that have as much right to their place."""
+        """Its predicted wait exceeds the tier's target, or the queue is full and no share has more waiting requests."""
         tier, queue = self._tiers[rank], self._queues[rank]
-        weights, target_ms = self._hosting.predict_wait(sequence.model, rank), tier.queue_target_ms
+        weights, target_ms = predict_wait(self._weights, sequence.model, rank), tier.queue_target_ms
         # A share's first request does not wait for its turn: others are preempted for it.
         turn_s = 0.0 if queue.first_is_next(sequence.share) else queue.wait_s(sequence.share, sequence.model)
         wait_s = weights.seconds + turn_s
-        # A load that is longer than the target is waited for: nobody else will ask for it in better time.
+        # A load longer than the target is waited for: if such requests were refused, the model would never be loaded.
         if target_ms is not None and wait_s > (limit_s := max(target_ms / 1000, weights.load_s)):
             where = f" (model {sequence.model!r} is not in the device's memory)" if weights.seconds else ""
             message = (
@@ -101,9 +101,9 @@ class AdmissionControl:
         return None
 
     def full(self, rank: int) -> Refusal:
-        """There is no place left in the tier's queue."""
+        """The refusal for a full queue."""
         tier, queue = self._tiers[rank], self._queues[rank]
-        retry_s = max(RETRY_AFTER_MIN_S, queue.place_s())
+        retry_s = max(RETRY_AFTER_MIN_S, queue.next_start_s())
         return Refusal("queue_full", f"{len(queue)} requests of tier {tier.name} wait already", retry_s)
 
 

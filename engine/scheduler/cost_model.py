@@ -1,6 +1,7 @@
-"""How long a step takes by what is in it, fitted while running; and what of a step's time each of its chunks has.
+"""The duration of a step as a function of its load, fitted while running, and the part of it that each chunk accounts
+for.
 
-It must never look at a clock: the caller measures. The scheduler asks it how much prefill a target leaves.
+It reads no clock: the caller measures. The planner asks it how much prefill fits into a target.
 """
 
 from __future__ import annotations
@@ -11,24 +12,24 @@ from collections.abc import Sequence as Ordered
 from engine.scheduler.costs import Costs, StepLoad
 from engine.step import Chunk
 
-# The weight of all earlier steps against the newest: about 200 steps are remembered.
+# Weight of all earlier steps against the newest: about 200 steps count.
 MEMORY = 0.995
-# Steps between two fits; the first ones are fitted at once.
+# Steps between two fits; the first steps are fitted at once.
 FIT_EVERY = 16
-# A step that took so many times what was expected says something of the machine, not of what was in it.
+# A step is counted with at most this many times its expected duration: more is the machine's, not the load's.
 OUTLIER = 4.0
-# How far the last fit holds where the steps since tell nothing: as a share of what they weigh.
+# Strength of the pull towards the last fit, as a part of the steps' weight.
 RIDGE = 1e-4
 TERMS = 5
-# A step by which models are compared.
+# The load at which models are compared.
 TYPICAL = StepLoad(prefill_tokens=256, sequences=8, kv_tokens=4096, adapters=0)
 
 
 class CostModel:
-    """Least squares over exponentially fading steps, no term below 0, drawn to the last fit where steps are alike."""
+    """Least squares over exponentially fading steps: no term below 0, ridge regression towards the last fit."""
 
     def __init__(self, guess: Costs | None = None) -> None:
-        """`guess`: what it is drawn to before any fit."""
+        """`guess`: the terms before the first fit."""
         self.costs = guess or Costs()
         self._known = _terms(self.costs)
         self._products = [[0.0] * TERMS for _ in range(TERMS)]  # Σ x xᵀ; below the diagonal unused
@@ -49,16 +50,16 @@ class CostModel:
             self._fit()
 
     def prefill_within(self, seconds: float, load: StepLoad, tokens_max: int) -> int:
-        """The most tokens of prefill, at most `tokens_max`, that a step may have beside `load` and still take at most
-        `seconds`; `tokens_max` while that is unknown."""
+        """The most prefill tokens, up to `tokens_max`, that a step may have beside `load` within `seconds`;
+        `tokens_max` while the costs are unknown."""
         each = self.costs.prefill_token_s + self.costs.kv_token_s
         if not self.costs.prefill_token_s:
             return tokens_max
         return int(max(0.0, min(tokens_max, (seconds - self.costs.step_seconds(load)) / each)))
 
     def split(self, chunks: Ordered[Chunk], adapters: int, seconds: float) -> list[float]:
-        """What of a step's `seconds` each of its chunks has: its own terms, an even part of what it shares, scaled so
-        that all together are the whole. By tokens while nothing is known. `adapters`: how many distinct ones."""
+        """The seconds of each chunk: its own terms and an even part of what the step shares, scaled so that they add up
+        to `seconds`. In proportion to tokens while the costs are unknown. `adapters`: distinct adapters of the step."""
         costs = self.costs
         users = Counter(chunk.sequence.adapter for chunk in chunks) if adapters and costs.adapter_s else None
         even = costs.base_s / len(chunks) + costs.sequence_s
@@ -77,7 +78,7 @@ class CostModel:
         return [part * seconds / total for part in parts]
 
     def _fit(self) -> None:
-        """Without the terms that would be below 0, worst first."""
+        """Drop terms that would be below 0, the lowest first."""
         kept = [i for i in range(TERMS) if self._products[i][i] > 0]
         while True:
             found = self._solve(kept)
@@ -92,7 +93,7 @@ class CostModel:
         self.costs = Costs(*terms)
 
     def _solve(self, kept: list[int]) -> list[float]:
-        """Of these terms alone, by elimination, each scaled to its own weight."""
+        """Solve for these terms by Gaussian elimination, each scaled to its own weight."""
         scale = [self._products[i][i] ** 0.5 for i in kept]
         rows = []
         for a, i in enumerate(kept):
@@ -116,15 +117,15 @@ def _terms(costs: Costs) -> tuple[float, ...]:
 
 
 class CostModels:
-    """One for each base model, fitted alone. One of which no step was seen yet is taken to be like the slowest that is
-    known: were nothing known of it, its first prefill could be as long as a step may be, and keep the streams of others
-    waiting; too short a step costs it little, and corrects the guess."""
+    """A cost model for each base model. A model without a measured step is assumed to be like the slowest known one:
+    without an assumption its first prefill could be as long as a step may be, and delay other models' streams. A step
+    that is too short costs little, and corrects the assumption."""
 
     def __init__(self) -> None:
         self._fitted: dict[str, CostModel] = {}
 
     def of(self, model: str) -> CostModel:
-        """Not to be told of steps: `observe` is."""
+        """The model's costs. Steps are reported to `observe`, not to the returned object."""
         return self._fitted.get(model) or CostModel(self._guess())
 
     def observe(self, model: str, load: StepLoad, seconds: float) -> None:

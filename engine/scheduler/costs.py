@@ -1,6 +1,6 @@
-"""What a step takes by what is in it: the terms that the scheduler fits while running, and the simulator is told.
+"""The terms of a step's duration. The scheduler fits them while running; the simulator has them as settings.
 
-Plain numbers. It must never look at a clock, nor know a tier.
+Plain numbers: no clock, no tiers.
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ from engine.step import Step
 
 @dataclass(slots=True, frozen=True)
 class StepLoad:
-    """What is in a step, as far as its time depends on it."""
+    """What a step contains, as far as its duration depends on it."""
 
     prefill_tokens: int  # of chunks of more than one token
-    sequences: int  # chunks of any kind: each reads its KV and may draw an id
+    sequences: int  # chunks of any kind: each reads its KV and may sample an id
     kv_tokens: int  # that the chunks attend to, their own among them
-    adapters: int  # distinct ones: each is read once
+    adapters: int  # distinct adapters: each is read once
 
 
 @dataclass(slots=True, frozen=True)
 class Costs:
-    """seconds ≈ base + Σ of each term of a Load × its cost."""
+    """seconds ≈ base_s + Σ (each term of a StepLoad · its cost)."""
 
     base_s: float = 0.0
     prefill_token_s: float = 0.0

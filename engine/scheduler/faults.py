@@ -1,10 +1,10 @@
 """Handles an exception in the scheduling of one request, which is a bug of the engine. The request is torn down, ends
 with an error, and is logged and counted; other requests continue.
 
-The limit is the ownership of pages, adapters, places and slots. `Scheduler.check_integrity` verifies it after a fault,
-before the next step begins. If it fails the engine exits, because a page with two owners would show one tenant's text
-to another. An exception outside the scheduling of a single request also ends the engine: the next step would raise it
-again. This module must never choose what runs.
+The limit is the ownership of pages, adapters and slots. `Scheduler.check_integrity` verifies it after a fault, before
+the next step begins. If it fails the engine exits, because a page with two owners would show one tenant's text to
+another. An exception outside the scheduling of a single request also ends the engine: the next step would raise it
+again. This module does not choose what runs.
 """
 
 from __future__ import annotations
@@ -15,8 +15,10 @@ from collections.abc import Iterable
 from collections.abc import Sequence as Ordered
 
 from engine.memory.adapter_residency import AdapterResidency
+from engine.memory.weight_residency import WeightResidency
 from engine.scheduler.capacity import Capacity
 from engine.scheduler.entry import Entry
+from engine.scheduler.plan import StepPlan
 from engine.scheduler.queues import TierQueue
 from engine.scheduler.served import ModelTable
 from engine.scheduler.swap import Swap
@@ -31,18 +33,20 @@ class Faults:
     def __init__(
         self,
         entries: dict[tuple[int, int], Entry],
-        room: Capacity,
+        capacity: Capacity,
         queues: Ordered[TierQueue],
         residency: AdapterResidency,
+        weights: WeightResidency,
         swap: Swap,
         served: ModelTable,
     ) -> None:
         self.count = 0  # since the start
         self.unchecked = False  # a fault happened after the last integrity check
         self._entries = entries
-        self._room = room
+        self._capacity = capacity
         self._queues = queues
         self._residency = residency
+        self._weights = weights
         self._swap = swap
         self._served = served
 
@@ -61,8 +65,8 @@ class Faults:
         while sequence.output_ids and sequence.output_ids[-1] == PENDING_ID:
             sequence.output_ids.pop()
         if entry.running:
-            self._room.leave_batch(entry)
-        self._queues[entry.tier].discard(entry, self._room.running[entry.tier])
+            self._capacity.leave_batch(entry)
+        self._queues[entry.tier].discard(entry, self._capacity.running[entry.tier])
         self._swap.release_slots(entry)
         if self._entries.get((sequence.gateway, sequence.handle)) is entry:
             del self._entries[sequence.gateway, sequence.handle]
@@ -71,6 +75,25 @@ class Faults:
         ranks = Counter(own.tier for own in others if own.sequence.adapter == sequence.adapter)
         self._residency.recount(sequence.adapter, ranks)
         return f"internal error: {type(error).__name__}"
+
+    def check_integrity(self, in_flight: Iterable[StepPlan]) -> None:
+        """Raises AssertionError unless every page, slot, adapter and chunk has exactly the owners that the requests
+        say."""
+        running = [entry for entries in self._capacity.running for entry in entries]
+        chunks = Counter(entry for plan in in_flight for entry in plan.chunks)
+        for entry in self._entries.values():
+            sequence = entry.sequence
+            assert entry.running == (entry in running)
+            assert entry.running or not sequence.pages, f"{sequence.request_id} holds pages and does not run"
+            assert entry.in_flight == chunks[entry], f"{sequence.request_id} has {chunks[entry]} chunks in flight"
+            assert sequence.output_ids.count(PENDING_ID) <= entry.in_flight, f"{sequence.request_id} misses an id"
+        assert len(running) + sum(map(len, self._queues)) == len(self._entries)
+        self._capacity.check_integrity()
+        with_adapter = [(e.sequence.adapter, e) for e in self._entries.values() if e.sequence.adapter]
+        waiting = Counter((adapter, e.tier) for adapter, e in with_adapter if not e.running)
+        self._residency.check_integrity(waiting, Counter(adapter for adapter, e in with_adapter if e.running))
+        self._swap.check_integrity(entry for entry in self._entries.values() if not entry.running)
+        self._weights.check_integrity({entry.sequence.model for entry in running})
 
 
 class NoStep(Exception):

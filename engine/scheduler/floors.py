@@ -1,8 +1,8 @@
-"""How much each tier may take of what all share, pages or places: every tier has a floor, and may borrow what others do
-not use.
+"""How much of a shared resource, pages or sequence slots, each tier may take. Every tier has a floor, and may borrow
+what other tiers do not use.
 
-A tier leaves alone the unused floors of tiers that could not preempt it to get them back. It counts; it must never know
-requests.
+A tier does not borrow the unused floor of a tier that could not preempt it to get the units back. This module counts;
+it knows no requests.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from engine.protocol.tiers import Tier
 
 
 class Floors:
-    """Tiers by rank, 0 first, over `total` units. `held(rank)` is what a tier has, `available()` what nobody has."""
+    """Tiers by rank, 0 first, over `total` units. `held(rank)`: units that a tier holds; `available()`: units that no
+    tier holds."""
 
     def __init__(
         self, tiers: Sequence[Tier], total: int, held: Callable[[int], int], available: Callable[[], int]
@@ -29,26 +30,27 @@ class Floors:
         return self._floors[tier]
 
     def capacity(self, tier: int) -> int:
-        """Units that it could have if nobody else had any."""
+        """Units that the tier could hold if no other tier held any."""
         return self._capacity[tier]
 
     def below_capacity(self, tier: int) -> int:
         """Units that the tier may take within its capacity. This matters where tiers hold units in common: `spare`
-        counts a common unit in the other tier's floor, but once that tier releases it, its floor needs another."""
+        counts a common unit in the other tier's floor, but once the other tier releases it, its floor needs another
+        unit."""
         return self._capacity[tier] - self._held(tier)
 
     def over(self, tier: int) -> int:
-        """Units that it holds beyond its floor; negative: that its floor still owes it."""
+        """Units held beyond the floor; negative: units that the floor still guarantees."""
         return self._held(tier) - self._floors[tier]
 
     def borrows(self, tier: int) -> bool:
-        """It may be preempted for these units now."""
+        """The tier's requests may be preempted for these units now."""
         return self._preemptible[tier] and self.over(tier) > 0
 
     def spare(self, tier: int, reclaim: bool = False) -> int:
-        """Units that it may take now; with `reclaim`, after preempting all that lower tiers borrow."""
+        """Units that the tier may take now; with `reclaim`: after preempting all that lower tiers borrow."""
         units = self._available()
-        surplus = 0  # borrowed by tiers that the ones still to come could preempt instead
+        surplus = 0  # borrowed units that the remaining, higher tiers could preempt instead
         for other in range(len(self._floors) - 1, -1, -1):
             if other == tier:
                 continue
@@ -65,7 +67,7 @@ class Floors:
         return units
 
     def unpromised(self) -> int:
-        """Free units beyond what floors still lack: they can be given away for good."""
+        """Free units beyond what all floors still guarantee: they can be given away permanently."""
         return self._available() - sum(max(0, -self.over(tier)) for tier in range(len(self._floors)))
 
     def _yielded(self, tier: int) -> int:
@@ -73,5 +75,5 @@ class Floors:
         return sum(self._floors[other] for other in others)
 
     def _yields(self, tier: int, other: int) -> bool:
-        """`tier` leaves `other` the rest of its floor, as `other` could not get it back by preempting."""
+        """`tier` leaves `other` the rest of its floor, as `other` could not preempt `tier` to get it back."""
         return other > tier or not self._preemptible[tier]

@@ -1,43 +1,67 @@
-"""A step being put together, then in flight: which chunk of which request, and how many tokens are left.
+"""A step plan: which chunk of which request is computed in the next step, and which token and time budget is left.
 
-What is planned may be dropped until the step begins. It must never decide: the scheduler does.
+The planner fills it, and may drop chunks until the step begins; then it stays with the step in flight.
 """
 
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import dataclass
 
 from engine.scheduler.costs import Costs, StepLoad
 from engine.scheduler.entry import Entry
 from engine.step import PENDING_ID, Chunk, Step
 
 
+@dataclass(slots=True, frozen=True)
+class StepLimits:
+    """Limits of every step, of all models. `steps_ahead`: steps that may begin before the oldest is completed."""
+
+    step_tokens_max: int
+    prefill_tokens_min: int
+    sequences_max: int
+    steps_ahead: int
+
+    def check_limits(self) -> None:
+        """Raises ValueError if a step cannot hold one token of each sequence and the minimum of prefill."""
+        if self.sequences_max < 1 or self.prefill_tokens_min < 1:
+            raise ValueError("sequences_max and prefill_tokens_min must be at least 1")
+        if self.sequences_max + self.prefill_tokens_min > self.step_tokens_max:
+            raise ValueError(
+                f"a step of {self.step_tokens_max} tokens (step_tokens_max) cannot hold a token of each of "
+                f"{self.sequences_max} sequences (sequences_max) and {self.prefill_tokens_min} of prefill "
+                "(prefill_tokens_min)"
+            )
+
+
 class StepPlan:
-    """At most `tokens` tokens of one model, in the order of `add`."""
+    """At most `tokens` tokens of one model, in the order of `add_chunk`."""
 
     def __init__(self, model: str, tokens: int) -> None:
         self.model = model
         self.tokens_left = tokens
         self.chunks: dict[Entry, Chunk] = {}
-        self.step: Step | None = None  # once it has begun
-        self.tier_left = 0  # of tokens_left, for the tier whose turn it is
-        self.limit_s = 0.0  # how long its prefill may make the step
-        self.crowd_max = tokens  # of prefill in it, up to which a share that crowds its tier may add to it
-        self.made_way: set[int] = set()  # tiers in which decodes of such shares were taken out again for prefill
-        self.tight: set[int] = set()  # tiers for more prefill of which lower ones' decodes would not leave the time
+        self.step: Step | None = None  # the step, once it has begun
+        self.tier_left = 0  # of tokens_left, for the tier whose prefill is being planned
+        self.limit_s = 0.0  # seconds: the longest step that the tier's prefill may make
+        self.crowd_max = tokens  # prefill tokens in the step up to which a crowding share may add prefill
+        self.delayed_for: set[int] = set()  # tiers whose crowding shares had decodes delayed for prefill
+        self.short_of_time: set[int] = (
+            set()
+        )  # tiers for whose prefill delaying lower decodes would not free enough time
         self.prefill_tokens = 0
         self.prefill_of: Counter[int] = Counter()  # by tier
         self._prefilling: set[Entry] = set()
-        self.hungry: set[int] = set()  # tiers that had more to prefill than there were tokens for
-        self.decoding: list[int] = []  # tiers that decode, once that is planned
-        self.left_out: dict[Entry, None] = {}  # decodes that were taken out again for prefill
+        self.short_of_tokens: set[int] = set()  # tiers that had more to prefill than there were tokens for
+        self.decoding: list[int] = []  # ranks of the tiers that decode, once that is planned
+        self.delayed: dict[Entry, None] = {}  # decodes that wait a step for prefill
         self._decodes = 0
         self._kv_tokens = 0
         self._adapters: int | None = None
         self._assumed = False
 
     def add_chunk(self, entry: Entry, count: int) -> None:
-        """The next `count` tokens of a request, whose pages it has."""
+        """Compute the next `count` tokens of a request, which holds the pages for them."""
         sequence = entry.sequence
         start = sequence.computed
         assert 0 < count <= self.tokens_left
@@ -46,7 +70,7 @@ class StepPlan:
         self.chunks[entry] = Chunk(sequence, start, count, start + count == sequence.token_count())
 
     def add_prefill(self, entry: Entry, count: int) -> None:
-        """`add`, and count it as prefill, be it a token that did not come to be decoded."""
+        """`add_chunk`, counted as prefill, also if it is one token of a request that has just joined."""
         self.add_chunk(entry, count)
         self.tier_left -= count
         self.prefill_tokens += count
@@ -54,7 +78,7 @@ class StepPlan:
         self._prefilling.add(entry)
 
     def remove_entry(self, entry: Entry) -> None:
-        """Take a request out again, if it is in."""
+        """Remove the request's chunk, if there is one."""
         chunk = self.chunks.pop(entry, None)
         if chunk:
             self.tokens_left += chunk.count
@@ -65,7 +89,7 @@ class StepPlan:
                 self.prefill_of[entry.tier] -= chunk.count
 
     def step_load(self) -> StepLoad:
-        """What is in it. Until it begins the adapters are those of when it was first asked."""
+        """The load of the chunks so far. The number of adapters is that of the first call until the step begins."""
         if self._adapters is None:
             self._adapters = len({chunk.sequence.adapter for chunk in self.chunks.values()} - {None})
         return StepLoad(self.prefill_tokens, len(self.chunks), self._kv_tokens, self._adapters)
@@ -73,59 +97,61 @@ class StepPlan:
     # ---- decodes beside prefill
 
     def note_decodes(self) -> None:
-        """All that is in are decodes, and all decodes are in."""
+        """All decodes are in the plan, and nothing else."""
         self._decodes = len(self.chunks)
         self.decoding = sorted({entry.tier for entry in self.chunks})
 
     def decodes_below(self, tier: int) -> int:
-        """At most so many decodes of lower tiers could be taken out."""
+        """Upper bound of the decodes of tiers below `tier` that could be delayed."""
         return self._decodes if self.decoding and self.decoding[-1] > tier else 0
 
-    def drop_decodes(self, tier: int, tokens: int, excess_s: float, costs: Costs) -> float:
-        """Take decodes of a tier out, the youngest first, until `tokens` tokens are left and the step takes `excess_s`
-        seconds less; not who was left out of the step before. Returns what is left of `excess_s`."""
-        own = self.decodes(tier)
-        while own and (self.tokens_left < tokens or excess_s > 0):
-            entry = own.pop()
+    def delay_decodes(self, tier: int, tokens: int, excess_s: float, costs: Costs) -> float:
+        """Delay decodes of a tier, the youngest first, until `tokens` tokens are left and the step is `excess_s`
+        seconds shorter. A decode that was delayed in the last step is not delayed again. Returns the rest of
+        `excess_s`."""
+        decodes = self.decodes(tier)
+        while decodes and (self.tokens_left < tokens or excess_s > 0):
+            entry = decodes.pop()
             excess_s -= self._decode_s(entry, costs)
-            self.leave_out(entry)
+            self.delay_decode(entry)
         return excess_s
 
     def decodes_s(self, tier: int, costs: Costs) -> float:
-        """Seconds of the step that those of a tier take which may be taken out."""
+        """Seconds of the step that the tier's decodes take which may be delayed."""
         return sum(self._decode_s(entry, costs) for entry in self.decodes(tier))
 
     def _decode_s(self, entry: Entry, costs: Costs) -> float:
         return costs.sequence_s + costs.kv_token_s * (self.chunks[entry].start + 1)
 
     def decodes(self, tier: int) -> list[Entry]:
-        """Those of a tier that may be taken out, as they were not left out of the step before; the oldest first."""
-        return [e for e, chunk in self.chunks.items() if e.tier == tier and chunk.count == 1 and not e.left_out]
+        """The tier's decodes that may be delayed: those that were not delayed in the last step; oldest first."""
+        return [e for e, chunk in self.chunks.items() if e.tier == tier and chunk.count == 1 and not e.delayed]
 
-    def leave_out(self, entry: Entry) -> None:
-        """Take a decode out."""
-        self.left_out[entry] = None
+    def delay_decode(self, entry: Entry) -> None:
+        """Remove a decode, to be computed in the next step."""
+        self.delayed[entry] = None
         self.remove_entry(entry)
 
-    def put_back(self) -> None:
-        """Decodes that were taken out, as far as there are tokens after all and nobody prefills in their stead."""
-        for entry in self.left_out:
+    def restore_delayed(self) -> None:
+        """Put delayed decodes back as far as there are tokens, if no prefill took their place."""
+        for entry in self.delayed:
             if self.tokens_left and entry.running and not self.prefill_tokens:
                 self.add_chunk(entry, 1)
 
     def to_step(self, number: int) -> Step:
+        """The step to begin. From now on its chunks are in flight."""
         self._adapters = None
-        for entry in self.left_out:
-            entry.left_out = True
+        for entry in self.delayed:
+            entry.delayed = True
         for entry in self.chunks:
-            entry.left_out = False
+            entry.delayed = False
             entry.in_flight += 1
         self.step = Step(number, self.model, list(self.chunks.values()))
         return self.step
 
     def assume(self) -> None:
-        """Let its requests look as if the step, in flight, were completed, PENDING_ID standing for what it draws: then
-        the next step can be planned. Before that the runner must have begun it. Twice is once."""
+        """Let the step's requests look as if the step were completed, with PENDING_ID for the ids that it draws, so
+        that the next step can be planned. The runner must have begun it. Further calls change nothing."""
         if self._assumed:
             return
         self._assumed = True

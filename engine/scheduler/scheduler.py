@@ -1,11 +1,11 @@
-"""Which tokens the next step computes: decodes first, then prefill, tier by tier, preempting for whoever must not wait.
+"""The scheduler: admits requests, plans each step's tokens tier by tier, preempts, and settles what a step computed.
 
-Deterministic, on the caller's clock, for one thread. It must never load a tensor library, nor know a tenant.
+Deterministic, on the caller's clock, for one thread. It loads no tensor library and knows no tenant, only shares.
 """
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from collections.abc import Sequence as Ordered
 
@@ -14,6 +14,7 @@ from engine.memory.arena import Arena
 from engine.memory.eviction import EvictionValue, by_use
 from engine.memory.prefix_cache import NAMESPACE_QUOTA, PrefixCache
 from engine.memory.weight_residency import WeightResidency
+from engine.memory.weight_wait import predict_wait
 from engine.protocol.frames import FinishReason
 from engine.protocol.tiers import Tier, check_tiers
 from engine.scheduler.admission import AdmissionControl, Refusal
@@ -22,17 +23,17 @@ from engine.scheduler.cost_model import CostModels
 from engine.scheduler.entry import Entry
 from engine.scheduler.faults import Faults, NoStep, find_blocking_request
 from engine.scheduler.first_requests import FirstRequests
-from engine.scheduler.plan import StepPlan
+from engine.scheduler.plan import StepLimits, StepPlan
 from engine.scheduler.planner import StepPlanner
 from engine.scheduler.preemption_log import PreemptionLog
 from engine.scheduler.queues import TierQueue
+from engine.scheduler.results import StepResults
 from engine.scheduler.served import ModelLimits, ModelTable
 from engine.scheduler.swap import Swap
 from engine.scheduler.turns import MODEL_WAIT_STEPS_MAX, ModelTurns
 from engine.step import (
     PENDING_ID,
     AdapterTable,
-    Chunk,
     HostPool,
     RequestEnding,
     Sequence,
@@ -44,27 +45,26 @@ from engine.step import (
 
 __all__ = ["MODEL_WAIT_STEPS_MAX", "ModelLimits", "Refusal", "RequestEnding", "Scheduler", "StepOutcome"]
 
-
-# How often one step is planned again because all running requests were preempted.
+# Planning of one step is repeated at most this often because all running requests were preempted.
 ROUNDS_MAX = 100
 
 
 class Scheduler:
-    """Owns the arena's bookkeeping and every request from submit to its one ending. The caller repeats `schedule`,
-    begin the step, take its result, `complete`; in between it may submit and abort. With `steps_ahead` it schedules so
-    many further steps before the oldest is completed, which then is always the next to be.
+    """Owns the bookkeeping of the arena, and every request from `submit` to its one ending. The caller repeats:
+    `schedule`, begin the step on the device, take its result, `complete`. Between these calls it may submit and abort.
+    With `steps_ahead` it may schedule that many further steps before it completes the oldest, as all are in order.
 
-    A step in flight is taken to go well: its tokens count as computed and its ids stand as PENDING_ID, so that the next
-    can be planned on top of it. What turns out otherwise is set right when it is completed:
+    A step in flight is assumed to succeed: its tokens count as computed, and PENDING_ID stands for the ids that it
+    draws, so that the next step can be planned on top of it. `complete` corrects the assumption:
 
-    - A request that ends then (by a stop id, an error, an abort) may have chunks in later steps in flight. They are
-      overrun: what they make is counted, and nobody sees it.
-    - One preempted meanwhile waits with its pending ids, which come to it, and may end it, there. It joins again only
-      when none of its chunks is in flight.
+    - A request that ends with the step (a stop id, an error, an abort) may have chunks in later steps in flight. Their
+      tokens are overrun: counted, and never shown.
+    - A request that was preempted in the meantime waits with its pending ids. They are filled in, and may end it, while
+      it waits. It joins again only when none of its chunks is in flight.
 
-    Pages are freed, and adapters lose their pins, at once, though a step in flight may still use them: the device works
-    in order (see step.Runner), so whoever gets them next comes after. Only known ids and good KV get into the prefix
-    cache, as a page enters it when the step that filled it is completed, and only for a request that still runs.
+    Pages are freed, and adapters released, while a step in flight may still use them. That is safe because the device
+    works in order (step.Runner): the next owner's writes come later. Only known ids and valid KV enter the prefix
+    cache: a page is published when the step that filled it is completed, if its request still runs.
     """
 
     def __init__(
@@ -83,71 +83,79 @@ class Scheduler:
         host_pool: HostPool | None = None,
         weights: WeightsTable | None = None,
         weights_residence_s: float = 2.0,
-        keep: EvictionValue = by_use,
+        eviction_value: EvictionValue = by_use,
     ) -> None:
-        """`tiers` high to low. `weights`: None when all models are on the device for ever. Raises ValueError when the
-        limits cannot be kept together."""
+        """`tiers`: highest first. `weights` None: all models stay on the device. `weights_residence_s`,
+        `eviction_value`: see WeightResidency. Raises ValueError if the limits contradict each other."""
         check_tiers(tiers)
-        if sequences_max < 1 or prefill_tokens_min < 1:
-            raise ValueError("sequences_max and prefill_tokens_min must be at least 1")
-        if sequences_max + prefill_tokens_min > step_tokens_max:
-            raise ValueError(
-                f"a step of {step_tokens_max} tokens (step_tokens_max) cannot hold a token of each of {sequences_max} "
-                f"sequences (sequences_max) and {prefill_tokens_min} of prefill (prefill_tokens_min)"
-            )
+        self._limits = StepLimits(step_tokens_max, prefill_tokens_min, sequences_max, steps_ahead)
+        self._limits.check_limits()
         self.tiers = tuple(tiers)
         self.arena = arena
         self.prefix = PrefixCache(arena, namespace_quota)
-        self.tokens_made = 0  # ids drawn, the overrun among them
-        self.tokens_overrun = 0  # ids drawn for requests that had ended by then
-        self.overrun_s = 0.0  # device-seconds that no request has: Σ of all requests' and this is Σ of all steps'
         self.preempted = PreemptionLog(len(tiers))
         self.served = ModelTable(len(tiers), self.prefix)
-        self.models = self.served.limits  # those that are retired among them
+        self.models = self.served.limits  # retired models included
         self._clock = clock
-        floor_pages = sum(int(tier.floor * arena.pages) for tier in tiers)
-        self.residency = AdapterResidency(adapters, arena, sequences_max, floor_pages)
+        self._rank = {tier.name: rank for rank, tier in enumerate(tiers)}
+        self._entries: dict[tuple[int, int], Entry] = {}  # (gateway, handle) → request that has not ended
+        self._queues = [TierQueue(tier, clock) for tier in tiers]
+        self._arrivals = 0
+        self._failed, self._displaced = list[RequestEnding](), list[tuple[Sequence, Refusal]]()
+        self._blocked_models: frozenset[str] = frozenset()  # no request of theirs can join: weights absent or leaving
+        self._in_flight: deque[StepPlan] = deque()  # oldest first
+        # The step plan that `schedule` is filling: a preemption, begun anywhere, removes the request's chunk from it.
+        self._open_plan: StepPlan | None = None
+        self._turns = ModelTurns(tiers)
         self._cost_models = CostModels()
         self.swap = Swap(host_pool, arena, self._cost_models)
-        self._room = Capacity(self.tiers, arena, self.prefix, self.residency, self.swap, sequences_max, self._preempt)
-        self._rank = {tier.name: rank for rank, tier in enumerate(tiers)}
-        self._step_tokens_max = step_tokens_max
-        self._steps_ahead = steps_ahead
-        self._entries: dict[tuple[int, int], Entry] = {}
-        self._queues = [TierQueue(tier, clock) for tier in tiers]
-        self.hosting = WeightResidency(
-            weights, len(tiers), self.served.live, clock, self._evacuate, residence_s=weights_residence_s, keep=keep
+        floor_pages = sum(int(tier.floor * arena.pages) for tier in tiers)
+        self.residency = AdapterResidency(adapters, arena, sequences_max, floor_pages)
+        self._capacity = Capacity(
+            self.tiers, arena, self.prefix, self.residency, self.swap, sequences_max, self._preempt
         )
+        self.weight_residency = WeightResidency(
+            weights,
+            len(tiers),
+            self.served.live,
+            clock,
+            self._capacity.evacuate_model,
+            residence_s=weights_residence_s,
+            eviction_value=eviction_value,
+        )
+        self._build_parts()
+        self._add_models(models)
+
+    def _build_parts(self) -> None:
+        """Build the parts that work on requests."""
         self._admission = AdmissionControl(
-            self.tiers, self.served, self._room.pages, self._room.places, self.residency, self.hosting, self._queues
+            self.tiers, self.served, self._capacity, self.residency, self.weight_residency, self._queues
         )
-        self._failed: list[RequestEnding] = []
-        self._displaced: list[tuple[Sequence, Refusal]] = []
-        self._plan = StepPlan("", 0)  # the one being put together
-        self._away: frozenset[str] = frozenset()  # models whose requests cannot join, for want of their weights
-        self._arrivals = 0
-        self._in_flight: deque[StepPlan] = deque()  # oldest first
-        self._turns = ModelTurns(tiers)
-        self.faults = Faults(self._entries, self._room, self._queues, self.residency, self.swap, self.served)
-        self._firsts = FirstRequests(self.tiers, self._room, arena, self._queues, clock, self._preempt, sequences_max)
+        self.faults = Faults(
+            self._entries, self._capacity, self._queues, self.residency, self.weight_residency, self.swap, self.served
+        )
+        self.results = StepResults(self._queues, self.prefix)
+        self._first_requests = FirstRequests(
+            self.tiers, self._capacity, self.arena, self._queues, self._clock, self._preempt, self._limits.sequences_max
+        )
         self._planner = StepPlanner(
             self.tiers,
-            self._room,
-            self._queues,
-            self.residency,
-            self.hosting,
-            self.prefix,
-            self._cost_models,
-            self._turns,
-            clock,
-            self._fail,
-            self._fault,
-            self._firsts,
-            step_tokens_max=step_tokens_max,
-            prefill_tokens_min=prefill_tokens_min,
-            sequences_max=sequences_max,
-            steps_ahead=steps_ahead,
+            self._limits,
+            self._clock,
+            capacity=self._capacity,
+            queues=self._queues,
+            first_requests=self._first_requests,
+            residency=self.residency,
+            weights=self.weight_residency,
+            prefix=self.prefix,
+            cost_models=self._cost_models,
+            turns=self._turns,
+            fail=self._fail,
+            fault=self._fault,
         )
+
+    def _add_models(self, models: Mapping[str, ModelLimits]) -> None:
+        """Add the models of the start, then pin: a pin is checked against the sizes of all models."""
         for model, limits in models.items():
             self.add_model(model, limits, pinned=False)
         for model, limits in models.items():
@@ -157,29 +165,30 @@ class Scheduler:
     # ---- models
 
     def add_model(self, name: str, limits: ModelLimits, *, pinned: bool) -> str:
-        """Serve one more. Why it is not pinned, if it was to be, or ""."""
+        """Serve another model. Returns why it cannot be pinned, or ""."""
         self.served.add_limits(name, limits)
-        self.hosting.add_weights(name)
-        return self.hosting.pin_weights(name, pinned)
+        self.weight_residency.add_weights(name)
+        return self.weight_residency.pin_weights(name, pinned)
 
     def pin_model(self, name: str, pinned: bool) -> str:
-        """A pinned one's weights come to the device and stay there. Why that cannot be, or ""."""
-        return self.hosting.pin_weights(name, pinned)
+        """The weights of a pinned model are loaded without a request, and never evicted. Returns why it cannot be
+        pinned, or ""."""
+        return self.weight_residency.pin_weights(name, pinned)
 
     def retire_model(self, name: str) -> None:
-        """It takes no further requests; those that it has run to their end."""
+        """Refuse further requests of the model; its queued and running requests continue."""
         self.served.retired.add(name)
 
     def uses_model(self, name: str) -> bool:
-        """A request of it has not ended, or a step of it is in flight."""
+        """A request of the model has not ended, or a step of it is in flight."""
         return any(self.served.live[name]) or any(plan.model == name for plan in self._in_flight)
 
     def forget_model(self, name: str) -> None:
-        """Nothing uses it: its pages, its adapters and its weights go."""
+        """Free the pages, adapters and weights of a model that is not in use."""
         assert not self.uses_model(name), f"model {name} is in use"
         self.residency.forget_model(name)
         self.served.remove_model(name)
-        self.hosting.forget_weights(name)
+        self.weight_residency.forget_weights(name)
         self._turns.forget_turns(name)
         self._cost_models.forget_costs(name)
         for queue in self._queues:
@@ -188,7 +197,8 @@ class Scheduler:
     # ---- requests
 
     def submit(self, sequence: Sequence) -> Refusal | None:
-        """Queue it, or return why not. A queued request ends exactly once. An exception leaves nothing of it here."""
+        """Queue a request, or return why it is refused. A queued request ends exactly once. If this raises, nothing of
+        the request is left."""
         if (sequence.gateway, sequence.handle) in self._entries:
             return Refusal("bad_request", f"handle {sequence.handle} is in use")
         refusal = self._admission.refusal(sequence)
@@ -196,11 +206,11 @@ class Scheduler:
             return refusal
         self._arrivals += 1
         entry = Entry(sequence, self._rank[sequence.tier], self._arrivals, self.served.chain(sequence))
-        self._displace(entry)
+        self._displace_for(entry)
         self._entries[sequence.gateway, sequence.handle] = entry
         self.served.note_arrival(entry)
         try:
-            self.hosting.note_request(sequence.model, entry.tier)
+            self.weight_residency.note_request(sequence.model, entry.tier)
             self._queues[entry.tier].add_entry(entry)
             self.residency.add_waiting(sequence.adapter, entry.tier, new=True)
         except Exception as error:
@@ -209,66 +219,65 @@ class Scheduler:
         return None
 
     def abort(self, gateway: int, handle: int) -> RequestEnding | None:
-        """End it now; None when it is not there, or ends with a step in flight."""
+        """End the request now. None: it is unknown, or ends when a step in flight is completed."""
         entry = self._entries.get((gateway, handle))
         return self._abort(entry) if entry else None
 
     def abort_gateway(self, gateway: int) -> list[RequestEnding]:
-        """`abort` for all requests of a stream."""
+        """`abort` all requests of a gateway."""
         entries = [entry for (owner, _), entry in self._entries.items() if owner == gateway]
         return [ended for entry in entries if (ended := self._abort(entry))]
 
     def remove_adapter(self, digest: str) -> None:
-        """Take it out of the arena. No request and no step uses it: the caller lets the last one end first."""
+        """Evict an adapter that no request and no step in flight uses."""
         assert all(entry.sequence.adapter != digest for entry in self._entries.values()), f"{digest} is in use"
         assert not self.is_adapter_in_flight(digest), f"{digest} is in use by a step"
         self.residency.forget_adapter(digest)
 
     def pin_adapter(self, digest: str, pinned: bool) -> str:
-        """A pinned one comes into the arena and stays there. Why that cannot be, or ""."""
+        """A pinned adapter is loaded without a request, and never evicted. Returns why it cannot be pinned, or ""."""
         return self.residency.pin_adapter(digest, pinned)
 
     def is_adapter_in_flight(self, digest: str) -> bool:
-        """A step in flight reads this adapter, be it for a request that has ended."""
+        """A step in flight reads the adapter, also for a request that has ended."""
         return any(chunk.sequence.adapter == digest for plan in self._in_flight for chunk in plan.chunks.values())
 
     # ---- steps
 
     def schedule(self) -> Step | None:
-        """The next step, which the caller begins before the next call; None when there is no work, or none before a
-        step in flight is completed."""
-        assert len(self._in_flight) <= self._steps_ahead, "the step before was not completed"
+        """Plan the next step; the caller begins it before the next call. None: there is no work, or none that can run
+        before a step in flight is completed or a load ends."""
+        assert len(self._in_flight) <= self._limits.steps_ahead, "the step before was not completed"
         if self._in_flight:
             self._in_flight[-1].assume()
-        self.take_loaded()
+        self.poll_loads()
         rounds = 0
         while self._entries:
             before = (len(self._entries), self.running)
             for model in self._turns.order(self._planner.work_by_model(self.served.live)):
-                plan = self._plan = StepPlan(model, self._step_tokens_max)
+                plan = self._open_plan = StepPlan(model, self._limits.step_tokens_max)
                 self._planner.fill_plan(plan)
                 if plan.chunks:
                     self._check_after_fault()
                     return self._begin_step(plan)
-            # All that ran was preempted: the next round finds the arena empty.
+            # If all running requests were preempted, the next round finds the arena empty.
             rounds += 1
             if before == (len(self._entries), self.running) or rounds > ROUNDS_MAX:
                 if self._in_flight or self.has_blocked_requests:
                     break
                 self._fault(find_blocking_request(self._entries.values(), self._planner.capacity_claims()), NoStep())
+        self._open_plan = None
         self._check_after_fault()
         return None
 
     def complete(self, step: Step, result: StepResult, seconds: float) -> StepOutcome:
-        """Take in what the oldest step in flight made. `seconds` is what it took; the cost model says what of it
-        each request has."""
+        """Take in the result of the oldest step in flight, which took `seconds` of the device."""
         plan = self._in_flight.popleft()
         assert plan.step is step, "not the oldest step in flight"
         assert len(result.ids) == len(step.chunks)
         plan.assume()
-        now = self._clock()
+        now, load = self._clock(), plan.step_load()
         outcome = StepOutcome(ended=self.take_failed())
-        load = plan.step_load()
         self._cost_models.observe(step.model, load, seconds)
         self._turns.note_step_completed(step.model, self.served.shares(step.model), seconds)
         parts = self._cost_models.of(step.model).split(step.chunks, load.adapters, seconds)
@@ -276,16 +285,15 @@ class Scheduler:
             entry.in_flight -= 1
             good = index not in result.errors
             if entry.ended:
-                self._overrun(chunk, good, parts[index])
+                self.results.count_overrun(chunk, good, parts[index])
                 continue
             entry.account(chunk, parts[index])
             reason: FinishReason | None = None
             if good:
                 try:
-                    self._advance(entry, chunk)
-                    reason = self._take_id(entry, chunk, result.ids[index], now, outcome.tokens)
+                    reason = self.results.take_chunk(entry, chunk, result.ids[index], now, outcome.tokens)
                 except Exception as error:  # noqa: BLE001 - the request's edge: it ends alone, and is counted
-                    self._lose_id(chunk)
+                    self.results.count_lost_id(chunk)
                     self._fault(entry, error)
                     continue
                 if index in result.logprobs:
@@ -300,117 +308,94 @@ class Scheduler:
         return outcome
 
     def take_failed(self) -> list[RequestEnding]:
-        """Requests that ended because they turned out never to fit, since last asked. `complete` takes them too; ask
-        when `schedule` returned None."""
+        """Requests that ended since the last call because they cannot run. `complete` returns them too."""
         failed, self._failed = self._failed, []
         return failed
 
     def take_displaced(self) -> list[tuple[Sequence, Refusal]]:
-        """Requests that were queued, and refused after all, since last asked: a full queue had a place for a share that
-        has fewer waiting."""
+        """Queued requests that were refused since the last call, for a share with fewer requests in a full queue."""
         displaced, self._displaced = self._displaced, []
         return displaced
 
-    # ---- what is going on
+    # ---- state, for observers
 
     def has_work(self) -> bool:
         return bool(self._entries)
 
     @property
     def has_blocked_requests(self) -> bool:
-        """There is work, and some of it waits for an adapter or a model's weights: of the last time that a step was
-        planned."""
-        return self._planner.awaits or self.hosting.has_blocked_requests
+        """At the last planning a request waited for its adapter, or now one waits for its model's weights."""
+        return self._planner.has_blocked_requests or self.weight_residency.has_blocked_requests
 
     @property
     def has_background_loads(self) -> bool:
-        """An adapter or weights are on their way for no request: `take_in` goes on with it."""
-        return self.residency.has_background_loads or self.hosting.has_background_loads
+        """Adapters or weights are being loaded without a request: `poll_loads` continues them."""
+        return self.residency.has_background_loads or self.weight_residency.has_background_loads
 
     @property
     def running(self) -> int:
-        return self._room.count()
+        return self._capacity.count()
 
     @property
     def preemptions(self) -> int:
         return self.preempted.count
 
     @property
-    def in_flight(self) -> int:
+    def request_count(self) -> int:
         """Requests that run or wait."""
         return len(self._entries)
 
     def running_entries(self) -> list[list[Entry]]:
-        """By tier, the oldest first; not to be changed."""
-        return self._room.running
+        """By rank, oldest first. Not to be modified."""
+        return self._capacity.running
 
     def waiting_entries(self) -> Iterator[Entry]:
-        """The oldest first."""
+        """Oldest first."""
         return (entry for entry in self._entries.values() if not entry.running)
 
     def wait_s(self, model: str, rank: int | None = None) -> float:
-        """Until the weights of a model could be on the device for a request that came now, in a tier or in the
-        lowest."""
-        return self.hosting.predict_wait(model, len(self.tiers) - 1 if rank is None else rank).seconds
+        """Predicted seconds until the model is resident, for a request queued now in tier `rank` (None: the lowest)."""
+        return predict_wait(self.weight_residency, model, len(self.tiers) - 1 if rank is None else rank).seconds
 
     def floor_pages(self, rank: int) -> int:
-        return self._room.pages.floor(rank)
+        return self._capacity.pages.floor(rank)
 
     def waiting(self) -> dict[str, int]:
-        """By tier."""
+        """Tier → waiting requests."""
         return {tier.name: len(queue) for tier, queue in zip(self.tiers, self._queues, strict=True)}
 
     def check_integrity(self) -> None:
-        """AssertionError says what is wrong. For idle moments and tests."""
-        running = [entry for entries in self._room.running for entry in entries]
-        chunks = Counter(entry for plan in self._in_flight for entry in plan.chunks)
-        for entry in self._entries.values():
-            sequence = entry.sequence
-            assert entry.running == (entry in running)
-            assert entry.running or not sequence.pages, f"{sequence.request_id} holds pages and does not run"
-            assert entry.in_flight == chunks[entry], f"{sequence.request_id} has {chunks[entry]} chunks in flight"
-            assert sequence.output_ids.count(PENDING_ID) <= entry.in_flight, f"{sequence.request_id} lacks an id"
-        assert len(running) + sum(self.waiting().values()) == len(self._entries)
-        self._room.check_integrity()
-        with_adapter = [(e.sequence.adapter, e) for e in self._entries.values() if e.sequence.adapter]
-        waiting = Counter((adapter, e.tier) for adapter, e in with_adapter if not e.running)
-        self.residency.check_integrity(waiting, Counter(adapter for adapter, e in with_adapter if e.running))
-        self.swap.check_integrity(entry for entry in self._entries.values() if not entry.running)
-        self.arena.check_integrity(self._room.references())
-        self.prefix.check_integrity()
-        self.hosting.check_integrity({entry.sequence.model for entry in running})
+        """Raises AssertionError. For idle moments and tests."""
+        self.faults.check_integrity(self._in_flight)
 
     # ---- planning
 
-    def take_loaded(self) -> None:
-        """What came since the last step, or failed to: that ends those who wait for it; and what is to come or go for
-        those who wait. Before each step, and without one while `brings`."""
-        self._planner.awaits = False
-        # Behind the step in flight a copy hides; a request that is alone waits for its own, and keeps nobody waiting.
-        alone = len(self._entries) == 1 and not self.running
-        failed = self.residency.poll_loads(
-            hidden=bool(self._in_flight) or alone, unpromised=self._room.pages.unpromised
-        )
+    def poll_loads(self) -> None:
+        """Take in loads that completed or failed (a failed load ends the requests that wait for it), then begin loads
+        and evictions for waiting requests. Before each step; without a step while `has_blocked_requests` or
+        `has_background_loads`."""
+        self._planner.forget_blocked_requests()
+        # A copy hides behind a step in flight. A request that is alone waits for its own copy, and delays no other.
+        hidden = bool(self._in_flight) or (len(self._entries) == 1 and not self.running)
+        failed = self.residency.poll_loads(hidden=hidden, unpromised=self._capacity.pages.unpromised)
         for digest, why in failed.items():
             self._fail_waiting(f"its adapter cannot be loaded: {why}", adapter=digest)
-        for model, why in self.hosting.poll_loads().items():
+        for model, why in self.weight_residency.poll_loads().items():
             self._fail_waiting(f"its model cannot be loaded: {why}", model=model)
-        away = self.hosting.schedule_loads()
-        if away != self._away:
-            for model in away - self._away:
+        blocked = self.weight_residency.schedule_loads()
+        if blocked != self._blocked_models:
+            for model in blocked - self._blocked_models:
                 self._planner.suspend_model(model)
             for queue in self._queues:
-                queue.suspend(away)
-            self._away = away
+                queue.suspend(blocked)
+            self._blocked_models = blocked
 
     def _fail_waiting(self, why: str, *, adapter: str | None = None, model: str | None = None) -> None:
+        """End the waiting requests of an adapter or a model whose load failed."""
         for entry in list(self._entries.values()):
             own = entry.sequence
-            if (
-                not entry.running
-                and not entry.in_flight
-                and (own.adapter if adapter else own.model) == (adapter or model)
-            ):
+            waits = not entry.running and not entry.in_flight
+            if waits and (own.adapter if adapter else own.model) == (adapter or model):
                 self._fail(entry, why)
 
     def _fail(self, entry: Entry, why: str) -> None:
@@ -421,7 +406,7 @@ class Scheduler:
         self._failed.append(self._end_faulty(entry, error))
 
     def _end_faulty(self, entry: Entry, error: Exception) -> RequestEnding:
-        self._unplan(entry)
+        self._remove_from_plan(entry)
         self._planner.forget_entry(entry)
         return RequestEnding(entry.sequence, "error", self.faults.take_out(entry, error))
 
@@ -431,27 +416,11 @@ class Scheduler:
             self.faults.unchecked = False
             self.check_integrity()
 
-    def _evacuate(self, model: str, rank: int | None) -> bool:
-        """See hosting.Evacuate. Who is owed its run runs to its end; as long as somebody does, so may the others."""
-        running = [entry for tier in self._room.running for entry in tier if entry.sequence.model == model]
-        if rank is None or any(self._runs_to_its_end(entry, rank) for entry in running):
-            return not running
-        for entry in running:
-            self._preempt(entry, rank)
-        return True
-
-    def _runs_to_its_end(self, entry: Entry, rank: int) -> bool:
-        """Whether its model stays on the device until it has ended, although a request of tier `rank` needs the device.
-        After `preemptions_max` preemptions it does: otherwise two models of one tier could evict each other for ever
-        when a run takes longer than a model stays."""
-        tier = self.tiers[entry.tier]
-        tired = entry.tier <= rank and entry.sequence.preemptions >= tier.preemptions_max
-        return entry.reserved > 0 or not tier.preemptible or tired
-
     def _begin_step(self, plan: StepPlan) -> Step:
+        self._open_plan = None
         self._planner.record_plan(plan)
         self._turns.note_step_begun(plan.model, self._cost_models.of(plan.model).costs.step_seconds(plan.step_load()))
-        self.hosting.note_step(plan.model)
+        self.weight_residency.note_step(plan.model)
         now = self._clock()
         for entry in plan.chunks:
             if entry.sequence.started_at is None:
@@ -462,98 +431,50 @@ class Scheduler:
     # ---- preemption
 
     def _preempt(self, entry: Entry, cause: int) -> None:
-        """Move it to the front of its queue, with its ids. Its full pages stay in the prefix cache while there is room;
-        KV that is cheaper to copy back than to recompute goes to host memory. If that raises the victim ends, so its
-        room is freed in any case."""
+        """Move a running request to the front of its queue, with its ids. Its full pages stay in the prefix cache until
+        they are evicted; KV that is cheaper to copy back than to recompute is copied to host memory. If this raises,
+        the request ends, so that its pages and slot are freed in any case."""
         try:
-            self._save_pages(entry, cause)
+            self._move_to_queue(entry, cause)
         except Exception as error:  # noqa: BLE001 - the request's edge: it ends alone, and is counted
             self._fault(entry, error)
 
-    def _unplan(self, entry: Entry) -> None:
-        """Remove it from the step being planned, if there is one; never from a step in flight."""
-        if self._plan.step is None:
-            self._plan.remove_entry(entry)
+    def _remove_from_plan(self, entry: Entry) -> None:
+        """Remove the request's chunk from the open step plan, if there is one. Its chunks in flight stay."""
+        if self._open_plan is not None:
+            self._open_plan.remove_entry(entry)
 
-    def _save_pages(self, entry: Entry, cause: int) -> None:
-        self._unplan(entry)
+    def _move_to_queue(self, entry: Entry, cause: int) -> None:
+        self._remove_from_plan(entry)
         swapped = self.swap.save(entry)
-        self._room.leave_batch(entry)
+        self._capacity.leave_batch(entry)
         sequence = entry.sequence
         sequence.computed = 0
-        self.preempted.record_preemption(
-            self._clock(), sequence.request_id, sequence.model, entry.tier, cause, swapped=swapped
-        )
+        self.preempted.record_preemption(self._clock(), sequence, entry.tier, cause, swapped=swapped)
         sequence.preemptions += 1
-        entry.cause, entry.made_way_for = self.tiers[cause].name, ""
-        entry.owed = self._room.is_owed_run(entry)
-        self._queues[entry.tier].put_back(entry)
+        entry.preempted_for, entry.preempted_for_share = self.tiers[cause].name, ""
+        entry.owed = self._capacity.is_owed_run(entry)
+        self._queues[entry.tier].requeue(entry)
         self.residency.add_waiting(sequence.adapter, entry.tier, new=False)
 
     # ---- results and endings
 
-    def _advance(self, entry: Entry, chunk: Chunk) -> None:
-        """The chunk's KV is computed: count it, and let others find the pages that are full now."""
-        sequence = entry.sequence
-        computed = chunk.start + chunk.count
-        self._queues[entry.tier].charge(entry, computed)
-        if not entry.running:  # preempted since: its pages are others'
+    def _displace_for(self, entry: Entry) -> None:
+        """If the tier's queue is full, refuse the newest request of its largest share: admission found that one."""
+        queue = self._queues[entry.tier]
+        if len(queue) < self.tiers[entry.tier].queue_max:
             return
-        while entry.published < computed // entry.chain.tokens_per_page:
-            page = sequence.pages[entry.published]
-            self.prefix.publish(entry.chain, sequence.tokens, entry.published, page)
-            entry.published += 1
-
-    def _take_id(
-        self, entry: Entry, chunk: Chunk, token: int | None, now: float, made: list[tuple[Sequence, int]]
-    ) -> FinishReason | None:
-        """Put the id that a sampling chunk made in its place; why the request ends with it, or None."""
-        if not chunk.sample:
-            return None
-        assert token is not None, "a sampling chunk yields an id or an error"
-        sequence = entry.sequence
-        place = chunk.start + chunk.count - len(sequence.prompt_ids)
-        assert sequence.output_ids[place] == PENDING_ID
-        sequence.output_ids[place] = token
-        made.append((sequence, token))
-        self.tokens_made += 1
-        if sequence.first_token_at is None:
-            sequence.first_token_at = now
-        if token in sequence.stop_ids:
-            return "stop"
-        return "length" if place + 1 >= sequence.max_tokens else None
-
-    def _overrun(self, chunk: Chunk, good: bool, seconds: float) -> None:
-        """Count what was computed for a request that has ended."""
-        self.overrun_s += seconds
-        if chunk.sample and good:
-            self.tokens_made += 1
-            self.tokens_overrun += 1
-
-    def _displace(self, newcomer: Entry) -> None:
-        """Give it the place of another's in a full queue. Admission saw that there is one."""
-        queue = self._queues[newcomer.tier]
-        if len(queue) < self.tiers[newcomer.tier].queue_max:
-            return
-        entry = queue.displaced_by(newcomer.sequence.share)
-        assert entry is not None
-        refusal = self._admission.full(entry.tier)
-        self._end_entry(entry, "aborted")
-        self._displaced.append((entry.sequence, refusal))
+        displaced = queue.displaced_by(entry.sequence.share)
+        assert displaced is not None
+        refusal = self._admission.full(displaced.tier)
+        self._end_entry(displaced, "aborted")
+        self._displaced.append((displaced.sequence, refusal))
 
     def _abort(self, entry: Entry) -> RequestEnding | None:
         if entry.in_flight:
             entry.aborting = True
             return None
         return self._end_entry(entry, "aborted")
-
-    def _lose_id(self, chunk: Chunk) -> None:
-        """Count the chunk's id as overrun if taking it in raised: no answer has it."""
-        sequence = chunk.sequence
-        place = chunk.start + chunk.count - len(sequence.prompt_ids)
-        if chunk.sample and sequence.output_ids[place : place + 1] == [PENDING_ID]:
-            self.tokens_made += 1
-            self.tokens_overrun += 1
 
     def _end_entry(self, entry: Entry, reason: FinishReason, message: str = "") -> RequestEnding:
         try:
@@ -567,10 +488,10 @@ class Scheduler:
         while sequence.output_ids and sequence.output_ids[-1] == PENDING_ID:
             sequence.output_ids.pop()
         if entry.running:
-            self._room.leave_batch(entry)
-            self._firsts.note_ending(entry)
+            self._capacity.leave_batch(entry)
+            self._first_requests.note_ending(entry)
         else:
-            self._queues[entry.tier].left(entry)
+            self._queues[entry.tier].remove_ended(entry)
             self.residency.remove_waiting(sequence.adapter, entry.tier)
             self.swap.release_slots(entry)
         del self._entries[sequence.gateway, sequence.handle]

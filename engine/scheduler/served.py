@@ -1,6 +1,6 @@
-"""The base models that are served: their limits, the labels of their cached pages, and how many requests each has.
+"""The base models that are served: their limits, the labels of their cached pages, and their numbers of requests.
 
-It counts. It must never know where weights are.
+It does not know where weights are.
 """
 
 from __future__ import annotations
@@ -15,25 +15,25 @@ from engine.step import Sequence
 
 @dataclass(slots=True, frozen=True)
 class ModelLimits:
-    """What the scheduler must know of a model. `digest` names its contents in the prefix cache; "" is its name."""
+    """What the scheduler knows of a model. `digest` names its content in the prefix cache; "": its name does."""
 
     context_tokens: int
     tokens_per_page: int
     digest: str = ""
     vocab_size: int | None = None  # None: the ids of prompts are not checked
-    pinned: bool = False  # its weights never leave the device
+    pinned: bool = False  # its weights are never evicted
 
 
 class ModelTable:
     def __init__(self, tiers: int, prefix: PrefixCache) -> None:
         self.limits: dict[str, ModelLimits] = {}
-        self.retired: set[str] = set()  # those that take no further requests
-        self.live: dict[str, list[int]] = {}  # requests by model and tier
-        self.labels: list[str] = []  # by label, whose pages carry it
+        self.retired: set[str] = set()  # models that take no further requests
+        self.live: dict[str, list[int]] = {}  # model → requests by tier
+        self.labels: list[str] = []  # label → model
         self._tiers = tiers
         self._prefix = prefix
         self._label: dict[str, int] = {}
-        self._shares: dict[str, Counter[str]] = {}  # model → share → its requests
+        self._shares: dict[str, Counter[str]] = {}  # model → share → requests
 
     def add_limits(self, model: str, limits: ModelLimits) -> None:
         assert model not in self.limits, f"model {model} is served already"
@@ -46,7 +46,7 @@ class ModelTable:
         self.labels[label:] = [model, *self.labels[label + 1 :]]
 
     def remove_model(self, model: str) -> None:
-        """Nobody uses it. Its label is another's as soon as no page carries it."""
+        """The model is not in use. Its label is reused when no page carries it."""
         assert not any(self.live[model])
         del self.limits[model], self.live[model], self._shares[model]
         self.retired.discard(model)
@@ -70,5 +70,5 @@ class ModelTable:
             del shares[sequence.share]
 
     def shares(self, model: str) -> int:
-        """Distinct ones that have requests of it."""
+        """Distinct shares that have requests of the model."""
         return len(self._shares.get(model, ()))

@@ -1,6 +1,6 @@
-"""Which pages of preempted requests lie in host memory, and when that is worth their copies.
+"""Which pages of preempted requests are in host memory, and when copying them is worth it.
 
-It keeps numbers of pages and slots; the host pool copies. It must never touch the bytes.
+It keeps the numbers of pages and host slots; the HostPool copies the bytes.
 """
 
 from __future__ import annotations
@@ -16,33 +16,32 @@ from engine.step import HostPool
 
 @dataclass(slots=True, frozen=True)
 class _Saved:
-    """The KV of `tokens` tokens: by page the slot that it lies in, or None for one that others held too."""
+    """The KV of `tokens` tokens: for each page its host slot, or None for a page that others held too."""
 
     tokens: int
     slots: list[int | None]
 
 
 class Swap:
-    """Slots belong to requests that wait: from a preemption until they join again or end."""
+    """Host slots belong to waiting requests: from a preemption until the request joins again or ends."""
 
     def __init__(self, pool: HostPool | None, arena: Arena, cost_models: CostModels) -> None:
-        """Without a pool everything is recomputed."""
+        """`pool` None: everything is recomputed."""
         self.slots = pool.slots if pool is not None else 0
-        self.tokens = 0  # brought back
+        self.tokens = 0  # tokens copied back
         self._pool = pool
         self._arena = arena
         self._cost_models = cost_models
-        self._free = list(range(self.slots - 1, -1, -1))  # a stack: the lowest and the last freed come first
+        self._free = list(range(self.slots - 1, -1, -1))  # a stack: lowest slot first, then the last freed
         self._saved: dict[Entry, _Saved] = {}
 
     def free_slots(self) -> int:
-        """Slots that hold nothing."""
         return len(self._free)
 
     def save(self, entry: Entry) -> bool:
-        """Copy out what a running request has that nobody shares, while it still has its pages: if that costs less than
-        to compute it again, and there is room for all of it. A step in flight that writes them comes first, as all work
-        is in order. Whether it did."""
+        """Copy out the pages that only this running request holds, if that is cheaper than recomputing them and host
+        memory has space for all. Called while it still has its pages; a step in flight writes them first, as the device
+        works in order. Returns whether it copied."""
         sequence = entry.sequence
         if self._pool is None or entry.aborting or len(sequence.output_ids) >= sequence.max_tokens:
             return False  # it ends with the step in flight
@@ -52,8 +51,8 @@ class Swap:
         if not own or len(own) > len(self._free):
             return False
         tokens = sequence.computed - (len(filled) - len(own)) * page_tokens
-        again_s = self._cost_models.of(sequence.model).costs.prefill_token_s * tokens
-        if 2 * self._pool.page_copy_s * len(own) > again_s:  # out and in
+        recompute_s = self._cost_models.of(sequence.model).costs.prefill_token_s * tokens
+        if 2 * self._pool.page_copy_s * len(own) > recompute_s:  # out and in
             return False
         slots = {page: self._free.pop() for page in own}
         try:
@@ -65,8 +64,8 @@ class Swap:
         return True
 
     def restore(self, entry: Entry, cached: int) -> None:
-        """One that joins again has found `cached` pages in the prefix cache and has been given the others. Bring back
-        what follows on those, as far as it goes; the rest is computed again. Its slots are free then."""
+        """The request joins again: it has `cached` pages from the prefix cache, and new ones. Copy back the pages that
+        follow the cached ones without a gap; the rest is recomputed. Frees its host slots."""
         saved = self._saved.get(entry)
         if saved is None:
             return
@@ -87,13 +86,13 @@ class Swap:
         self.release_slots(entry)
 
     def release_slots(self, entry: Entry) -> None:
-        """Free its slots, if it has any."""
+        """Free the request's host slots, if it has any."""
         saved = self._saved.pop(entry, None)
         if saved is not None:
             self._free += [slot for slot in saved.slots if slot is not None]
 
     def check_integrity(self, waiting: Iterable[Entry]) -> None:
-        """AssertionError says what is wrong: a slot owned twice or by nobody, or by a request that does not wait."""
+        """Raises AssertionError: a slot with two owners or none, or owned by a request that does not wait."""
         assert set(self._saved) <= set(waiting), "a request that does not wait holds slots"
         held = [slot for saved in self._saved.values() for slot in saved.slots if slot is not None]
         assert sorted(held + self._free) == list(range(self.slots)), "a slot has two owners, or none"

@@ -114,7 +114,7 @@ def make_report(world: World, settings: dict[str, Any]) -> SimulationReport:
         step_ms_mean=1000 * measure.busy_s / measure.steps if measure.steps else None,
         output_tokens=made,
         output_tokens_per_s=sum(tier.output_tokens_per_s for tier in tiers),
-        overrun_tokens=scheduler.tokens_overrun,
+        overrun_tokens=scheduler.results.tokens_overrun,
         preemptions=scheduler.preemptions,
         prefix_hit_rate=prefix.hits / prefix.queries if prefix.queries else None,
         weights=_weights(world) if world.weights else None,
@@ -124,12 +124,12 @@ def make_report(world: World, settings: dict[str, Any]) -> SimulationReport:
 
 
 def _weights(world: World) -> WeightsReport:
-    endings, hosting = world.measure.endings, world.scheduler.hosting
+    endings, weights = world.measure.endings, world.scheduler.weight_residency
     first = [(ending.found, 1000 * ending.ttft_s) for ending in endings if ending.ttft_s is not None]
     return WeightsReport(
         hit_rate=sum(ending.found for ending in endings) / len(endings) if endings else None,
-        loads=sum(model.loads for model in hosting.models.values()),
-        evictions=hosting.evictions.total(),
+        loads=sum(model.loads for model in weights.models.values()),
+        evictions=weights.evictions.total(),
         ttft_ms=_percentiles([ttft_ms for _, ttft_ms in first]),
         ttft_hit_ms=_percentiles([ttft_ms for found, ttft_ms in first if found]),
         ttft_miss_ms=_percentiles([ttft_ms for found, ttft_ms in first if not found]),

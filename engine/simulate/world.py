@@ -140,7 +140,7 @@ class World:
                 host_pool=pool,
                 weights=self.weights,
                 weights_residence_s=device.weights_residence_s,
-                keep=EVICTION_VALUES[keep],
+                eviction_value=EVICTION_VALUES[keep],
             )
         except ValueError as error:
             raise BadInput(str(error)) from error
@@ -248,7 +248,7 @@ class World:
             self.adapters.models[asked.adapter] = asked.model
         self._asked.append(asked)
         self._last_token.append(asked.prompt_tokens + asked.new_tokens - 1)
-        found = self.scheduler.hosting.can_join(asked.model)
+        found = self.scheduler.weight_residency.can_join(asked.model)
         refusal = self.scheduler.submit(sequence)
         self.measure.arrived(asked, refusal, found)
         if refusal is not None:
@@ -331,4 +331,4 @@ class World:
         unowned = arena.free_pages() + scheduler.prefix.idle_pages() + arena.adapter_pages()
         assert unowned == arena.pages, f"{arena.pages - unowned} pages leaked"
         assert scheduler.swap.free_slots() == scheduler.swap.slots, "a slot of host memory leaked"
-        self.measure.check_the_end(scheduler.overrun_s)
+        self.measure.check_the_end(scheduler.results.overrun_s)

@@ -316,7 +316,7 @@ def test_one_that_cannot_be_read_keeps_no_other_pinned_one_waiting(
     deadline = time.monotonic() + 30
     while engine.scheduler.residency.has_background_loads:
         assert time.monotonic() < deadline
-        engine.scheduler.take_loaded()
+        engine.scheduler.poll_loads()
         time.sleep(0.001)
     assert engine.runner.adapters.resident() == [good]
     assert engine.scheduler.residency.counts().failures == 1

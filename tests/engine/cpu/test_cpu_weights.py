@@ -364,5 +364,5 @@ def test_two_families_in_one_engine_say_what_transformers_says(tiny: dict[str, P
     turns = sum(one != other for one, other in zip(engine.steps, engine.steps[1:], strict=False))
     assert turns >= 2
     if room == 1:
-        assert sum(hosted.loads for hosted in engine.scheduler.hosting.models.values()) >= 1
+        assert sum(hosted.loads for hosted in engine.scheduler.weight_residency.models.values()) >= 1
         assert runner.weights.weights_location("one") != runner.weights.weights_location("two")

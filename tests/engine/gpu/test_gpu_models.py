@@ -235,7 +235,7 @@ def test_the_scheduler_brings_whoever_is_asked_for(directories: dict[str, Path])
         ended += len(outcome.ended)
     scheduler.check_integrity()
     runner.weights.check_integrity()
-    loads = sum(hosted.loads for hosted in scheduler.hosting.models.values())
+    loads = sum(hosted.loads for hosted in scheduler.weight_residency.models.values())
     print(f"\n{loads} loads for {ended} requests of two models in the room of one")
     assert loads >= 2
     for name, directory in directories.items():

@@ -113,7 +113,7 @@ def test_a_namespace_over_its_quota_is_evicted_first(quota: float, evicted: str)
 
 
 def test_a_quota_is_a_share() -> None:
-    with pytest.raises(ValueError, match="share of the arena"):
+    with pytest.raises(ValueError, match="part of the arena"):
         PrefixCache(Arena(4, 1), 1.5)
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from engine.memory.weight_residency import CANCELLED_LOADS_MAX, DRAIN_PART, PREDICTED_RESIDENCE_S_MAX
+from engine.memory.weight_residency import CANCELLED_LOADS_MAX, DRAIN_PART
+from engine.memory.weight_wait import PREDICTED_RESIDENCE_S_MAX
 from support.engine.scheduler_auditor import House
 from support.engine.timed_house import Timed, budget, here, large, loads
 
@@ -66,7 +67,7 @@ def test_a_pinned_model_comes_though_others_are_asked_for_meanwhile() -> None:
     timed = Timed(house)
     assert house.scheduler.pin_model("e", True) == ""
     for model in "cdc":
-        house.scheduler.take_loaded()
+        house.scheduler.poll_loads()
         house.idle(0.3 * LOAD_S)
         house.submit(16, 2, model=model)
         timed.run()

@@ -146,7 +146,7 @@ def test_shares_that_crowd_have_a_quarter_of_the_places_and_nobody_waits_behind_
     for _ in range(3):
         house.schedule()
         house.complete()
-    running = [entry.sequence.share for entry in house.scheduler._room.running[0]]
+    running = [entry.sequence.share for entry in house.scheduler._capacity.running[0]]
     assert sorted(running) == ["a", "a", "b"], "two of eight places"
     house.run()
     house.check_the_end()

@@ -139,7 +139,7 @@ def test_a_tier_that_could_never_run_takes_no_requests() -> None:
     house = House(tiers=(*three(0.2, 0.8, 0.0)[:2], rigid), pages=8, sequences_max=5)
     refusal = house.offer(house.sequence(1, 1, tier="c"))
     assert refusal is not None
-    assert refusal.message == "tier c cannot run: the floors of other tiers take all sequence places"
+    assert refusal.message == "tier c cannot run: the floors of other tiers take all sequence slots"
 
 
 def test_floors_that_add_up_to_one_but_for_rounding() -> None:

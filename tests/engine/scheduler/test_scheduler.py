@@ -391,7 +391,7 @@ def test_a_share_is_not_charged_for_cached_nor_for_recomputed_tokens() -> None:
     house = House(pages=200, sequences_max=1)
     house.submit(ids(0, 18), 2, tier="batch")
     house.run()
-    served = house.scheduler._queues[2].served
+    served = house.scheduler._queues[2].served_tokens
     assert served("tenant") == 18 + 2, "18 of the prompt; of 2 made, each twice as dear, the last is never computed"
     again = house.submit(ids(0, 18), 10, tier="batch")
     house.run(4)
@@ -526,7 +526,7 @@ def test_abort_in_the_step_being_executed_waits_for_it() -> None:
     assert sequence.pages, "its pages are being written"
     outcome = house.complete()
     assert [(ended.reason, len(ended.sequence.output_ids)) for ended in outcome.ended] == [("aborted", 3)]
-    assert house.scheduler.tokens_made == 3
+    assert house.scheduler.results.tokens_made == 3
     house.check_the_end()
 
 
@@ -886,7 +886,7 @@ def test_the_counters_tell_what_is_going_on() -> None:
     house.run(1)
     assert house.scheduler.waiting() == {"premium": 0, "standard": 0, "batch": 2}
     assert house.scheduler.running == 2
-    assert house.scheduler.tokens_made == 2
+    assert house.scheduler.results.tokens_made == 2
     house.run()
     assert not house.scheduler.has_work()
     house.check_the_end()

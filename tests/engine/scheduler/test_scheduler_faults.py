@@ -28,12 +28,12 @@ PLACES: dict[str, Callable[[House], tuple[Any, str]]] = {
     "adapter is waited for no more": lambda house: (house.scheduler.residency, "remove_waiting"),
     "pages are copied out": lambda house: (house.slots, "copy_out"),
     "pages are copied in": lambda house: (house.slots, "copy_in"),
-    "room is made": lambda house: (house.scheduler._room, "_evict_for_entry"),
-    "request joins": lambda house: (house.scheduler._room, "join_batch"),
-    "request grows": lambda house: (house.scheduler._room, "grow_entry"),
-    "request leaves the queue": lambda house: (house.scheduler._queues[1], "joined"),
-    "request ends in the queue": lambda house: (house.scheduler._queues[1], "left"),
-    "request is put back": lambda house: (house.scheduler._queues[1], "put_back"),
+    "room is made": lambda house: (house.scheduler._capacity, "_evict_for_entry"),
+    "request joins": lambda house: (house.scheduler._capacity, "join_batch"),
+    "request grows": lambda house: (house.scheduler._capacity, "grow_entry"),
+    "request leaves the queue": lambda house: (house.scheduler._queues[1], "note_joined"),
+    "request ends in the queue": lambda house: (house.scheduler._queues[1], "remove_ended"),
+    "request is put back": lambda house: (house.scheduler._queues[1], "requeue"),
     "share is charged": lambda house: (house.scheduler._queues[1], "charge"),
     "chunk is planned": lambda house: (house.scheduler._planner, "_plan_prefill"),
     "preemption is noted": lambda house: (house.scheduler.preempted, "record_preemption"),
@@ -128,7 +128,7 @@ def test_an_id_that_cannot_be_taken_in_is_nobody_s() -> None:
     Trap(house.scheduler._queues[1], "charge", 1, ValueError("made to fail"))
     house.run()
     assert sorted(len(sequence.output_ids) for sequence in asked) == [2, 6]
-    assert house.scheduler.tokens_overrun == 1
+    assert house.scheduler.results.tokens_overrun == 1
     house.check_the_end()
 
 
@@ -172,7 +172,7 @@ def test_a_first_request_whose_room_raises_is_no_claim() -> None:
     house.run(3)
     first = house.submit(4, 4, tier="a", share="y")
     house.faults_made = True
-    trap = Trap(house.scheduler._firsts, "make_room", 1)
+    trap = Trap(house.scheduler._first_requests, "preempt_for_first", 1)
     while not trap.sprung:
         house.run(1)
     assert house.books[first.handle].ending is not None

@@ -258,9 +258,9 @@ def test_a_cold_model_comes_for_who_asks_and_an_idle_one_goes() -> None:
     sequence = house.submit(model="b")
     house.run()
     assert (here(house), loads(house), len(sequence.output_ids)) == ("b", "b", 4)
-    assert house.scheduler.hosting.models["b"].loads == 1
-    assert house.scheduler.hosting.hits == {"device": 0, "host": 1, "disk": 0}
-    assert house.scheduler.hosting.take_loads() == [("b", "host", 0.03)]
+    assert house.scheduler.weight_residency.models["b"].loads == 1
+    assert house.scheduler.weight_residency.hits == {"device": 0, "host": 1, "disk": 0}
+    assert house.scheduler.weight_residency.take_loads() == [("b", "host", 0.03)]
     house.check_the_end()
 
 
@@ -350,7 +350,7 @@ def test_who_cannot_be_preempted_runs_to_the_end_and_nobody_joins() -> None:
     timed.run(seconds=0.1)
     house.submit(16, 4, model="b", tier="premium")
     timed.run(seconds=0.2)
-    assert house.scheduler.hosting.models["a"].leaving
+    assert house.scheduler.weight_residency.models["a"].leaving
     late = house.submit(16, 4, model="a", tier="premium")
     timed.run(seconds=0.2)
     assert late.started_at is None
@@ -419,7 +419,7 @@ def test_pinned_models_never_go_and_come_unasked() -> None:
     assert house.scheduler.pin_model("c", True) == ""
     assert house.scheduler.has_background_loads
     while house.scheduler.has_background_loads:
-        house.scheduler.take_loaded()
+        house.scheduler.poll_loads()
         house.idle()
     assert "c" in here(house)
 
@@ -543,13 +543,13 @@ def test_weights_that_cannot_come_end_who_waits_and_a_later_request_tries_again(
     house.submit(model="b")
     house.run()
     assert loads(house) == "bb"
-    assert house.scheduler.hosting.failures == 1
+    assert house.scheduler.weight_residency.failures == 1
     house.check_the_end()
 
 
 def test_what_is_used_most_stays_though_others_were_used_last() -> None:
     def run(keep: EvictionValue) -> str:
-        house = budget(count=2, models=4, keep=keep)
+        house = budget(count=2, models=4, eviction_value=keep)
         for model in "aaabcdcad":
             house.submit(model=model)
             house.run()
@@ -699,11 +699,11 @@ def test_without_a_budget_what_is_added_comes_and_stays() -> None:
     house.add_model("late")
     assert house.scheduler.has_background_loads
     while house.scheduler.has_background_loads:
-        house.scheduler.take_loaded()
+        house.scheduler.poll_loads()
         house.idle()
     assert house.vault
     assert house.vault.there == {"base", "late"}
     house.submit(model="late")
-    assert house.scheduler.hosting.hits["device"] == 1
+    assert house.scheduler.weight_residency.hits["device"] == 1
     house.run()
     house.check_the_end()

@@ -73,7 +73,7 @@ def test_a_decode_is_planned_on_an_id_that_is_being_drawn() -> None:
     house.complete()
     assert planned(house) is None, "the last id that it may have is being drawn"
     assert [ended.reason for ended in house.complete().ended] == ["length"]
-    assert house.scheduler.tokens_overrun == 0
+    assert house.scheduler.results.tokens_overrun == 0
     house.check_the_end()
 
 
@@ -98,9 +98,9 @@ def test_what_is_in_flight_when_a_stop_id_is_found_is_overrun(steps_ahead: int) 
     house.run()
     assert house.endings() == {"stop": 1}
     assert sequence.output_ids == made[: made.index(made[6]) + 1]
-    assert house.scheduler.tokens_overrun == steps_ahead
-    assert house.scheduler.tokens_made == len(sequence.output_ids) + steps_ahead
-    assert house.scheduler.overrun_s == pytest.approx(0.01 * steps_ahead)
+    assert house.scheduler.results.tokens_overrun == steps_ahead
+    assert house.scheduler.results.tokens_made == len(sequence.output_ids) + steps_ahead
+    assert house.scheduler.results.overrun_s == pytest.approx(0.01 * steps_ahead)
     house.check_the_end()
 
 
@@ -226,7 +226,7 @@ def test_an_abort_in_flight_ends_with_the_oldest_step() -> None:
     assert [ended.reason for ended in house.complete().ended] == ["aborted"]
     assert len(sequence.output_ids) == 1
     assert house.complete().tokens == []
-    assert house.scheduler.tokens_overrun == 1
+    assert house.scheduler.results.tokens_overrun == 1
     house.check_the_end()
 
 
@@ -249,11 +249,11 @@ def test_the_chunk_after_one_that_failed_is_dropped() -> None:
     house.schedule()
     outcome = house.complete(errors={0: "not a number"})
     assert [(ended.sequence, ended.reason) for ended in outcome.ended] == [(bad, "error")]
-    assert (bad.output_ids, house.scheduler.tokens_made) == ([], 1)
+    assert (bad.output_ids, house.scheduler.results.tokens_made) == ([], 1)
     outcome = house.complete(errors={0: "of course"})
     assert outcome.ended == []
     assert [sequence for sequence, _ in outcome.tokens] == [good]
-    assert house.scheduler.tokens_overrun == 0, "the second failed too, and made nothing"
+    assert house.scheduler.results.tokens_overrun == 0, "the second failed too, and made nothing"
     house.run()
     assert house.submit(list(bad.prompt_ids), 1).cached_tokens == 0, "its pages may hold anything"
     house.run()
@@ -269,7 +269,7 @@ def test_a_step_that_fails_ends_its_requests_and_no_others() -> None:
     outcome = house.complete(errors={0: "the step failed", 1: "the step failed"})
     assert [ended.sequence for ended in outcome.ended] == [first, second]
     assert [sequence for sequence, _ in house.complete().tokens] == [late]
-    assert house.scheduler.tokens_overrun == 2
+    assert house.scheduler.results.tokens_overrun == 2
     house.run()
     assert late.output_ids == uninterrupted(late)
     house.check_the_end()
@@ -496,7 +496,7 @@ def test_the_same_ids_step_after_step_and_ahead(sampling: Sampling) -> None:
         submit(loop, "batch", range(6))
         loop.run()
         assert loop.scheduler.preemptions
-        assert loop.scheduler.tokens_overrun == (6 if steps_ahead and not sampling.presence_penalty else 0)
+        assert loop.scheduler.results.tokens_overrun == (6 if steps_ahead and not sampling.presence_penalty else 0)
         asked = sampling.logprobs >= 0
         reported = [len(frame.logprobs or ()) for frame in loop.frames if isinstance(frame, Tokens)]
         assert sum(reported) == (sum(map(len, loop.ids().values())) if asked else 0)
@@ -519,7 +519,7 @@ def test_a_step_takes_from_when_the_one_before_was_done() -> None:
     # Together in steps 1 to 4, and the second overruns in step 5: half of it is nobody's.
     assert usages[1].device_s == pytest.approx(2 * STEP_S)
     assert usages[0].device_s == pytest.approx((2 + 0.5 + 4) * STEP_S)
-    assert loop.scheduler.overrun_s == pytest.approx(0.5 * STEP_S)
+    assert loop.scheduler.results.overrun_s == pytest.approx(0.5 * STEP_S)
 
 
 def test_a_chunk_that_fails_again_in_the_next_step_is_counted_once() -> None:
@@ -550,13 +550,13 @@ def test_a_request_whose_scheduling_raises_ends_alone_and_is_counted(steps_ahead
 
     reports: list[StatusReport] = []
     loop = Loop(Recorded(steps_ahead=steps_ahead), when)
-    grow = loop.scheduler._room.grow_entry
+    grow = loop.scheduler._capacity.grow_entry
 
     def fails(entry: Entry) -> bool:
         assert entry.sequence.handle != 1, "made to fail"
         return grow(entry)
 
-    loop.scheduler._room.grow_entry = fails  # type: ignore[method-assign]
+    loop.scheduler._capacity.grow_entry = fails  # type: ignore[method-assign]
     loop.send(loop.submit(1, max_tokens=50), loop.submit(2, max_tokens=50))
     loop.run()
     first, second = loop.endings()[1], loop.endings()[2]
@@ -575,7 +575,7 @@ def test_what_is_in_flight_when_the_engine_stops_is_completed_first() -> None:
     ending = loop.endings()[1]
     assert (ending.reason, ending.message) == ("error", "the engine is shutting down")
     assert loop.runner.notes == ["begin 1", "begin 2", "result 1", "result 2"]
-    assert ending.usage.completion_tokens == len(loop.ids()[1]) == loop.scheduler.tokens_made == 2
+    assert ending.usage.completion_tokens == len(loop.ids()[1]) == loop.scheduler.results.tokens_made == 2
 
 
 def test_nothing_is_begun_on_top_of_a_step_that_was_not() -> None:

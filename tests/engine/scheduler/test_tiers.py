@@ -170,7 +170,7 @@ class Waiting:
         """The head runs all its tokens."""
         entry = self.queue.head(model)
         assert entry is not None
-        self.queue.joined(entry)
+        self.queue.note_joined(entry)
         self.queue.charge(entry, len(entry.sequence.prompt_ids))
         return entry
 
@@ -190,7 +190,7 @@ def test_shares_are_served_alike_however_many_requests_they_send() -> None:
     served = [waiting.serve() for _ in range(9)]
     assert [e for e in served if e in quiet] == quiet
     # 20 tokens of quiet for 20 of noisy, to within one request.
-    assert abs(waiting.queue.served("noisy") - waiting.queue.served("quiet")) <= 20
+    assert abs(waiting.queue.served_tokens("noisy") - waiting.queue.served_tokens("quiet")) <= 20
 
 
 def test_a_pause_earns_nothing() -> None:
@@ -200,7 +200,7 @@ def test_a_pause_earns_nothing() -> None:
     for _ in range(10):
         waiting.serve()
     waiting.add("returning")
-    assert waiting.queue.served("returning") == 100
+    assert waiting.queue.served_tokens("returning") == 100
     waiting.add("returning")
     turns = [waiting.serve().sequence.share for _ in range(4)]
     assert sorted(turns) == ["busy", "busy", "returning", "returning"]
@@ -211,7 +211,7 @@ def test_an_empty_queue_starts_level_with_who_left_last() -> None:
     waiting.add("a", tokens=50)
     waiting.serve()
     waiting.add("b")
-    assert waiting.queue.served("b") == 50
+    assert waiting.queue.served_tokens("b") == 50
 
 
 def test_tokens_are_charged_once() -> None:
@@ -220,21 +220,21 @@ def test_tokens_are_charged_once() -> None:
     waiting.queue.charge(entry, 6)
     waiting.queue.charge(entry, 4)
     waiting.queue.charge(entry, 7)
-    assert waiting.queue.served("a") == 7
+    assert waiting.queue.served_tokens("a") == 7
 
 
 def test_the_preempted_come_first_the_oldest_before_all() -> None:
     waiting = Waiting()
     first, second, third = (waiting.add(share) for share in "aab")
     for entry in (first, second):
-        waiting.queue.joined(entry)
+        waiting.queue.note_joined(entry)
     for entry in (second, first):
         entry.sequence.preemptions += 1
-        waiting.queue.put_back(entry)
+        waiting.queue.requeue(entry)
     assert len(waiting.queue) == 3
     order = []
     while (head := waiting.queue.head("m")) is not None:
-        waiting.queue.joined(head)
+        waiting.queue.note_joined(head)
         order.append(head)
     assert order == [first, second, third]
 
@@ -258,7 +258,7 @@ def test_the_remembered_shares_are_bounded(monkeypatch: pytest.MonkeyPatch) -> N
         waiting.add(f"s{index}", tokens=index + 1)
         waiting.serve()
     assert len(waiting.queue._served) <= 10
-    assert waiting.queue.served("s48") > 0, "those that were served most are remembered"
+    assert waiting.queue.served_tokens("s48") > 0, "those that were served most are remembered"
 
 
 @settings(max_examples=200, deadline=None)
@@ -275,13 +275,13 @@ def test_the_head_is_always_the_least_served_share(actions: list[tuple[str, int,
             inside.remove(waiting.serve())
         elif inside:
             leaving = inside.pop(tokens % len(inside))
-            waiting.queue.left(leaving)
+            waiting.queue.remove_ended(leaving)
         assert len(waiting.queue) == len(inside)
         head = waiting.queue.head("m")
         assert (head is None) == (not inside)
         if head:
-            least = min(waiting.queue.served(entry.sequence.share) for entry in inside)
-            assert waiting.queue.served(head.sequence.share) == least
+            least = min(waiting.queue.served_tokens(entry.sequence.share) for entry in inside)
+            assert waiting.queue.served_tokens(head.sequence.share) == least
             assert head is min((e for e in inside if e.sequence.share == head.sequence.share), key=lambda e: e.number)
 
 
@@ -319,12 +319,12 @@ def test_who_passes_the_first_was_served_little_more() -> None:
     friend, head = waiting.add("a"), waiting.add("b")
     waiting.queue.charge(friend, 10)
     waiting.queue.charge(friend, 10)
-    more = waiting.queue.served("a") - waiting.queue.served("b")
+    more = waiting.queue.served_tokens("a") - waiting.queue.served_tokens("b")
     assert more > 0
     assert waiting.queue.head("m") is head
-    assert waiting.queue.beside(head, more - 0.5, lambda entry: entry is friend) is None
-    assert waiting.queue.beside(head, more, lambda entry: entry is friend) is friend
-    assert waiting.queue.beside(head, more, lambda entry: False) is None
+    assert waiting.queue.next_beside(head, more - 0.5, lambda entry: entry is friend) is None
+    assert waiting.queue.next_beside(head, more, lambda entry: entry is friend) is friend
+    assert waiting.queue.next_beside(head, more, lambda entry: False) is None
 
 
 def test_a_token_counts_by_its_kind_and_its_shares_weight() -> None:
@@ -333,8 +333,8 @@ def test_a_token_counts_by_its_kind_and_its_shares_weight() -> None:
     for entry in (plain, heavy):
         waiting.queue.charge(entry, 8)
         waiting.queue.charge(entry, 14)
-    assert waiting.queue.served("plain") == 10 + 3 * 4
-    assert waiting.queue.served("heavy") == (10 + 3 * 4) / 2
+    assert waiting.queue.served_tokens("plain") == 10 + 3 * 4
+    assert waiting.queue.served_tokens("heavy") == (10 + 3 * 4) / 2
 
 
 def test_who_weighs_twice_is_served_twice_as_much() -> None:
@@ -389,7 +389,7 @@ def test_the_predicted_wait_is_that_of_the_own_turn() -> None:
     assert waiting.queue.wait_s("quiet") == pytest.approx(0.5), "one of the noisy goes before it"
     waiting.now += 10.0
     assert waiting.queue.wait_s("quiet") > 1.0, "nobody has started since"
-    assert waiting.queue.place_s() == waiting.queue.wait_s("quiet")
+    assert waiting.queue.next_start_s() == waiting.queue.wait_s("quiet")
 
 
 def test_time_in_which_nobody_waits_says_nothing_of_the_pace() -> None:

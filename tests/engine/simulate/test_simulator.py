@@ -200,7 +200,7 @@ def test_every_request_ends_once_and_no_page_leaks(seed: int, steps_ahead: int, 
         assert (ending.reason == "stop") <= ending.asked.by_stop
     assert (sum(ending.swapped_tokens for ending in measure.endings) > 0) == bool(host_pages)
     made = sum(ending.made for ending in measure.endings)
-    assert world.scheduler.tokens_made == made + world.scheduler.tokens_overrun
+    assert world.scheduler.results.tokens_made == made + world.scheduler.results.tokens_overrun
     assert world.scheduler.preemptions == sum(ending.preemptions for ending in measure.endings) > 0
     assert sum(sum(one.made) for one in measure.bins) == made
     assert sum(sum(one.arrived) for one in measure.bins) == measure.submitted

@@ -415,8 +415,9 @@ class House:
             **settings,
         )
         # A floor is one of pages and places, not of weights: preemptions to evict a model's weights are not checked.
-        room = self.scheduler._room
-        self._preempt, room._preempt = room._preempt, self._check_preemption
+        capacity, weights = self.scheduler._capacity, self.scheduler.weight_residency
+        self._preempt, capacity._preempt = capacity._preempt, self._check_preemption
+        self._evacuate, weights._evacuate = weights._evacuate, self._evacuate_unchecked
         self.step_tokens_max = step_tokens_max
         self.sequences_max = sequences_max
         self.books: dict[int, Books] = {}
@@ -660,12 +661,12 @@ class House:
         assert self.slots.copied_in <= self.slots.copied_out
         device_s = sum(books.sequence.device_s for books in self.books.values())
         again = [r for books in self.books.values() for r in books.sequence.recomputed.values()]
-        spent_s = device_s + sum(r.device_s for r in again) + self.scheduler.overrun_s
+        spent_s = device_s + sum(r.device_s for r in again) + self.scheduler.results.overrun_s
         assert abs(spent_s - self.seconds) < 1e-9 * max(1, self.steps)
-        assert bool(self.overrun_chunks) == (self.scheduler.overrun_s > 0)
-        assert self.scheduler.tokens_overrun == self.overrun
+        assert bool(self.overrun_chunks) == (self.scheduler.results.overrun_s > 0)
+        assert self.scheduler.results.tokens_overrun == self.overrun
         made = sum(len(books.made) for books in self.books.values())
-        assert self.scheduler.tokens_made == made + self.overrun
+        assert self.scheduler.results.tokens_made == made + self.overrun
         assert self.steps_ahead or self.faults_made or not self.overrun
         preemptions = sum(books.sequence.preemptions for books in self.books.values())
         assert self.scheduler.preemptions == preemptions
@@ -674,6 +675,15 @@ class House:
 
     def floor(self, tier: Tier, total: int) -> int:
         return int(tier.floor * total)
+
+    def _evacuate_unchecked(self, model: str, rank: int | None) -> bool:
+        """Preempt the requests of a model whose weights leave the device: floors do not protect them."""
+        capacity = self.scheduler._capacity
+        capacity._preempt = self._preempt
+        try:
+            return self._evacuate(model, rank)
+        finally:
+            capacity._preempt = self._check_preemption
 
     def _check_preemption(self, victim: Entry, cause: int) -> None:
         """Called in place of the scheduler's `preempt` before each preemption for room: a tier loses a request to
@@ -692,7 +702,7 @@ class House:
     def _lacks_floor(self, entry: Entry) -> bool:
         """Whether the floor of its tier is not enough for a request that is owed its run: it is promised to others, as
         the request's adapter lies in more pages than before, or its pages are held in common with other tiers."""
-        running = self.scheduler._room.running[entry.tier]
+        running = self.scheduler._capacity.running[entry.tier]
         promised = sum(other.reserved for other in running if other is not entry)
         tiles = self.memory.tiles.values()
         need = self._pages_to_end(entry.sequence) + sum(entry.sequence.adapter in adapters for adapters in tiles)
@@ -709,15 +719,17 @@ class House:
         runs several. Its own share keeps at least one, and no request is preempted more often than its tier allows."""
         for sequence in victims:
             entry = self.scheduler._entries.get((sequence.gateway, sequence.handle))
-            if not entry or not entry.made_way_for:
+            if not entry or not entry.preempted_for_share:
                 continue
             tier = next(tier for tier in self.tiers if tier.name == sequence.tier)
             own = [s for s in before if s.tier == sequence.tier]
-            assert not any(s.share == entry.made_way_for and s not in victims for s in own), "it had a request that ran"
-            assert sequence.share != entry.made_way_for
+            assert not any(s.share == entry.preempted_for_share and s not in victims for s in own), (
+                "it had a request that ran"
+            )
+            assert sequence.share != entry.preempted_for_share
             assert sequence.preemptions <= tier.preemptions_max, f"{sequence.request_id} was preempted too often"
             now = [s for s in self.running() if s.tier == sequence.tier]
-            assert any(s.share == entry.made_way_for for s in now), "it was preempted in vain"
+            assert any(s.share == entry.preempted_for_share for s in now), "it was preempted in vain"
             assert any(s.share == sequence.share for s in now), "its share has nothing left that runs"
 
     def _check_adapters(self, waited: dict[str | None, str]) -> None:
@@ -774,9 +786,10 @@ class House:
         if (
             not waiting
             or tokens >= self.step_tokens_max
-            or 0 in self.scheduler._plan.hungry  # it waits for tokens: a longer step would break a target
+            or 0
+            in self.scheduler._in_flight[-1].short_of_tokens  # it waits for tokens: a longer step would break a target
             or len({s.model for s in self.live()}) > 1
-            or self.scheduler._firsts.kept(0)  # it may wait for a reserved place
+            or self.scheduler._first_requests.reserved_slots(0)  # it may wait for a reserved place
         ):
             return
         if len(self.running()) >= self.sequences_max - sum(self.floor(t, self.sequences_max) for t in lower):
@@ -809,10 +822,13 @@ class House:
             own = entry.sequence
             if entry.in_flight or self._crowds(own):
                 continue
-            if entry.tier in scheduler._plan.hungry or scheduler._room.running[entry.tier]:
+            if entry.tier in scheduler._in_flight[-1].short_of_tokens or scheduler._capacity.running[entry.tier]:
                 continue
             need = -(-own.token_count() // self.page_tokens) + self._adapter_pages(own)
-            if scheduler.hosting.can_join(own.model) and need <= self._reach(entry.tier) - self._common_pages():
+            if (
+                scheduler.weight_residency.can_join(own.model)
+                and need <= self._reach(entry.tier) - self._common_pages()
+            ):
                 raise AssertionError(f"{own.request_id} is owed its run, and waits though its tier holds nothing")
 
     def _reach(self, rank: int) -> int:

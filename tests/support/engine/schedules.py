@@ -29,11 +29,11 @@ PLACES: dict[str, Callable[[House], tuple[Any, str]]] = {
     "adapter waited for no more": lambda house: (house.scheduler.residency, "remove_waiting"),
     "copy out": lambda house: (house.slots, "copy_out"),
     "copy in": lambda house: (house.slots, "copy_in"),
-    "make room": lambda house: (house.scheduler._room, "_evict_for_entry"),
-    "grow": lambda house: (house.scheduler._room, "grow_entry"),
-    "joined": lambda house: (house.scheduler._queues[0], "joined"),
-    "left": lambda house: (house.scheduler._queues[-1], "left"),
-    "put back": lambda house: (house.scheduler._queues[-1], "put_back"),
+    "make room": lambda house: (house.scheduler._capacity, "_evict_for_entry"),
+    "grow": lambda house: (house.scheduler._capacity, "grow_entry"),
+    "joined": lambda house: (house.scheduler._queues[0], "note_joined"),
+    "left": lambda house: (house.scheduler._queues[-1], "remove_ended"),
+    "put back": lambda house: (house.scheduler._queues[-1], "requeue"),
     "charge": lambda house: (house.scheduler._queues[0], "charge"),
     "prefill": lambda house: (house.scheduler._planner, "_plan_prefill"),
 }
@@ -226,7 +226,7 @@ def _finish(house: House, schedule: Schedule, trap: Trap | None) -> None:
 def _ask(house: House, ask: Ask, adapters: list[str]) -> None:
     adapter = adapters[ask.adapter] if ask.adapter < len(adapters) else None
     rank = ask.tier % len(house.tiers)
-    room = house.scheduler._room.pages.capacity(rank) - (house.table.pages_alone(adapter) if adapter else 0)
+    room = house.scheduler._capacity.pages.capacity(rank) - (house.table.pages_alone(adapter) if adapter else 0)
     tokens = max(1, min(ask.tokens, (room * house.page_tokens) // 2))
     max_tokens = max(1, min(ask.max_tokens, room * house.page_tokens + 1 - tokens))
     shared = min(ask.shared, tokens)
@@ -272,7 +272,7 @@ def _do(house: House, do: Do, adapters: list[str]) -> None:
         case "idles":
             house.idle(0.1)
         case "squeeze":  # about all that the highest tier can take now, so that lower tiers are preempted
-            pages = house.scheduler._room.pages.spare(0, reclaim=True) - do.which % 4
+            pages = house.scheduler._capacity.pages.spare(0, reclaim=True) - do.which % 4
             _offer(house, house.sequence(max(1, pages * 4), 1 + do.which, tier=house.tiers[0].name, namespace="s"))
         case "wanted":  # requests of the highest tier wait for resident adapters
             for adapter in house.table.resident()[: 1 + do.which // 2]:

@@ -1,0 +1,69 @@
+"""What a completed chunk changes: its share is charged, full pages are published, and its id is filled in.
+
+It counts the ids that were made, and those that no answer contains. It ends no request: the scheduler does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Ordered
+
+from engine.memory.prefix_cache import PrefixCache
+from engine.protocol.frames import FinishReason
+from engine.scheduler.entry import Entry
+from engine.scheduler.queues import TierQueue
+from engine.step import PENDING_ID, Chunk, Sequence
+
+
+class StepResults:
+    def __init__(self, queues: Ordered[TierQueue], prefix: PrefixCache) -> None:
+        self.tokens_made = 0  # ids drawn, overrun included
+        self.tokens_overrun = 0  # ids drawn for requests that had already ended
+        self.overrun_s = 0.0  # device-seconds of overrun: Σ of all steps = Σ of all requests + overrun_s
+        self._queues = queues
+        self._prefix = prefix
+
+    def take_chunk(
+        self, entry: Entry, chunk: Chunk, token: int | None, now: float, tokens: list[tuple[Sequence, int]]
+    ) -> FinishReason | None:
+        """The chunk's KV is computed and it drew `token` (None: it does not sample), which is appended to `tokens`.
+        Returns why the request ends with it, or None."""
+        sequence = entry.sequence
+        computed = chunk.start + chunk.count
+        self._queues[entry.tier].charge(entry, computed)
+        if entry.running:  # if it was preempted meanwhile, its pages have other owners
+            self._publish_pages(entry, computed)
+        if not chunk.sample:
+            return None
+        assert token is not None, "a sampling chunk yields an id or an error"
+        index = computed - len(sequence.prompt_ids)
+        assert sequence.output_ids[index] == PENDING_ID
+        sequence.output_ids[index] = token
+        tokens.append((sequence, token))
+        self.tokens_made += 1
+        if sequence.first_token_at is None:
+            sequence.first_token_at = now
+        if token in sequence.stop_ids:
+            return "stop"
+        return "length" if index + 1 >= sequence.max_tokens else None
+
+    def count_overrun(self, chunk: Chunk, good: bool, seconds: float) -> None:
+        """Count what was computed for a request that had ended."""
+        self.overrun_s += seconds
+        if chunk.sample and good:
+            self.tokens_made += 1
+            self.tokens_overrun += 1
+
+    def count_lost_id(self, chunk: Chunk) -> None:
+        """Count the chunk's id as overrun if `take_chunk` raised before it took the id: no answer contains it."""
+        sequence = chunk.sequence
+        index = chunk.start + chunk.count - len(sequence.prompt_ids)
+        if chunk.sample and sequence.output_ids[index : index + 1] == [PENDING_ID]:
+            self.tokens_made += 1
+            self.tokens_overrun += 1
+
+    def _publish_pages(self, entry: Entry, computed: int) -> None:
+        sequence = entry.sequence
+        while entry.published < computed // entry.chain.tokens_per_page:
+            page = sequence.pages[entry.published]
+            self._prefix.publish(entry.chain, sequence.tokens, entry.published, page)
+            entry.published += 1
