@@ -16,7 +16,7 @@ from billing.accounts.prices import PICOS_PER_UNIT
 from billing.books import reports
 from billing.books.reports import VALUES_MAX, WIDTHS, Group, GroupSums, Report, ReportCursor, ReportFilter, Width
 from billing.clock import SECOND, database_now
-from gateway.admin.administration import Actor, tenant_of
+from gateway.admin.writes import Actor, tenant_of
 from gateway.errors import InvalidRequest
 from gateway.routes.pages import decode_cursor, encode_cursor
 from gateway.services import Services

@@ -109,7 +109,7 @@ def complete(schema: dict[str, Any]) -> dict[str, Any]:
     for body in _BODIES.values():
         _describe_unserved(components[body.request.__name__], body.unserved)
     paths: dict[str, Any] = {}
-    for path, operations in _restoring(schema["paths"]).items():
+    for path, operations in _with_restore_path(schema["paths"]).items():
         error = described[AnthropicError if speaks_anthropic(path) else ErrorBody]
         paths[path] = {method: _operation(path, method, operation, error) for method, operation in operations.items()}
         if (form := _FORMS.get(path)) is not None:
@@ -132,8 +132,9 @@ def complete(schema: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _restoring(paths: dict[str, Any]) -> dict[str, Any]:
-    """A model's name may hold slashes, so its path takes all that follows; what it says of `restore` is said here."""
+def _with_restore_path(paths: dict[str, Any]) -> dict[str, Any]:
+    """Describe POST /v1/admin/models/{model} as a path of its own, …/restore. The framework cannot route it as one: a
+    model's name may contain slashes, so the parameter takes the rest of the path."""
     *_, model = [path for path in paths if path.startswith("/v1/admin/models/")]
     operations = dict(paths[model])
     return paths | {f"{model}/restore": {"post": operations.pop("post")}, model: operations}

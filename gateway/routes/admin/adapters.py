@@ -11,7 +11,8 @@ from msgspec import Meta
 
 from adapters.files.facts import Facts
 from billing.lists import ListPage
-from gateway.admin.administration import Actor, Administration, tenant_of, visible_tenant
+from gateway.admin.administration import Administration
+from gateway.admin.writes import Actor, tenant_of, visible_tenant
 from gateway.catalog import adapters
 from gateway.catalog.adapters import Adapter, Registration, Version
 from gateway.catalog.base_models import BaseModel
@@ -50,14 +51,14 @@ class AdapterController(Controller):
     ) -> AddedAdapterView:
         """Upload an adapter, as peft saves it, and give it a name; or, under a name that there is, a further version.
         Once answered, this gateway serves it, and every other within a second."""
-        bytes_left = await services.database.read(administration.bytes_left)
+        bytes_left = await services.database.read(administration.adapters.bytes_left)
         async with services.uploads.receive(request, by, bytes_left) as upload:
             wanted, base = _registration(upload.fields), await _base(services, by, upload)
             wanted = msgspec.structs.replace(wanted, base_model=base.name)
             await services.database.read(lambda c: _check_tenants(c, wanted, by))  # before the work, not after it
             staged = await upload.check_adapter(base)
             made = await services.database.administer(
-                lambda c: administration.register_adapter(c, wanted, staged.facts, staged.keep_content)
+                lambda c: administration.adapters.register(c, wanted, staged.facts, staged.keep_content)
             )
         return AddedAdapterView.of(made)
 
@@ -118,7 +119,7 @@ class AdapterController(Controller):
     ) -> Adapter:
         """Serve this version to every request that comes from now on. Those in flight end on what they began with."""
         return await services.database.administer(
-            lambda c: administration.promote_adapter(c, _adapter(c, by, adapter).id, data.version)
+            lambda c: administration.adapters.promote(c, _adapter(c, by, adapter).id, data.version)
         )
 
     @post("/{adapter:str}/rollback", opt={"route": "/v1/admin/adapters/{adapter}/rollback"}, status_code=200)
@@ -127,7 +128,7 @@ class AdapterController(Controller):
     ) -> Adapter:
         """Serve again the version that the served one replaced."""
         return await services.database.administer(
-            lambda c: administration.roll_back_adapter(c, _adapter(c, by, adapter).id)
+            lambda c: administration.adapters.roll_back(c, _adapter(c, by, adapter).id)
         )
 
     @patch("/{adapter:str}", opt={"route": "/v1/admin/adapters/{adapter}"})
@@ -137,13 +138,13 @@ class AdapterController(Controller):
         """Change who may call it, whether it is pinned, and its notes."""
         fields = msgspec.structs.asdict(data)
         return await services.database.administer(
-            lambda c: administration.update_adapter(c, _adapter(c, by, adapter).id, **fields)
+            lambda c: administration.adapters.update(c, _adapter(c, by, adapter).id, **fields)
         )
 
     @delete("/{adapter:str}", opt={"route": "/v1/admin/adapters/{adapter}"})
     async def remove_adapter(self, services: Services, by: Actor, administration: Administration, adapter: str) -> None:
         """Nobody may call it from now on. Its files go once nothing runs on them."""
-        await services.database.administer(lambda c: administration.remove_adapter(c, _adapter(c, by, adapter).id))
+        await services.database.administer(lambda c: administration.adapters.remove(c, _adapter(c, by, adapter).id))
 
     @delete("/{adapter:str}/versions/{version:str}", opt={"route": "/v1/admin/adapters/{adapter}/versions/{version}"})
     async def remove_adapter_version(
@@ -151,7 +152,7 @@ class AdapterController(Controller):
     ) -> None:
         """Forget one that is not served."""
         await services.database.administer(
-            lambda c: administration.remove_adapter_version(c, _adapter(c, by, adapter).id, version)
+            lambda c: administration.adapters.remove_version(c, _adapter(c, by, adapter).id, version)
         )
 
 

@@ -8,7 +8,8 @@ from litestar import Controller, delete, get, post
 
 from billing.accounts import alerts, webhooks
 from gateway.access import roles
-from gateway.admin.administration import Actor, Administration, visible_tenant
+from gateway.admin.administration import Administration
+from gateway.admin.writes import Actor, visible_tenant
 from gateway.routes.admin.paging import PAGE_DEFAULT, After, Limit, TenantFilter, after_id, decode_sequence
 from gateway.services import Services
 from gateway.views.accounts import ListedAlertView, NewWebhookView, Page, WebhookView, page
@@ -31,7 +32,7 @@ class WebhookController(Controller):
     ) -> NewWebhookView:
         """Name a place that is told of alerts. The answer has the secret that deliveries are signed with, this once."""
         made = await services.database.administer(
-            lambda c: administration.create_webhook(c, url=data.url, tenant_id=data.tenant)
+            lambda c: administration.webhooks.create(c, url=data.url, tenant_id=data.tenant)
         )
         return NewWebhookView.made(made)
 
@@ -58,7 +59,7 @@ class WebhookController(Controller):
     @delete("/{webhook_id:str}", opt={"route": "/v1/admin/webhooks/{webhook_id}"})
     async def remove_webhook(self, services: Services, administration: Administration, webhook_id: str) -> None:
         """Tell it nothing more."""
-        await services.database.administer(lambda c: administration.remove_webhook(c, webhook_id))
+        await services.database.administer(lambda c: administration.webhooks.remove(c, webhook_id))
 
 
 @get("/alerts", opt={"route": "/v1/admin/alerts", "area": "alerts"})

@@ -61,13 +61,13 @@ class AliasController(Controller):
         """Make it, or replace it; it overrules laneway.toml. Every gateway follows within a second."""
         fields = msgspec.structs.asdict(data)
         return await services.database.administer(
-            lambda c: administration.set_alias(c, alias.removeprefix("/"), **fields)
+            lambda c: administration.aliases.set(c, alias.removeprefix("/"), **fields)
         )
 
     @delete("/{alias:path}", opt={"route": "/v1/admin/aliases/{alias}"})
     async def remove_alias(self, services: Services, administration: Administration, alias: str) -> None:
         """What laneway.toml says of the name holds again; else nobody may call it from now on."""
-        await services.database.administer(lambda c: administration.remove_alias(c, alias.removeprefix("/")))
+        await services.database.administer(lambda c: administration.aliases.remove(c, alias.removeprefix("/")))
 
 
 async def _in_force(services: Services) -> dict[str, Alias]:

@@ -13,7 +13,9 @@ from billing.exports import jobs
 from billing.exports.export import ExportSpec
 from billing.exports.jobs import ExportJob
 from billing.focus import manifest
-from gateway.admin.administration import Actor, Administration, export_of, visible_tenant
+from gateway.admin.administration import Administration
+from gateway.admin.exports import export_of
+from gateway.admin.writes import Actor, visible_tenant
 from gateway.errors import Conflict
 from gateway.routes.admin.paging import PAGE_DEFAULT, After, Limit, Search, TenantFilter, list_page, list_query
 from gateway.services import Services
@@ -51,7 +53,7 @@ class ExportController(Controller):
         def change(connection: sa.Connection) -> ExportJob:
             tenant_id = visible_tenant(connection, by, data.tenant)
             spec = ExportSpec(kind=data.kind, format=data.format, month=data.month, tenant_id=tenant_id)
-            return administration.create_export(connection, spec)
+            return administration.exports.create(connection, spec)
 
         return ExportView.of(await services.database.administer(change))
 
@@ -79,7 +81,7 @@ class ExportController(Controller):
     @delete("/{export_id:str}", opt={"route": "/v1/admin/exports/{export_id}"})
     async def end_export(self, services: Services, administration: Administration, export_id: str) -> None:
         """Cancel it, or give up its file when it is done."""
-        job = await services.database.administer(lambda c: administration.end_export(c, export_id))
+        job = await services.database.administer(lambda c: administration.exports.end(c, export_id))
         if job.state == "removed":  # on another host its next export sees to it
             await services.exporter.delete_files(job.id)
 

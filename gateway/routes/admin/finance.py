@@ -18,8 +18,8 @@ from billing.clock import database_now
 from billing.errors import InvalidValue, RowNotFound
 from billing.proofs import reconcile
 from billing.proofs.reconcile import Reconciliation
-from gateway.admin.administration import Actor, visible_tenant
-from gateway.admin.finance import Finance, adapter_names
+from gateway.admin.administration import Administration
+from gateway.admin.writes import Actor, visible_tenant
 from gateway.errors import InvalidRequest
 from gateway.routes.admin.paging import (
     PAGE_DEFAULT,
@@ -41,6 +41,7 @@ from gateway.views.finance import (
     ReconciliationView,
     StandingView,
     WholeInvoiceView,
+    adapter_names,
 )
 
 InvoiceSort = Literal[
@@ -104,10 +105,10 @@ async def list_periods(
 
 
 @post("/periods/close", opt={"route": "/v1/admin/periods/close", "area": "billing"}, status_code=200)
-async def close_period(services: Services, finance: Finance, data: PeriodClosing) -> InvoiceView:
+async def close_period(services: Services, administration: Administration, data: PeriodClosing) -> InvoiceView:
     """Close a month for ever and make its invoice. What comes later is in the next."""
     made = await services.database.write_in_background(
-        lambda c: finance.close_period(c, tenant=data.tenant, month=data.month)
+        lambda c: administration.periods.close(c, tenant=data.tenant, month=data.month)
     )
     return InvoiceView.of(made)
 
@@ -145,7 +146,7 @@ async def get_invoice(services: Services, by: Actor, invoice_id: str) -> WholeIn
 
 
 @post("/corrections", opt={"route": "/v1/admin/corrections", "area": "billing"})
-async def make_correction(services: Services, finance: Finance, data: NewCorrection) -> CorrectionView:
+async def make_correction(services: Services, administration: Administration, data: NewCorrection) -> CorrectionView:
     """Add a correction to the period that is open now. Nothing that was written changes; budgets do not see it."""
     others = ("tenant", "picos", "project", "key_id", "model", "adapter", "tier")
     if data.request_id is not None:
@@ -159,7 +160,7 @@ async def make_correction(services: Services, finance: Finance, data: NewCorrect
         assert tokens is not None
         request_id = data.request_id
         made = await services.database.write_in_background(
-            lambda c: finance.make_request_correction(
+            lambda c: administration.corrections.correct_request(
                 c, request_id=request_id, meter=meter, tokens=tokens, reason=data.reason
             )
         )
@@ -173,7 +174,7 @@ async def make_correction(services: Services, finance: Finance, data: NewCorrect
         raise InvalidValue("a correction of tokens names the request_id that it is of", "tokens")
     names = {name: getattr(data, name) for name in (*others[2:], "meter")}
     made = await services.database.write_in_background(
-        lambda c: finance.make_correction(c, tenant=tenant, picos=picos, reason=data.reason, **names)
+        lambda c: administration.corrections.correct_tenant(c, tenant=tenant, picos=picos, reason=data.reason, **names)
     )
     return CorrectionView.of(made)
 
@@ -200,11 +201,11 @@ async def list_corrections(
 
 @get("/margins", opt={"route": "/v1/admin/margins", **EVERYONES})
 async def tier_margins(
-    services: Services, finance: Finance, month: Month = None, tenant: TenantFilter = None
+    services: Services, administration: Administration, month: Month = None, tenant: TenantFilter = None
 ) -> Margins:
     """What each tier earned in a month (without one, the last whole one) and what its device time cost. Time that a
     preemption lost is the tier's that caused it."""
-    return await services.database.report(lambda c: finance.margins(c, month=month, tenant=tenant))
+    return await services.database.report(lambda c: administration.periods.margins(c, month=month, tenant=tenant))
 
 
 @get("/reconciliations", opt={"route": "/v1/admin/reconciliations", **EVERYONES})

@@ -9,7 +9,8 @@ import sqlalchemy as sa
 from litestar import Controller, delete, get, post
 from msgspec import UNSET, Meta, UnsetType
 
-from gateway.admin.administration import Actor, Administration, visible_tenant
+from gateway.admin.administration import Administration
+from gateway.admin.writes import Actor, visible_tenant
 from gateway.config.allowance import LIMIT_MAX
 from gateway.limits import overrides
 from gateway.limits.overrides import LimitsChange, OwnLimits
@@ -43,7 +44,7 @@ class LimitsController(Controller):
             concurrency=data.concurrency,
         )
         return await services.database.administer(
-            lambda c: administration.set_limits(c, tenant_id=data.tenant, key_id=data.key_id, change=change)
+            lambda c: administration.limits.set(c, tenant_id=data.tenant, key_id=data.key_id, change=change)
         )
 
     @get("/", opt={"route": "/v1/admin/limits"})
@@ -66,4 +67,4 @@ class LimitsController(Controller):
     @delete("/{limits_id:str}", opt={"route": "/v1/admin/limits/{limits_id}"})
     async def remove_limits(self, services: Services, administration: Administration, limits_id: str) -> None:
         """The configuration's hold again."""
-        await services.database.administer(lambda c: administration.remove_limits(c, limits_id))
+        await services.database.administer(lambda c: administration.limits.remove(c, limits_id))

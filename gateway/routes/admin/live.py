@@ -9,7 +9,7 @@ from typing import Any
 from litestar import Request, get
 from litestar.types import ASGIApp, Receive, Scope, Send
 
-from gateway.admin.administration import Actor
+from gateway.admin.writes import Actor
 from gateway.answers.sse import STREAM_HEADERS
 from gateway.errors import ApiError, Unavailable
 from gateway.routes.guard import admit_operator

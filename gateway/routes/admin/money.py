@@ -16,8 +16,9 @@ from billing.books import projections
 from billing.books.margins import Preview
 from billing.clock import SECOND, database_now
 from gateway.access import keys
-from gateway.admin.administration import Actor, Administration, budget_state, visible_tenant
-from gateway.admin.finance import Finance
+from gateway.admin.administration import Administration
+from gateway.admin.budgets import budget_state
+from gateway.admin.writes import Actor, visible_tenant
 from gateway.routes.admin.paging import (
     PAGE_DEFAULT,
     After,
@@ -89,16 +90,16 @@ class PriceController(Controller):
             fields["cached_input"] = data.input
         if data.effective_from is not None:
             fields["effective_from"] = data.effective_from * SECOND
-        return PriceView.of(await services.database.administer(lambda c: administration.publish_price(c, **fields)))
+        return PriceView.of(await services.database.administer(lambda c: administration.prices.publish(c, **fields)))
 
     @post("/preview", opt={"route": "/v1/admin/prices/preview", "everyones": True, "access": "read"}, status_code=200)
-    async def preview_price(self, services: Services, finance: Finance, data: PricePreview) -> Preview:
+    async def preview_price(self, services: Services, administration: Administration, data: PricePreview) -> Preview:
         """What these prices would have made of a month's usage, by tenant and in total. Publishes nothing."""
         fields = msgspec.structs.asdict(data)
         del fields["effective_from"], fields["ahead"]
         if data.cached_input is None:
             fields["cached_input"] = data.input
-        return await services.database.report(lambda c: finance.preview_price(c, **fields))
+        return await services.database.report(lambda c: administration.prices.preview(c, **fields))
 
     @get("/", opt={"route": "/v1/admin/prices", "everyones": True})
     async def list_prices(
@@ -118,7 +119,7 @@ class BudgetController(Controller):
         """Make a budget or change its limit; it counts for the very next request."""
 
         def change(connection: sa.Connection) -> BudgetState:
-            budget = administration.set_budget(
+            budget = administration.budgets.set(
                 connection,
                 tenant_id=data.tenant,
                 unit=data.unit,
@@ -166,4 +167,4 @@ class BudgetController(Controller):
     @delete("/{budget_id:str}", opt={"route": "/v1/admin/budgets/{budget_id}"})
     async def remove_budget(self, services: Services, administration: Administration, budget_id: str) -> None:
         """Stop enforcing a budget."""
-        await services.database.administer(lambda c: administration.remove_budget(c, budget_id))
+        await services.database.administer(lambda c: administration.budgets.remove(c, budget_id))

@@ -11,7 +11,7 @@ import msgspec
 from litestar import get
 
 from engine.protocol.client import EngineUnavailable
-from gateway.admin.administration import Actor
+from gateway.admin.writes import Actor
 from gateway.routes.health import problems_of
 from gateway.services import Services
 from gateway.views import tier_attention

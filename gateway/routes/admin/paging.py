@@ -30,7 +30,7 @@ AnyPlace = TypeVar("AnyPlace", bound=msgspec.Struct)
 def list_query(sort: str, search: str | None, after: str | None, limit: int) -> ListQuery:
     """What a list is asked for. Raises InvalidRequest."""
     if search and "\0" in search:
-        raise InvalidRequest("'search' has a character 0, which nothing here has.", param="search")
+        raise InvalidRequest("'search' has a NUL character.", param="search")
     return ListQuery(
         sort=sort, search=search or None, after=None if after is None else decode_cursor(after, ListCursor), limit=limit
     )
@@ -52,7 +52,7 @@ def decode_cursor(token: str, kind: type[AnyPlace]) -> AnyPlace:
         word = token.removeprefix(PREFIX).encode()
         return msgspec.json.decode(base64.urlsafe_b64decode(word + b"=" * (-len(word) % 4)), type=kind)
     except (binascii.Error, msgspec.DecodeError, UnicodeError, ValueError) as error:
-        raise InvalidRequest(f"'page' is {encode_cursor!r}, which is no page of this list.", param="page") from error
+        raise InvalidRequest(f"'page' is {token!r}, which is no page of this list.", param="page") from error
 
 
 class Identified(Protocol):

@@ -12,7 +12,8 @@ from billing.accounts import tenants
 from gateway.access import keys
 from gateway.access.keys import OVERLAP_S_MAX, Key, Kind
 from gateway.access.roles import Role
-from gateway.admin.administration import Actor, Administration, key_of, tenant_of, visible_tenant
+from gateway.admin.administration import Administration
+from gateway.admin.writes import Actor, key_of, tenant_of, visible_tenant
 from gateway.routes.admin.paging import PAGE_DEFAULT, After, Limit, Name, Search, TenantFilter, list_page, list_query
 from gateway.services import Services
 from gateway.views.accounts import NewKeyView, Page, ProjectView, TenantView
@@ -112,7 +113,7 @@ class TenantController(Controller):
     async def create_tenant(self, services: Services, administration: Administration, data: NewTenant) -> TenantView:
         """Make a tenant."""
         fields = msgspec.structs.asdict(data)
-        return TenantView.of(await services.database.administer(lambda c: administration.create_tenant(c, **fields)))
+        return TenantView.of(await services.database.administer(lambda c: administration.tenants.create(c, **fields)))
 
     @get("/", opt={"route": "/v1/admin/tenants"})
     async def list_tenants(
@@ -141,7 +142,7 @@ class TenantController(Controller):
         """Change a tenant, suspend it or take it back."""
         fields = msgspec.structs.asdict(data)
         return TenantView.of(
-            await services.database.administer(lambda c: administration.update_tenant(c, tenant_id, **fields))
+            await services.database.administer(lambda c: administration.tenants.update(c, tenant_id, **fields))
         )
 
 
@@ -156,7 +157,7 @@ class ProjectController(Controller):
         tenant = fields.pop("tenant")
 
         return ProjectView.of(
-            await services.database.administer(lambda c: administration.create_project(c, tenant_id=tenant, **fields))
+            await services.database.administer(lambda c: administration.projects.create(c, tenant_id=tenant, **fields))
         )
 
     @get("/", opt={"route": "/v1/admin/projects"})
@@ -184,7 +185,7 @@ class ProjectController(Controller):
         """Change a project."""
         fields = msgspec.structs.asdict(data)
         return ProjectView.of(
-            await services.database.administer(lambda c: administration.update_project(c, project_id, **fields))
+            await services.database.administer(lambda c: administration.projects.update(c, project_id, **fields))
         )
 
 
@@ -197,7 +198,7 @@ class KeyController(Controller):
         """Make a key. The answer has its secret, this once."""
         fields: dict[str, Any] = msgspec.structs.asdict(data)
         tenant = fields.pop("tenant")
-        made = await services.database.administer(lambda c: administration.create_key(c, tenant_id=tenant, **fields))
+        made = await services.database.administer(lambda c: administration.keys.create(c, tenant_id=tenant, **fields))
         return NewKeyView.of(made)
 
     @get("/", opt={"route": "/v1/admin/keys"})
@@ -240,7 +241,7 @@ class KeyController(Controller):
     async def change_key(self, services: Services, administration: Administration, key_id: str, data: KeyChange) -> Key:
         """Change a key; every gateway goes by it within a second."""
         fields = msgspec.structs.asdict(data)
-        return await services.database.administer(lambda c: administration.update_key(c, key_id, **fields))
+        return await services.database.administer(lambda c: administration.keys.update(c, key_id, **fields))
 
     @post("/{key_id:str}/rotate", opt={"route": "/v1/admin/keys/{key_id}/rotate"})
     async def rotate_key(
@@ -249,11 +250,11 @@ class KeyController(Controller):
         """Make a key like this one; the old one expires after `overlap_s`. Both share the key's own budgets and rate
         limits."""
         made = await services.database.administer(
-            lambda c: administration.rotate_key(c, key_id, overlap_s=data.overlap_s)
+            lambda c: administration.keys.rotate(c, key_id, overlap_s=data.overlap_s)
         )
         return NewKeyView.of(made)
 
     @post("/{key_id:str}/revoke", opt={"route": "/v1/admin/keys/{key_id}/revoke"}, status_code=200)
     async def revoke_key(self, services: Services, administration: Administration, key_id: str) -> Key:
         """End a key now; every gateway refuses it within a second."""
-        return await services.database.administer(lambda c: administration.revoke_key(c, key_id))
+        return await services.database.administer(lambda c: administration.keys.revoke(c, key_id))

@@ -17,7 +17,7 @@ from billing.lists import ListPage
 from engine.protocol.client import EngineUnavailable
 from gateway.access import audit_log
 from gateway.access.audit_log import AuditLine
-from gateway.admin.administration import Actor, visible_tenant
+from gateway.admin.writes import Actor, visible_tenant
 from gateway.errors import EngineDown
 from gateway.routes.admin.paging import (
     PAGE_DEFAULT,

@@ -12,7 +12,7 @@ from billing.books import history
 from billing.books.history import RequestCursor, RequestFilter, RequestRow, Status
 from billing.clock import SECOND
 from billing.errors import RowNotFound
-from gateway.admin.administration import Actor, visible_tenant
+from gateway.admin.writes import Actor, visible_tenant
 from gateway.errors import InvalidRequest
 from gateway.routes.admin.paging import (
     PAGE_DEFAULT,
