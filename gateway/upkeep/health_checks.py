@@ -70,7 +70,7 @@ class HealthChecks:
         leases: leases.Leases,
         engine: EngineClient,
         models: ServedModels,
-        siblings: Workers,
+        workers: Workers,
         place: WorkerIndex,
         settler: Settler,
         unrecordable: Callable[[], str | None],
@@ -82,7 +82,7 @@ class HealthChecks:
         self._leases = leases
         self._client = engine
         self._base_models = models
-        self._siblings = siblings
+        self._workers_of_host = workers
         self._place = place
         self._settler = settler
         self._unrecordable = unrecordable
@@ -192,7 +192,7 @@ class HealthChecks:
         return "ok", f"{live} renew their leases"
 
     async def _workers(self) -> Finding:
-        silent = await self._siblings.silent_workers()
+        silent = await self._workers_of_host.silent_workers()
         workers = self._place.workers
         if silent:
             which = ", ".join(map(str, silent))

@@ -12,7 +12,7 @@ from gateway.views.tiers import WINDOWS_S, TiersView, tier_view
 @get("/tiers", opt={"route": "/v1/admin/tiers", "area": "engine"})
 async def list_tiers(services: Services) -> TiersView:
     """The tiers, from high to low: how each is configured, and how its promise of a first token was kept."""
-    windows, since = await services.attained.of(list(WINDOWS_S.values()))
+    windows, since = await services.attainment.of(list(WINDOWS_S.values()))
     tiers = enumerate(services.first_tokens.tiers)
     return TiersView(
         data=[tier_view(tier, rank, windows) for rank, tier in tiers],

@@ -50,7 +50,7 @@ async def overview(services: Services, by: Actor) -> OverviewView:
 async def _of_tiers(services: Services) -> list[Attention]:
     """Raises DatabaseUnavailable."""
     tiers = services.config.tiers
-    windows, _ = await services.attained.of([tier_attention.WINDOW_S])
+    windows, _ = await services.attainment.of([tier_attention.WINDOW_S])
     found = tier_attention.missed_targets(tiers, windows[tier_attention.WINDOW_S][1])
     if services.engine.ready and not services.engine.stuck:
         with contextlib.suppress(EngineUnavailable, TimeoutError):  # an engine that is away is told as such

@@ -214,7 +214,7 @@ class Memory:
         self.read: set[str] = set()
         for part, method in (("models", "follow"), ("registry", "reload"), ("router", "reload")):
             self._count(getattr(self.services, part), part, method, monkeypatch)
-        monkeypatch.setattr(self.services, "_follow", lambda: self.read.add("engine"))
+        monkeypatch.setattr(self.services, "_update_engine", lambda: self.read.add("engine"))
         self.administration = Administration(config, Actor("test"))
 
     def _count(self, part: Any, name: str, method: str, monkeypatch: pytest.MonkeyPatch) -> None:
