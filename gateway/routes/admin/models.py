@@ -21,7 +21,7 @@ from gateway.admin.writes import Actor
 from gateway.catalog import base_models
 from gateway.catalog.base_models import PATH, BaseModel, Dtype, ModelChange
 from gateway.config.settings import NAME
-from gateway.routes.admin.following import reload_now
+from gateway.routes.admin.reload_after_writes import reload_now
 from gateway.services import Services
 from gateway.views.live import adapter_places
 from gateway.views.models import ModelStates, ModelsView, ModelView, model_view

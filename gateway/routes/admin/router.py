@@ -36,7 +36,6 @@ from gateway.routes.admin.finance import (
     reconciliation_standing,
     tier_margins,
 )
-from gateway.routes.admin.following import reload_after_writes
 from gateway.routes.admin.limits import LimitsController
 from gateway.routes.admin.live import engine_live
 from gateway.routes.admin.models import ModelController
@@ -45,6 +44,7 @@ from gateway.routes.admin.operations import health_report, list_tiers
 from gateway.routes.admin.overview import overview
 from gateway.routes.admin.people import KeyController, ProjectController, TenantController
 from gateway.routes.admin.refusals import HANDLERS
+from gateway.routes.admin.reload_after_writes import reload_after_writes
 from gateway.routes.admin.reports import (
     audit_findings,
     engine_status,
