@@ -1,6 +1,5 @@
-"""Everything one gateway process holds, put together, started and stopped in order.
-
-It wires the parts and runs their background work. It must never know a route.
+"""The composition root of a gateway process: it builds the parts, starts and stops them in order, and runs their
+background work. It must never know a route.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ import contextlib
 import logging
 import signal
 from collections.abc import AsyncIterator, Coroutine, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from adapters.files.store import AdapterStore
 from billing.clock import database_now
@@ -63,10 +62,10 @@ from gateway.views.overview import Overviews
 if TYPE_CHECKING:
     from gateway.limits.redis_rates import SharedRates
 
-# Of shutdown_grace_s: running answers may go on for the first share, then they are stopped and settled.
+# Parts of shutdown_grace_s: running requests may finish in the first, and are then stopped and settled in the second.
 FINISH_SHARE = 0.5
 SETTLE_SHARE = 0.3
-LEDGER_SHARE = 0.5  # of what is left then
+LEDGER_SHARE = 0.5  # the part of the remaining time in which the ledger finishes its writes
 # Delay after the start: starting the processes for large prompts takes half a second of a core, and first requests have
 # priority.
 LARGE_WORK_DELAY_S = 1.0
@@ -74,69 +73,92 @@ LARGE_WORK_DELAY_S = 1.0
 _log = logging.getLogger(__name__)
 
 
-class Services:
-    """Made before the event loop runs; `running()` starts and stops what is inside."""
+class JobIntervals(NamedTuple):
+    """How often background jobs look for work, in seconds."""
 
-    _behind = False  # models or adapters changed since the last `_load_once`
+    expire_holds_s: float
+    deliver_webhooks_s: float
+    sweep_adapters_s: float
+    delete_replays_s: float
+    make_slabs_s: float
+
+    @classmethod
+    def of(cls, config: Config) -> JobIntervals:
+        """One setting serves all of them."""
+        every_s = config.lease.audit_s
+        return cls(every_s, every_s, every_s, every_s, every_s)
+
+
+class Services:
+    """The parts of one gateway process, built before the event loop runs. `running()` starts and stops them.
+
+    Each part is built after the parts that it uses, so a part may be handed on as soon as it is assigned. Callbacks of
+    this class run only in the event loop, when all parts exist."""
+
+    _engine_outdated = False  # models or adapters changed since the last round of `_update_engine_once`
 
     def __init__(self, config: Config, secret: bytes, place: WorkerIndex = ALONE) -> None:
-        """`secret`: what cache namespaces, and the keys that kept answers are encrypted with, are made from. `place`
-        among the workers of this host. Raises OSError or ValueError for a model that cannot be used."""
+        """`secret`: the cache namespaces, and the keys that encrypt replays, are derived from it. `place`: the index of
+        this process among the workers of the host. Raises OSError or ValueError for a model that cannot be used."""
         self.config = config
         self.place = place
         self.secret = secret
         self.gateway_id = new_id("gw")
         self.metrics = Metrics()
         self.pace = RequestPace()
-        self.refusal_pace = ClientPace(config.gateway.refusals_per_s)
-        self.siblings = Workers(config.data_dir, place, self.metrics.text)
         self.tiers = Tiers([(tier.name, tier.service_tier) for tier in config.tiers])
+        self.workers = Workers(config.data_dir, place, self.metrics.text)
+        self.console = ConsoleFiles(config.console_dir)
         self.database = Database(config.database_url)
-        # What the database cannot take at once goes to the journal.
-        self.ledger = Ledger(self.database, self.gateway_id, lease_s=config.lease.length_s, settle_patience_s=0.0)
-        self.settler = _settler(config, self.ledger, self.gateway_id)
+        self.watch = RevisionWatch(self.database, self._on_revision, pace=self.pace)
+        self._build_ledger()
+        self._build_access()
+        self._build_catalog()
+        self._build_engine()
+        self._build_generation()
+        self._build_jobs()
+        self._engine_update: asyncio.Task[None] | None = None
+        self._catching_up: asyncio.Task[None] | None = None
+        self._retry: asyncio.TimerHandle | None = None
+
+    def _build_ledger(self) -> None:
+        """Holds, settlements and the lease that they depend on."""
+        lease = self.config.lease
+        # An ending that the database does not take at once goes to the journal, so the ledger does not retry.
+        self.ledger = Ledger(self.database, self.gateway_id, lease_s=lease.length_s, settle_patience_s=0.0)
+        self.settler = _settler(self.config, self.ledger, self.gateway_id)
         self.metrics.journal_bytes.set_function(lambda: self.settler.bytes_used)
-        self.leases = Leases(
-            self.database, self.gateway_id, lease_s=config.lease.length_s, renew_s=config.lease.renew_s
-        )
-        self.auditor = Auditor(self.database, self.gateway_id, lease_s=config.lease.length_s)
-        self.deliverer = Deliverer(
-            self.database,
-            self.metrics,
-            timeout_s=config.webhooks.timeout_s,
-            retry_s=config.webhooks.retry_s,
-            private_addresses=config.webhooks.private_addresses,
-        )
-        self.exporter = _exporter(config, self.database, self.gateway_id)
-        # Whether a key has expired is asked of the database's clock, not of this host's.
+        self.leases = Leases(self.database, self.gateway_id, lease_s=lease.length_s, renew_s=lease.renew_s)
+
+    def _build_access(self) -> None:
+        """Keys, sessions and rate limits."""
+        config = self.config
+        # The database's clock decides whether a key has expired, not the clock of this host.
         self.callers = Callers(
             self.database,
             self.tiers.names,
             {"key": config.limits.allowance, "tenant": config.tenant_limits.allowance},
-            wall_clock=lambda: self.watch.now_s(),
-            freshen=lambda: self.watch.freshen(),
+            wall_clock=self.watch.now_s,
+            freshen=self.watch.freshen,
         )
         self.sessions = Sessions(self.database, self.callers)
         self.sign_ins = SignIns()
-        self.console = ConsoleFiles(config.console_dir)
-        self.overviews = Overviews(self.database)
-        self.registry = Registry(self.database)
-        self.models = ServedModels(config, self.database, self.registry)
-        self.metrics.models_refused.set_function(lambda: len(self.models.all_refused()))
-        self.store = AdapterStore(config.adapters_dir)
-        self.uploads = Uploads(self.store, config, self.metrics)
-        self.replays = Replays(self.database, self.gateway_id, secret)
-        self.watch = RevisionWatch(self.database, self._changed, pace=self.pace)
-        self.engine = EngineClient(config.socket_path)
-        self.large_work = LargeWork(self._tokenizers)
-        planner = RequestPlanner(config, self.models.served, self.registry, self.engine, self.large_work)
-        self.router = Router(
-            config, self.database, self.registry, planner.served, lambda: self.watch.now_s(), planner.context_tokens
-        )
-        self.bookkeeper = Bookkeeper(self.database, self.engine, self.metrics, every_s=config.billing.reconcile_s)
+        self.refusal_pace = ClientPace(config.gateway.refusals_per_s)
         self.limiter = Limiter(shared=_shared_rates(config), count_gateways=self._count_gateways, metrics=self.metrics)
         self.write_limits = WriteLimits(self.limiter, config.administration)
+
+    def _build_catalog(self) -> None:
+        """Models and adapters, and the files of both."""
+        self.registry = Registry(self.database)
+        self.models = ServedModels(self.config, self.database, self.registry)
+        self.metrics.models_refused.set_function(lambda: len(self.models.all_refused()))
+        self.store = AdapterStore(self.config.adapters_dir)
+        self.uploads = Uploads(self.store, self.config, self.metrics)
+
+    def _build_engine(self) -> None:
+        """The connection to the engine, and what keeps the engine's models and adapters up to date."""
         registry = self.registry
+        self.engine = EngineClient(self.config.socket_path)
         self.loader = AdapterLoader(self.engine, self.store, self._loadable, registry.kept, registry.pinned)
         self.model_loader = ModelLoader(
             self.engine,
@@ -145,12 +167,17 @@ class Services:
             self.loader.forget_model,
             lambda: self.watch.fresh,
         )
-        self.sweeper = Sweeper(self.store, self.database, self.loader)
-        self.slabs = SlabMaker(self.store, self.database, config)
         self.engine.on_connect = self._on_connect
         self.engine.on_models = self._on_models
-        self.first_tokens = FirstTokens(self.database, self.gateway_id, config.tiers, lambda: self.watch.now_s())
-        self.attained = AttainmentCache(self.database)
+
+    def _build_generation(self) -> None:
+        """What plans, runs and replays requests."""
+        config, watch = self.config, self.watch
+        self.replays = Replays(self.database, self.gateway_id, self.secret)
+        self.large_work = LargeWork(self._tokenizers)
+        planner = RequestPlanner(config, self.models.served, self.registry, self.engine, self.large_work)
+        self.router = Router(config, self.database, self.registry, planner.served, watch.now_s, planner.context_tokens)
+        self.first_tokens = FirstTokens(self.database, self.gateway_id, config.tiers, watch.now_s)
         self.generator = Generator(
             selector=Selector(self.router, planner, self.metrics),
             tiers=self.tiers,
@@ -161,65 +188,96 @@ class Services:
             callers=self.callers,
             metrics=self.metrics,
             first_tokens=self.first_tokens,
-            exhausted=ExhaustedBudgets(lambda: self.watch.now_s(), lambda: self.watch.revision),
-            secret=secret,
+            exhausted=ExhaustedBudgets(watch.now_s, lambda: watch.revision),
+            secret=self.secret,
         )
-        self.live = LiveFeed(self.engine, RequestTenants(self.database, self.generator.tenants), self.registry.names)
-        self.health = _health_checks(self)
-        self._loading: asyncio.Task[None] | None = None
-        self._told: asyncio.Task[None] | None = None
-        self._retry: asyncio.TimerHandle | None = None
+
+    def _build_jobs(self) -> None:
+        """Background jobs, and what operators are shown."""
+        config, database = self.config, self.database
+        self.auditor = Auditor(database, self.gateway_id, lease_s=config.lease.length_s)
+        self.bookkeeper = Bookkeeper(database, self.engine, self.metrics, every_s=config.billing.reconcile_s)
+        self.deliverer = Deliverer(
+            database,
+            self.metrics,
+            timeout_s=config.webhooks.timeout_s,
+            retry_s=config.webhooks.retry_s,
+            private_addresses=config.webhooks.private_addresses,
+        )
+        self.exporter = _exporter(config, database, self.gateway_id)
+        self.sweeper = Sweeper(self.store, database, self.loader)
+        self.slabs = SlabMaker(self.store, database, config)
+        self.overviews = Overviews(database)
+        self.attainment = AttainmentCache(database)
+        self.live = LiveFeed(self.engine, RequestTenants(database, self.generator.tenants), self.registry.names)
+        self.health = HealthChecks(
+            config,
+            database=database,
+            watch=self.watch,
+            leases=self.leases,
+            engine=self.engine,
+            models=self.models,
+            workers=self.workers,
+            place=self.place,
+            settler=self.settler,
+            unrecordable=self.generator.unrecordable,
+        )
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """Raises DatabaseUnavailable, OSError when there is no room for the journal, or GatewayRefused when another
-        gateway serves from this SQLite file."""
+        """Start all parts, and stop them when the block is left. Raises DatabaseUnavailable, OSError when there is no
+        disk space for the journal, or GatewayRefused when another gateway serves from this SQLite file."""
         tasks: list[asyncio.Task[None]] = []
         try:
             await self.leases.acquire()
             await self.settler.start()
-            await self.siblings.start()
+            await self.workers.start()
             await self.watch.poll_revision()
             await self.models.load_files()
             await self.limiter.start()
             await self.engine.start()
             for name, work in self._background().items():
                 tasks.append(asyncio.create_task(work, name=name))
-                tasks[-1].add_done_callback(_ended)
+                tasks[-1].add_done_callback(_shut_down_on_failure)
             yield
         finally:
             await self.generator.stop(self.config.gateway.shutdown_grace_s * SETTLE_SHARE)
             if self._retry is not None:
                 self._retry.cancel()
-            await _cancel(tasks + [task for task in (self._loading, self._told) if task is not None])
+            await _cancel(tasks + [task for task in (self._engine_update, self._catching_up) if task is not None])
             await self.model_loader.close()
             await self.large_work.close()
             await self.engine.close()
-            await self.siblings.close()
+            await self.workers.close()
             await self.limiter.close()
             await self._close_ledger()
             await self.settler.close()
             self.database.close()
 
     def _background(self) -> dict[str, Coroutine[Any, Any, None]]:
-        return {
+        """The background tasks by name."""
+        every = JobIntervals.of(self.config)
+        tasks = {
             "revision-watch": self.watch.run(),
             "lease": self.leases.run(),
             "journal": self.settler.run(),
-            "audit": self.auditor.run(self.config.lease.audit_s),
+            "audit": self.auditor.run(every.expire_holds_s),
             "books": self.bookkeeper.run(),
-            "webhooks": self.deliverer.run(self.config.lease.audit_s),
+            "webhooks": self.deliverer.run(every.deliver_webhooks_s),
             "exports": self.exporter.run(),
             "keys-used": self._flush_used(),
             "first-tokens": self.first_tokens.run(),
             "limits": self.limiter.run(),
-            "store": self.sweeper.run(self.config.lease.audit_s),
-            "replays": self.replays.run(self.config.lease.audit_s),
+            "store": self.sweeper.run(every.sweep_adapters_s),
+            "replays": self.replays.run(every.delete_replays_s),
             "large-work": self._start_large_work(),
-        } | ({"slabs": self.slabs.run(self.config.lease.audit_s)} if self.config.adapters.slabs else {})
+        }
+        if self.config.adapters.slabs:
+            tasks["slabs"] = self.slabs.run(every.make_slabs_s)
+        return tasks
 
     def _tokenizers(self) -> list[tuple[str, str]]:
-        """Tokenizers that the processes for large work load: directory and encoding (see large_jobs.CountJob)."""
+        """The tokenizers that the job processes load: directory and encoding (see large_jobs.CountJob)."""
         return [(str(model.tokenizer.directory), model.encoding) for model in self.models.served.values()]
 
     async def _start_large_work(self) -> None:
@@ -228,87 +286,89 @@ class Services:
         await asyncio.Event().wait()
 
     async def _count_gateways(self) -> int:
-        """Raises DatabaseUnavailable."""
+        """The number of gateways with a live lease. Raises DatabaseUnavailable."""
         renew_s = self.config.lease.renew_s
         return await self.database.read(lambda c: leases.live(c, database_now(c), renew_s))
 
     async def drain(self) -> None:
-        """At the beginning of a stop: admit nothing, and after a while stop what still runs."""
+        """Begin a shutdown: admit no request, let running requests finish for FINISH_SHARE of the grace time, then stop
+        them."""
         self.generator.begin_stop()
         self.live.close()
         grace_s = self.config.gateway.shutdown_grace_s
         await self.generator.wait_idle(grace_s * FINISH_SHARE)
         await self.generator.stop(grace_s * SETTLE_SHARE)
 
-    async def _changed(self, changes: Sequence[Change] | None) -> None:
-        """The revision moved: drop and reload what these writes concern (None: everything). The engine is updated by a
-        task in the background."""
-        found = reload_scope(changes)
-        if found.callers_of is None:
+    async def _on_revision(self, changes: Sequence[Change] | None) -> None:
+        """The revision moved: drop and reload what these writes concern (None: everything). A background task updates
+        the engine."""
+        scope = reload_scope(changes)
+        if scope.callers_of is None:
             self.callers.clear()
-        elif found.callers_of:
-            self.callers.drop_tenants(found.callers_of)
-        if self.config.gateway.end_streams_on_revoke and (running := self.generator.key_ids(found.callers_of)):
+        elif scope.callers_of:
+            self.callers.drop_tenants(scope.callers_of)
+        if self.config.gateway.end_streams_on_revoke and (running := self.generator.key_ids(scope.callers_of)):
             self.generator.end_requests_of(await self.database.read(lambda connection: unusable(connection, running)))
         if uploading := self.uploads.key_ids():
             self.uploads.end_uploads_of(await self.database.read(lambda connection: unusable(connection, uploading)))
-        if found.models:
+        if scope.models:
             await self.models.follow()
-        if found.adapters:
+        if scope.adapters:
             await self.registry.reload()
-        if found.routes:
+        if scope.routes:
             await self.router.reload()
-        if found.models or found.adapters:
-            self._follow()
+        if scope.models or scope.adapters:
+            self._update_engine()
 
-    def _follow(self) -> None:
-        """Update the engine after a change of the database or of the engine's models. Changes during a round cause one
-        more round."""
-        self._behind = True
-        if self._loading is None or self._loading.done():
-            self._loading = asyncio.create_task(self._reload(), name="models-and-adapters")
+    def _update_engine(self) -> None:
+        """Load models and adapters into the engine after the database's or the engine's models changed. Changes during
+        a round cause one more round."""
+        self._engine_outdated = True
+        if self._engine_update is None or self._engine_update.done():
+            self._engine_update = asyncio.create_task(self._update_engine_rounds(), name="models-and-adapters")
 
-    async def _reload(self) -> None:
+    async def _update_engine_rounds(self) -> None:
         """Repeat rounds until nothing changed during the last one."""
-        while self._behind:
-            self._behind = False
-            await self._load_once()
+        while self._engine_outdated:
+            self._engine_outdated = False
+            await self._update_engine_once()
 
-    async def _load_once(self) -> None:
+    async def _update_engine_once(self) -> None:
         """One round. An adapter is loaded after its model: a model that becomes ready causes another round."""
         if not await self.models.load_files() and self._retry is None:
-            self._retry = asyncio.get_running_loop().call_later(RETRY_S, self._try_again)
+            self._retry = asyncio.get_running_loop().call_later(RETRY_S, self._retry_update)
         if self.engine.ready:
             self.model_loader.follow()
         try:
             await self.loader.on_change()
-        except EngineUnavailable as error:  # it loads everything when it is back
+        except EngineUnavailable as error:  # when the engine is back, `_on_connect` loads everything
             _log.info("adapters.later", extra={"fields": {"reason": str(error)}})
 
-    def _try_again(self) -> None:
+    def _retry_update(self) -> None:
         self._retry = None
-        self._follow()
+        self._update_engine()
 
     async def _on_connect(self, hello: Hello) -> None:
-        """For the client, before it is ready: models that take their time keep no other waiting."""
+        """Called by the engine client before it is ready. Models load in the background, so that a slow model does not
+        delay requests for others."""
         self.first_tokens.take_targets(hello.raised)
         self.model_loader.connected()
         await self.loader.on_connect(hello)
 
     def _on_models(self, models: dict[str, ModelInfo]) -> None:
-        """What the engine serves changed: it may be that another gateway knows more of the database than this one."""
-        if self._told is None or self._told.done():
-            self._told = asyncio.create_task(self._catch_up(), name="models-told")
+        """The engine's models changed, perhaps because another gateway has read a newer revision than this one."""
+        if self._catching_up is None or self._catching_up.done():
+            self._catching_up = asyncio.create_task(self._catch_up(), name="models-changed")
 
     async def _catch_up(self) -> None:
         with contextlib.suppress(DatabaseUnavailable):
             await self.watch.poll_revision()
-        self._follow()
+        self._update_engine()
 
     def _loadable(self) -> dict[str, str]:
-        """Digest → base model of the adapters that may be called, as far as the engine has the model."""
-        have = self.engine.models
-        return {digest: model for digest, model in self.registry.active().items() if model in have}
+        """Digest → base model of the active adapters whose base model the engine has."""
+        loaded = self.engine.models
+        return {digest: model for digest, model in self.registry.active().items() if model in loaded}
 
     async def _flush_used(self) -> None:
         while True:
@@ -322,30 +382,15 @@ class Services:
         rest_s = self.config.gateway.shutdown_grace_s * (1 - FINISH_SHARE - SETTLE_SHARE)
         try:
             async with asyncio.timeout(rest_s):
-                # Its patience ends before ours: whoever waits for it is told, and the lease can still be released.
+                # The ledger gives up before this timeout, so that its callers get an error and the lease is released.
                 await self.ledger.close(patience_s=min(CLOSE_PATIENCE_S, rest_s * LEDGER_SHARE))
                 await self.settler.settle_own_journal()
                 await self.callers.flush_used()
                 await self.first_tokens.flush()
-                if not self.settler.bytes_used:  # else the lease keeps its holds until the next start settles them
+                if not self.settler.bytes_used:  # otherwise the holds stay until the next start settles the journal
                     await self.leases.release_lease()
         except (DatabaseUnavailable, TimeoutError) as error:
             _log.error("stop.unclean", extra={"fields": {"reason": repr(error)}})
-
-
-def _health_checks(services: Services) -> HealthChecks:
-    return HealthChecks(
-        services.config,
-        database=services.database,
-        watch=services.watch,
-        leases=services.leases,
-        engine=services.engine,
-        models=services.models,
-        siblings=services.siblings,
-        place=services.place,
-        settler=services.settler,
-        unrecordable=services.generator.unrecordable,
-    )
 
 
 def _settler(config: Config, ledger: Ledger, gateway_id: str) -> Settler:
@@ -373,14 +418,14 @@ def _exporter(config: Config, database: Database, gateway_id: str) -> Exporter:
 def _shared_rates(config: Config) -> SharedRates | None:
     if not config.redis.url:
         return None
-    from gateway.limits.redis_rates import SharedRates  # its client takes a fifth of a second to load
+    from gateway.limits.redis_rates import SharedRates  # importing its client takes 0.2 s
 
     return SharedRates(config.redis.url, round(PLACE_S * 1e6), config.redis.answer_ms / 1000)
 
 
-def _ended(task: asyncio.Task[None]) -> None:
-    """Background work never ends by itself: without it the gateway would serve on blindly. It stops in order, and
-    whoever keeps it starts another."""
+def _shut_down_on_failure(task: asyncio.Task[None]) -> None:
+    """A background task must not end before shutdown. If one fails, shut down in order and let the supervisor start
+    another gateway."""
     if not task.cancelled() and (error := task.exception()) is not None:
         _log.critical("background.died", exc_info=error, extra={"fields": {"task": task.get_name()}})
         signal.raise_signal(signal.SIGTERM)

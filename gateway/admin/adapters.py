@@ -1,6 +1,6 @@
-"""What an operator may change of adapters: each the change and its audit line, together.
+"""Registering, promoting, changing and removing adapters.
 
-Files were checked before (`staging`, `uploads`); here they get their name. It knows no HTTP and no terminal.
+The files of an adapter are checked before its write (`gateway.uploads`); the write gives them a name.
 """
 
 from __future__ import annotations
@@ -12,66 +12,67 @@ import sqlalchemy as sa
 
 from adapters.files.facts import Facts
 from adapters.files.store import WEIGHTS_FILE
-from billing import revision
 from billing.errors import InvalidValue, QuotaBytesExceeded, RowNotFound, TenantQuotaExceeded
-from billing.revision import Change
-from gateway.admin.aliases import AliasWrites
-from gateway.admin.writes import tenant_of, visible_tenant
+from gateway.admin.writes import Writes, tenant_of
 from gateway.catalog import adapters, base_models
 from gateway.catalog.adapters import EVERYONE, Adapter, AdapterQuotaUse, Registration, Version
 
+VERSION_DIGITS_MAX = 6
+DIGEST_CHARS_MIN = 8  # of the beginning of a digest that names a version
 
-class AdapterWrites(AliasWrites):
-    """A name, the contents that it had, and who may call it. Every gateway follows within a second."""
 
-    def register_adapter(
+class AdapterWrites:
+    """Every gateway applies a change within a second."""
+
+    def __init__(self, writes: Writes) -> None:
+        self._writes = writes
+
+    def register(
         self, connection: sa.Connection, wanted: Registration, facts: Facts, keep: Callable[[], None]
     ) -> tuple[Adapter, Version]:
-        """Give a checked content its name, or its name a further version; the same content again is the version that it
-        was. `keep` makes its files part of the store. Tenants by id or slug."""
+        """Make a new adapter of a checked content, or a new version of the adapter that has the name already. A content
+        that is a version already stays this version. `keep` moves the content's files into the store. Tenants by id or
+        slug."""
         adapters.check_name(wanted.name)
-        revision.bump(connection, Change("adapters"))
-        owner = visible_tenant(connection, self._actor, wanted.tenant_id)
+        self._writes.bump(connection, "adapters")
+        owner = self._writes.visible_tenant(connection, wanted.tenant_id)
         self._check_pinned(wanted.pinned)
         wanted = Registration(
             name=wanted.name,
             tenant_id=owner,
             base_model=wanted.base_model,
-            shared=self._tenants(connection, wanted.shared),
+            shared=self._tenant_ids(connection, wanted.shared),
             pinned=wanted.pinned,
             notes=wanted.notes,
             promote=wanted.promote,
         )
         before = adapters.named(connection, owner, wanted.name)
-        taken = self._taken(connection, owner, before, wanted.shared)
-        known = set() if before is None else {one.number for one in adapters.versions(connection, before.id)}
+        taken = self._taken_names(connection, owner, before, wanted.shared)
+        known = set() if before is None else {version.number for version in adapters.versions(connection, before.id)}
         adapter, version = adapters.add_version(connection, wanted, facts, taken)
         if version.number not in known:
             self._check_quota(connection, owner)
         keep()
-        self._changed(connection, "adapter.register", before, adapter)
+        self._record(connection, "adapter.register", before, adapter)
         if version.number not in known:
             self._record_version(connection, "adapter.version", adapter, after=version)
         return adapter, version
 
-    def promote_adapter(self, connection: sa.Connection, adapter_id: str, version: int | str) -> Adapter:
-        """Serve this version, by its number or its content's digest, to every request that comes from now on."""
-        revision.bump(connection, Change("adapters"))
+    def promote(self, connection: sa.Connection, adapter_id: str, version: int | str) -> Adapter:
+        """Serve this version to requests that arrive from now on. `version`: a number, or the beginning of a digest."""
+        self._writes.bump(connection, "adapters")
         before = self._active(connection, adapter_id)
-        number = _number(connection, before, version)
+        number = _version_number(connection, before, version)
         after = adapters.promote(connection, adapter_id, number, after=before)
-        self._changed(connection, "adapter.promote", before, after)
-        return after
+        return self._record(connection, "adapter.promote", before, after)
 
-    def roll_back_adapter(self, connection: sa.Connection, adapter_id: str) -> Adapter:
-        """Serve again the version that the served one replaced."""
-        revision.bump(connection, Change("adapters"))
+    def roll_back(self, connection: sa.Connection, adapter_id: str) -> Adapter:
+        """Serve the version again that was served before the present one."""
+        self._writes.bump(connection, "adapters")
         before = self._active(connection, adapter_id)
-        after = adapters.roll_back(connection, before)
-        self._changed(connection, "adapter.rollback", before, after)
-        return after
+        return self._record(connection, "adapter.rollback", before, adapters.roll_back(connection, before))
 
-    def update_adapter(
+    def update(
         self,
         connection: sa.Connection,
         adapter_id: str,
@@ -80,37 +81,39 @@ class AdapterWrites(AliasWrites):
         pinned: bool | None = None,
         notes: str | None = None,
     ) -> Adapter:
-        """Change what is given. `shared`: tenants by id or slug, or "*"; it replaces the list."""
-        revision.bump(connection, Change("adapters"))
+        """Change the fields that are given. `shared` replaces the list: tenants by id or slug, or "*" for all."""
+        self._writes.bump(connection, "adapters")
         before = self._active(connection, adapter_id)
         self._check_pinned(pinned)
-        listed = self._tenants(connection, shared)
-        adapters.check_free(before.name, self._taken(connection, before.tenant_id, before, listed))
-        after = adapters.change(connection, adapter_id, shared=listed, pinned=pinned, notes=notes)
-        self._changed(connection, "adapter.update", before, after)
-        return after
+        tenant_ids = self._tenant_ids(connection, shared)
+        adapters.check_free(before.name, self._taken_names(connection, before.tenant_id, before, tenant_ids))
+        after = adapters.change(connection, adapter_id, shared=tenant_ids, pinned=pinned, notes=notes)
+        return self._record(connection, "adapter.update", before, after)
 
-    def remove_adapter(self, connection: sa.Connection, adapter_id: str) -> Adapter:
-        """Nobody may call it from now on; requests in flight end as they would have. Its files go once nothing runs
-        on them and no other adapter has them."""
-        revision.bump(connection, Change("adapters"))
+    def remove(self, connection: sa.Connection, adapter_id: str) -> Adapter:
+        """Stop serving the adapter to new requests; requests in flight finish. Its files are deleted once no request
+        uses them and no other adapter has the same content."""
+        self._writes.bump(connection, "adapters")
         before = self._active(connection, adapter_id)
-        after = adapters.remove(connection, adapter_id)
-        self._changed(connection, "adapter.remove", before, after)
-        return after
+        return self._record(connection, "adapter.remove", before, adapters.remove(connection, adapter_id))
 
-    def remove_adapter_version(self, connection: sa.Connection, adapter_id: str, version: int | str) -> Version:
-        """Forget one that is not served."""
-        revision.bump(connection, Change("adapters"))
+    def remove_version(self, connection: sa.Connection, adapter_id: str, version: int | str) -> Version:
+        """Remove a version that is not served."""
+        self._writes.bump(connection, "adapters")
         adapter = self._active(connection, adapter_id)
-        before = adapters.version_of(connection, adapter_id, _number(connection, adapter, version))
+        before = adapters.version_of(connection, adapter_id, _version_number(connection, adapter, version))
         removed = _as_logged(adapters.remove_version(connection, adapter, before.number))
         self._record_version(connection, "adapter.remove_version", adapter, before=before, after=removed)
         return removed
 
-    def _changed(self, connection: sa.Connection, action: str, before: Adapter | None, after: Adapter) -> None:
-        if after != before:
-            self._record(connection, action, after.id, after.tenant_id, before=before, after=after)
+    def bytes_left(self, connection: sa.Connection) -> int | None:
+        """Bytes left of adapters.tenant_bytes_max for the actor's tenant; None: an operator has no quota."""
+        if (tenant_id := self._writes.actor.tenant_id) is None:
+            return None
+        return max(0, self._writes.config.adapters.tenant_bytes_max - self._quota_use(connection, tenant_id).bytes)
+
+    def _record(self, connection: sa.Connection, action: str, before: Adapter | None, after: Adapter) -> Adapter:
+        return after if after == before else self._writes.record(connection, action, before, after)
 
     def _record_version(
         self,
@@ -121,81 +124,84 @@ class AdapterWrites(AliasWrites):
         before: Version | None = None,
         after: Version,
     ) -> None:
-        """A version's line is of its own object: its adapter stays as it is."""
+        """A version's audit line has an object id of its own, because its adapter does not change."""
         before = None if before is None else _as_logged(before)
-        object_id = f"{adapter.id}/{after.number}"
-        self._record(connection, action, object_id, adapter.tenant_id, before=before, after=_as_logged(after))
+        self._writes.record_line(
+            connection,
+            action,
+            f"{adapter.id}/{after.number}",
+            adapter.tenant_id,
+            before=before,
+            after=_as_logged(after),
+        )
 
-    def _tenants(self, connection: sa.Connection, shared: Sequence[str] | None) -> tuple[str, ...] | None:
-        """Their ids. Raises RowNotFound."""
+    def _tenant_ids(self, connection: sa.Connection, shared: Sequence[str] | None) -> tuple[str, ...] | None:
+        """Raises RowNotFound; NotPermitted when a tenant shares with everyone."""
         if shared is None:
             return None
         if EVERYONE in shared:
-            self._check_unbound("what everyone may call is")
-        return tuple(one if one == EVERYONE else tenant_of(connection, one, self._actor).id for one in shared)
+            self._writes.check_operator("adapters that all tenants may call")
+        return tuple(name if name == EVERYONE else self._writes.tenant(connection, name).id for name in shared)
 
-    def _taken(
+    def _taken_names(
         self, connection: sa.Connection, owner: str | None, before: Adapter | None, shared: Sequence[str] | None
     ) -> dict[str, str]:
-        """Names that an adapter may not have, as they mean something already to those who would get it, and what. To a
-        tenant that is what it sees; whoever shares one is an operator, and hears of all. What it had before it keeps,
-        whatever came later."""
+        """Names that the adapter may not have, because they mean something else to a tenant that gains it, with their
+        meanings. A tenant learns only of names that it sees; an operator shares adapters, and learns of all names. An
+        adapter keeps its name for tenants that could call it before, whatever got the same name later."""
         new = before is None or not before.active
         gained = set(shared or ()) - {owner} - (set() if before is None or new else set(before.shared))
         if not new and not gained:
             return {}
         tenant = None if owner is None or gained else tenant_of(connection, owner)
-        return base_models.taken_names(connection, self._config, tenant)
+        return base_models.taken_names(connection, self._writes.config, tenant)
 
-    def bytes_left(self, connection: sa.Connection) -> int | None:
-        """Bytes left of adapters.tenant_bytes_max for this actor's tenant; None: an operator has no quota."""
-        if (tenant_id := self._actor.tenant_id) is None:
-            return None
-        return max(0, self._config.adapters.tenant_bytes_max - self._kept(connection, tenant_id).bytes)
-
-    def _kept(self, connection: sa.Connection, tenant_id: str) -> AdapterQuotaUse:
-        return adapters.quota_use(connection, tenant_id, slab_item_bytes=self._config.slab_item_bytes)
+    def _quota_use(self, connection: sa.Connection, tenant_id: str) -> AdapterQuotaUse:
+        return adapters.quota_use(connection, tenant_id, slab_item_bytes=self._writes.config.slab_item_bytes)
 
     def _check_quota(self, connection: sa.Connection, owner: str | None) -> None:
         """After a write by a tenant's own key, check that the owner is within its quotas. Operators may exceed them.
         Raises TenantQuotaExceeded, QuotaBytesExceeded."""
-        if owner is None or self._actor.tenant_id is None:
+        if owner is None or self._writes.actor.tenant_id is None:
             return
-        quotas, kept = self._config.adapters, self._kept(connection, owner)
-        for refusal, what, has, setting in (
-            (TenantQuotaExceeded, "adapters", kept.adapters, "tenant_adapters_max"),
-            (TenantQuotaExceeded, "versions of adapters", kept.versions, "tenant_versions_max"),
-            (QuotaBytesExceeded, "bytes of adapters and their slabs", kept.bytes, "tenant_bytes_max"),
+        quotas, use = self._writes.config.adapters, self._quota_use(connection, owner)
+        for refusal, what, used, setting in (
+            (TenantQuotaExceeded, "adapters", use.adapters, "tenant_adapters_max"),
+            (TenantQuotaExceeded, "versions of adapters", use.versions, "tenant_versions_max"),
+            (QuotaBytesExceeded, "bytes of adapters and their slabs", use.bytes, "tenant_bytes_max"),
         ):
-            if has > (limit := getattr(quotas, setting)):
-                message = f"with this one the tenant would have {has} {what}; the limit is adapters.{setting}, {limit}"
+            if used > (limit := getattr(quotas, setting)):
+                message = f"with this one the tenant would have {used} {what}; the limit is adapters.{setting}, {limit}"
                 raise refusal(message, WEIGHTS_FILE if refusal is QuotaBytesExceeded else "name")
 
     def _check_pinned(self, pinned: bool | None) -> None:
         if pinned:
-            self._check_unbound("what stays in memory is")
+            self._writes.check_operator("which adapters are pinned")
 
     def _active(self, connection: sa.Connection, adapter_id: str) -> Adapter:
-        """Raises RowNotFound for one that was removed, too."""
+        """Raises RowNotFound, also for a removed adapter."""
         adapter = adapters.adapter_by_id(connection, adapter_id)
-        if not adapter.active or not self._actor.sees(adapter.tenant_id):
+        if not adapter.active or not self._writes.actor.sees(adapter.tenant_id):
             raise RowNotFound(f"there is no adapter {adapter_id!r}", "adapter")
         return adapter
 
 
 def _as_logged(version: Version) -> Version:
-    """Without what promotions change of it: those have their own lines."""
+    """The version without `replaced`, which promotions change: promotions have audit lines of their own."""
     return msgspec.structs.replace(version, replaced=None)
 
 
-def _number(connection: sa.Connection, adapter: Adapter, version: int | str) -> int:
-    """Of a version that is named by its number, in digits or not, or by the beginning of its digest."""
+def _version_number(connection: sa.Connection, adapter: Adapter, version: int | str) -> int:
+    """The number of a version that is named by its number, as an integer or in digits, or by the beginning of its
+    digest. Raises InvalidValue, RowNotFound."""
     text = str(version)
-    if text.isascii() and text.isdigit() and len(text) <= 6:
+    if text.isascii() and text.isdigit() and len(text) <= VERSION_DIGITS_MAX:
         return int(text)
-    if len(text) < 8:
-        raise InvalidValue(f"{text!r} is neither a version's number nor 8 characters of its digest", "version")
-    found = [one.number for one in adapters.versions(connection, adapter.id) if one.digest.startswith(text)]
+    if len(text) < DIGEST_CHARS_MIN:
+        raise InvalidValue(
+            f"{text!r} is neither a version's number nor {DIGEST_CHARS_MIN} characters of its digest", "version"
+        )
+    found = [known.number for known in adapters.versions(connection, adapter.id) if known.digest.startswith(text)]
     if len(found) != 1:
         raise RowNotFound(f"the adapter has no version {text!r}", "version")
     return found[0]

@@ -1,8 +1,4 @@
-"""What an operator may change of aliases: each the change and its audit line, together.
-
-It checks their names against what else has one, and their models against those that there are. It knows no HTTP and no
-terminal.
-"""
+"""Setting and removing aliases."""
 
 from __future__ import annotations
 
@@ -11,19 +7,23 @@ from collections.abc import Sequence
 import msgspec
 import sqlalchemy as sa
 
-from billing import revision
 from billing.errors import AlreadyExists, RowNotFound
-from billing.revision import Change
-from gateway.admin.writes import Writes, tenant_of
+from gateway.admin.writes import Writes
 from gateway.catalog import adapters, aliases, base_models
 from gateway.catalog.aliases import Alias
 from gateway.config.settings import TargetSection
 
+OBJECT_CHARS_MAX = 80  # of a name as an audit line's object id; the line's `before` or `after` has the whole name
 
-class AliasWrites(Writes):
-    """Every gateway follows within a second; requests in flight stay where they are."""
 
-    def set_alias(
+class AliasWrites:
+    """For operators without a tenant only. Every gateway applies a change within a second; requests in flight keep the
+    model that they were routed to."""
+
+    def __init__(self, writes: Writes) -> None:
+        self._writes = writes
+
+    def set(
         self,
         connection: sa.Connection,
         name: str,
@@ -34,43 +34,43 @@ class AliasWrites(Writes):
         tenants: Sequence[str] | None = None,
         active: bool = True,
     ) -> Alias:
-        """Make it, or put this in place of all that it was. Tenants by id or slug; None: all."""
-        revision.bump(connection, Change("aliases"))
-        self._check_unbound("aliases are")
+        """Make the alias or replace all of it. `tenants` by id or slug; None: all."""
+        self._writes.bump(connection, "aliases")
+        self._writes.check_operator("aliases")
         wanted = Alias(
             name=name,
             models=tuple(models),
             cheapest=cheapest,
             fallbacks=tuple(fallbacks),
-            tenants=None if tenants is None else tuple(tenant_of(connection, one).id for one in tenants),
+            tenants=None if tenants is None else tuple(self._writes.tenant(connection, slug).id for slug in tenants),
             active=active,
         )
         aliases.check(wanted)
-        models_there = {model.name: model.active for model in base_models.list_models(connection, self._config)}
-        if name in models_there:
-            raise AlreadyExists(f"{name!r} is the name of a base model", "name")
-        if name in adapters.operators_names(connection):
-            raise AlreadyExists(f"{name!r} is the name of an adapter", "name")
-        for field, found in (("models", [target.model for target in models]), ("fallbacks", list(fallbacks))):
-            for model in found:
-                if not models_there.get(model):
-                    raise RowNotFound(f"there is no base model {model!r}", field)
+        self._check_names(connection, wanted)
         before = aliases.get(connection, name)
         after = aliases.put(connection, wanted)
         if after != before:
-            self._record(connection, "alias.set", _object(name), before=before, after=after)
+            self._writes.record_line(connection, "alias.set", name[:OBJECT_CHARS_MAX], before=before, after=after)
         return after
 
-    def remove_alias(self, connection: sa.Connection, name: str) -> Alias:
-        """What laneway.toml says of the name holds again."""
-        revision.bump(connection, Change("aliases"))
-        self._check_unbound("aliases are")
+    def remove(self, connection: sa.Connection, name: str) -> Alias:
+        """Remove the alias. Where laneway.toml has the name, its alias applies again."""
+        self._writes.bump(connection, "aliases")
+        self._writes.check_operator("aliases")
         before = aliases.remove(connection, name)
         after = msgspec.structs.replace(before, active=False)
-        self._record(connection, "alias.remove", _object(name), before=before, after=after)
+        self._writes.record_line(connection, "alias.remove", name[:OBJECT_CHARS_MAX], before=before, after=after)
         return after
 
-
-def _object(name: str) -> str:
-    """As the audit log has room for it; the whole name is in what was before, or is now."""
-    return name[:80]
+    def _check_names(self, connection: sa.Connection, wanted: Alias) -> None:
+        """Check that nothing else has the alias's name, and that every model of it is served. Raises AlreadyExists,
+        RowNotFound."""
+        served = {model.name: model.active for model in base_models.list_models(connection, self._writes.config)}
+        if wanted.name in served:
+            raise AlreadyExists(f"{wanted.name!r} is the name of a base model", "name")
+        if wanted.name in adapters.operators_names(connection):
+            raise AlreadyExists(f"{wanted.name!r} is the name of an adapter", "name")
+        for field, names in (("models", [target.model for target in wanted.models]), ("fallbacks", wanted.fallbacks)):
+            for model in names:
+                if not served.get(model):
+                    raise RowNotFound(f"there is no base model {model!r}", field)

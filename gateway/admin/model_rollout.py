@@ -1,6 +1,7 @@
-"""Adding a base model while everything runs, and bringing one back: what is asked of files and engine before its row.
+"""Adding and restoring a base model while requests run: its files are read and the engine loads it, then its row is
+written.
 
-The admin API and the command line are two doors to it. Nothing is written before the engine has the model.
+The admin API and the command line share it.
 """
 
 from __future__ import annotations
@@ -20,10 +21,9 @@ from gateway.admin.models import NewModel
 from gateway.catalog.base_models import BaseModel
 from gateway.catalog.served_models import ModelFiles
 from gateway.engines.model_sync import RETURN_S
-from gateway.errors import ApiError
 
-# An engine checks a model's files, and may read all of them once, to name what they are. Whoever asks again after this
-# finds it loaded, or waits on.
+# An engine checks a model's files, and may read all of them once for their digest. A request after this time finds the
+# model loaded, or waits for the same load.
 LOAD_S_MAX = 300.0
 
 Say = Callable[[str], None]
@@ -32,7 +32,7 @@ _log = logging.getLogger(__name__)
 
 
 class ModelRollout:
-    """Of one actor. `say` hears of each stage, for people who wait."""
+    """For one actor. `say` receives a sentence about each stage, for people who wait."""
 
     def __init__(
         self,
@@ -49,51 +49,51 @@ class ModelRollout:
         self._load_s_max = load_s_max
 
     async def add_model(self, wanted: NewModel, keep: Callable[[str, ModelFiles], None]) -> BaseModel:
-        """`keep` gets what was read of its files. Raises BillingRefused with the reason, EngineUnavailable,
-        DatabaseUnavailable; then nothing was changed."""
+        """`keep` receives the tokenizer and the chat template that were read. Raises BillingRefused, EngineUnavailable,
+        DatabaseUnavailable, with nothing changed."""
         administration = self._administration
-        new = await self._database.read(lambda c: administration.check_model(c, wanted))
+        new = await self._database.read(lambda c: administration.models.check_addable(c, wanted))
         files = await self._load_model(new)
         try:
-            made = await self._database.administer(lambda c: administration.add_model(c, wanted))
-        except (BillingRefused, ApiError):  # another took the name meanwhile, or the price; or its key was revoked
-            await self._take_back(new)
+            made = await self._database.administer(lambda c: administration.models.add_model(c, wanted))
+        except BillingRefused:  # the name was taken, the price removed or the key revoked meanwhile
+            await self._unload_unserved(new)
             raise
         keep(made.name, files)
         return made
 
     async def restore(self, name: str, keep: Callable[[str, ModelFiles], None]) -> BaseModel:
-        """As `add` raises."""
+        """Serve a removed model again. Raises as `add_model`."""
         administration = self._administration
-        model = await self._database.read(lambda c: administration.check_restorable(c, name))
+        model = await self._database.read(lambda c: administration.models.check_restorable(c, name))
         files = await self._load_model(model)
-        made = await self._database.administer(lambda c: administration.restore_model(c, name))
+        made = await self._database.administer(lambda c: administration.models.restore(c, name))
         keep(made.name, files)
         return made
 
     async def _load_model(self, model: BaseModel) -> ModelFiles:
         """Raises InvalidValue, EngineUnavailable."""
-        self._say(f"{model.name}: its tokenizer and its chat template are read")
-        with _reasons(model):
+        self._say(f"{model.name}: reading the tokenizer and the chat template")
+        with _file_refusals(model):
             files = await asyncio.to_thread(ModelFiles, model.path)
-        self._say(f"{model.name}: the engine checks its files")
+        self._say(f"{model.name}: the engine is checking the files")
         try:
             async with asyncio.timeout(self._load_s_max):
-                why = await self._load_there(model)
+                not_pinned = await self._load_in_engine(model)
         except ModelFailed as error:
             raise InvalidValue(f"the engine refuses {model.name!r}: {error}", "path") from error
         except TimeoutError:
             raise EngineUnavailable(
-                f"the engine has not loaded {model.name!r} within {self._load_s_max:g} s; ask again, and it goes on"
+                f"the engine has not loaded {model.name!r} within {self._load_s_max:g} s; it goes on loading: try again"
             ) from None
-        if why:
-            self._say(f"{model.name}: it is served, and not pinned: {why}")
+        if not_pinned:
+            self._say(f"{model.name}: the model is served, but not pinned: {not_pinned}")
         return files
 
-    async def _load_there(self, model: BaseModel) -> str:
-        """Why it is not pinned, if it was to be. While the engine still lets go of it, it waits. Raises ModelFailed,
-        EngineUnavailable."""
-        told = False
+    async def _load_in_engine(self, model: BaseModel) -> str:
+        """Why the model is not pinned; "" if it is, or need not be. While the engine still unloads the model after its
+        removal, retry every RETURN_S seconds. Raises ModelFailed, EngineUnavailable."""
+        said = False
         while True:
             try:
                 return await self._engine.load_model(
@@ -102,15 +102,15 @@ class ModelRollout:
             except ModelFailed as error:
                 if error.code != "unloading":
                     raise
-            if not told:
-                self._say(f"{model.name}: it was removed a moment ago, and comes back once what runs on it has ended")
-            told = True
+            if not said:
+                self._say(f"{model.name}: waiting for requests from before the model's removal to finish")
+            said = True
             await asyncio.sleep(RETURN_S)
 
-    async def _take_back(self, model: BaseModel) -> None:
-        """From the engine, unless somebody else added it."""
-        there = await self._database.read(lambda c: self._administration.is_served(c, model.name))
-        if not there:
+    async def _unload_unserved(self, model: BaseModel) -> None:
+        """Unload a model that was not added, unless another request added it."""
+        served = await self._database.read(lambda c: self._administration.models.is_served(c, model.name))
+        if not served:
             try:
                 await self._engine.unload_model(model.name)
             except (ModelFailed, EngineUnavailable) as error:
@@ -118,8 +118,8 @@ class ModelRollout:
 
 
 @contextmanager
-def _reasons(model: BaseModel) -> Iterator[None]:
-    """What a tokenizer's files lack, as a refusal that does not tell where on the host they are."""
+def _file_refusals(model: BaseModel) -> Iterator[None]:
+    """Turn what is wrong with a tokenizer's files into InvalidValue, without their paths on the host."""
     try:
         yield
     except OSError as error:

@@ -1,29 +1,33 @@
-"""What every administrative write has in common: who makes it, and the line that it leaves in the audit log.
+"""What all administrative writes share: their actor, the checks of its rights, and the audit line of each change.
 
-It must never know what any one of them changes.
+It must never know what one write changes.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 import msgspec
 import sqlalchemy as sa
 
+from billing import revision
 from billing.accounts import tenants
+from billing.accounts.prices import SubjectKind
 from billing.accounts.tenants import Project, Tenant
 from billing.clock import SECOND, database_now
 from billing.errors import InvalidValue, RowNotFound
+from billing.revision import Change
 from gateway.access import audit_log, keys, roles
 from gateway.access.keys import Key
 from gateway.access.roles import Role
+from gateway.admin.refusals import ActorKeyEnded, NotPermitted
+from gateway.catalog import adapters, base_models
 from gateway.config.file import Config
-from gateway.errors import InsufficientRole, InvalidApiKey
 
 
 class Actor(msgspec.Struct, frozen=True):
-    """Who asks or makes a change: a key's id and the request that it came with, or somebody on the host. With a
-    `tenant_id`, nothing but this tenant's is there for it."""
+    """Who reads or writes: a key, with the request that it made, or a person on the host. An actor with a `tenant_id`
+    sees the rows of this tenant only."""
 
     id: str
     request_id: str | None = None
@@ -35,27 +39,47 @@ class Actor(msgspec.Struct, frozen=True):
         return self.id.startswith("key_")
 
     def sees(self, tenant_id: str | None) -> bool:
-        """Whether what is this tenant's (None: the operator's) is there for it."""
+        """Whether the actor sees rows of this tenant (None: the operator's rows)."""
         return self.tenant_id is None or tenant_id == self.tenant_id
 
 
-class Writes:
-    """Writes of one actor. Each is called with the connection of a write transaction, and raises BillingRefused or
-    KeyRefused with nothing changed.
+class TenantRow(Protocol):
+    """A row of a tenant (None: of the operator), as audit lines name it."""
 
-    Every write begins with the revision row, so administrative writes are one after another on every database: what
-    one of them checks, no other changes meanwhile."""
+    @property
+    def id(self) -> str: ...
+    @property
+    def tenant_id(self) -> str | None: ...
+
+
+Row = TypeVar("Row", bound=TenantRow)
+
+
+class Writes:
+    """The configuration and the actor of some writes, and what each write needs of them.
+
+    Every write gets the connection of a write transaction, and raises one of `refusals.REFUSALS` with nothing changed.
+    A write first locks the revision's row, so that administrative writes are serialised on every database: what a write
+    has checked, no other write changes before it commits."""
 
     def __init__(self, config: Config, actor: Actor) -> None:
-        self._config = config
-        self._actor = actor
+        self.config = config
+        self.actor = actor
 
-    def _check_tier(self, tier: str, param: str = "tier") -> None:
-        if self._config.tier(tier) is None:
-            there = ", ".join(one.name for one in self._config.tiers)
-            raise InvalidValue(f"there is no tier {tier!r}; there are {there}", param)
+    def lock(self, connection: sa.Connection) -> None:
+        """Begin a write that moves the revision further down, where it knows which tenant it concerns."""
+        revision.lock(connection)
 
-    def _record(
+    def bump(self, connection: sa.Connection, kind: str) -> None:
+        """Begin a write of this kind of row of `revision_log`: gateways reload what such rows concern."""
+        revision.bump(connection, Change(kind))
+
+    def record(self, connection: sa.Connection, action: str, before: Row | None, after: Row) -> Row:
+        """Write the audit line of a changed row, and return the row."""
+        self.record_line(connection, action, after.id, after.tenant_id, before=before, after=after)
+        return after
+
+    def record_line(
         self,
         connection: sa.Connection,
         action: str,
@@ -65,35 +89,43 @@ class Writes:
         before: Any = None,
         after: Any = None,
     ) -> None:
-        # A slow request may outlive its key. The revision row is locked by now: who was revoked before is seen to be.
-        if self._actor.is_key and not keys.is_usable(connection, self._actor.id):
-            raise InvalidApiKey()
-        # Each write has looked already, to say it as of what is not there. None that forgets gets through.
-        if not self._actor.sees(tenant_id):
+        """Write an audit line. Raises ActorKeyEnded; RowNotFound for a row that the actor does not see."""
+        # A slow request may outlive its key. The revision's row is locked, so every earlier revocation is visible here.
+        if self.actor.is_key and not keys.is_usable(connection, self.actor.id):
+            raise ActorKeyEnded("the key was revoked or has expired")
+        # Each write checks this itself, with a message about its own rows. A write that forgets is refused here.
+        if not self.actor.sees(tenant_id):
             raise RowNotFound(f"there is no {object_id!r}")
         audit_log.record(
             connection,
-            actor=self._actor.id,
+            actor=self.actor.id,
             action=action,
             object_id=object_id,
             tenant_id=tenant_id,
             before=before,
             after=after,
-            request_id=self._actor.request_id,
+            request_id=self.actor.request_id,
         )
 
-    def _check_grant(self, key: Role | None) -> None:
-        """Nobody makes, changes, rotates or ends a key above his own. Raises InsufficientRole."""
-        if key is not None and not roles.may_grant(self._actor.role, key):
-            raise InsufficientRole(f"The role {self._actor.role} may not make, change or end a key of the role {key}.")
+    def check_operator(self, what: str) -> None:
+        """Check that the actor belongs to no tenant. Raises NotPermitted."""
+        if self.actor.tenant_id is not None:
+            raise NotPermitted(f"The role {self.actor.role} may not do this: only an operator changes {what}.")
 
-    def _check_expiry(self, connection: sa.Connection, expires_at: int | None) -> None:
-        """An admin key that the actor's key or its session makes must not outlive that key. Raises InvalidValue."""
-        own = keys.get(connection, self._actor.id) if self._actor.is_key else None
+    def check_role(self, role: Role | None) -> None:
+        """Check that the actor may make, change, rotate or end a key of this role: one of its own rank or lower. Raises
+        NotPermitted."""
+        if role is not None and not roles.may_grant(self.actor.role, role):
+            raise NotPermitted(f"The role {self.actor.role} may not make, change or end a key of the role {role}.")
+
+    def check_expiry(self, connection: sa.Connection, expires_at: int | None) -> None:
+        """Check that an admin key does not outlive the key that makes it, in a request or in a session. `expires_at` in
+        Unix seconds. Raises InvalidValue."""
+        own = keys.get(connection, self.actor.id) if self.actor.is_key else None
         if own is None or own.expires_at is None:
             return
         if own.expires_at * SECOND <= database_now(connection):
-            return  # it expired while the request arrived: `_record` refuses the key itself
+            return  # the key expired while the request arrived: `record_line` refuses the write
         if expires_at is None or expires_at > own.expires_at:
             raise InvalidValue(
                 f"your key expires at {own.expires_at} (Unix seconds): an admin key that it makes or rotates must "
@@ -101,16 +133,32 @@ class Writes:
                 "expires_at",
             )
 
-    def _check_unbound(self, what: str) -> None:
-        """That whoever it is belongs to no tenant. Raises InsufficientRole."""
-        if self._actor.tenant_id is not None:
-            raise InsufficientRole(f"The role {self._actor.role} lacks this: {what} the operator's to decide.")
+    def check_tier(self, tier: str, param: str = "tier") -> None:
+        """Raises InvalidValue for a tier that the configuration lacks."""
+        if self.config.tier(tier) is None:
+            names = ", ".join(known.name for known in self.config.tiers)
+            raise InvalidValue(f"there is no tier {tier!r}; there are {names}", param)
+
+    def check_subject(self, connection: sa.Connection, kind: SubjectKind, subject: str, param: str = "subject") -> None:
+        """Check that a base model of this name, or an adapter of this id, exists. Raises RowNotFound."""
+        if kind == "model" and subject not in {m.name for m in base_models.list_models(connection, self.config)}:
+            raise RowNotFound(f"there is no base model {subject!r}", param)
+        if kind == "adapter" and subject not in {row.id for row in adapters.list_adapters(connection)}:
+            raise RowNotFound(f"there is no adapter {subject!r}", param)
+
+    def tenant(self, connection: sa.Connection, tenant: str) -> Tenant:
+        """A tenant by id or slug. Raises RowNotFound, also for a tenant that the actor does not see."""
+        return tenant_of(connection, tenant, self.actor)
+
+    def visible_tenant(self, connection: sa.Connection, tenant: str | None) -> str | None:
+        """As the function of this name, of the actor."""
+        return visible_tenant(connection, self.actor, tenant)
 
 
 def tenant_of(connection: sa.Connection, tenant: str, actor: Actor | None = None) -> Tenant:
-    """By id, or by slug; of those that `actor` sees. Raises RowNotFound."""
+    """A tenant by id or slug. Raises RowNotFound, also for a tenant that `actor` does not see."""
     found = None
-    if tenant.isascii() and tenant.isprintable():  # PostgreSQL cannot even be asked for a NUL
+    if tenant.isascii() and tenant.isprintable():  # PostgreSQL refuses a query with a NUL
         found = tenants.get(connection, tenant) or tenants.by_slug(connection, tenant)
     if found is None or (actor is not None and not actor.sees(found.id)):
         raise RowNotFound(f"there is no tenant {tenant!r}", "tenant")
@@ -118,13 +166,13 @@ def tenant_of(connection: sa.Connection, tenant: str, actor: Actor | None = None
 
 
 def visible_tenant(connection: sa.Connection, actor: Actor, tenant: str | None) -> str | None:
-    """The id of the tenant that is asked for by id or slug; without one, `actor`'s own, and None of all. Raises
-    RowNotFound."""
+    """The id of the tenant that has this id or slug; without one, the actor's own tenant, or None (all tenants) for an
+    operator. Raises RowNotFound."""
     return actor.tenant_id if tenant is None else tenant_of(connection, tenant, actor).id
 
 
 def project_of(connection: sa.Connection, tenant_id: str, project: str) -> Project:
-    """A tenant's, by id or by name. Raises RowNotFound."""
+    """A project of the tenant, by id or name. Raises RowNotFound."""
     found = tenants.project_of(connection, tenant_id, project)
     if found is None:
         raise RowNotFound(f"the tenant has no project {project!r}", "project")
@@ -132,7 +180,7 @@ def project_of(connection: sa.Connection, tenant_id: str, project: str) -> Proje
 
 
 def key_of(connection: sa.Connection, key_id: str, actor: Actor | None = None) -> Key:
-    """Of those that `actor` sees. Raises RowNotFound."""
+    """A key by its id. Raises RowNotFound, also for a key that `actor` does not see."""
     found = keys.get(connection, key_id)
     if found is None or (actor is not None and not actor.sees(found.tenant_id)):
         raise RowNotFound(f"there is no key {key_id!r}", "key_id")

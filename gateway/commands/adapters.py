@@ -9,11 +9,10 @@ import click
 import msgspec
 import sqlalchemy as sa
 
-from adapters.files.header import AdapterRefused
 from adapters.files.store import FILES, AdapterStore
-from billing.errors import BillingRefused
 from billing.texts import visible
-from gateway.admin.administration import tenant_of
+from gateway.admin.refusals import REFUSALS
+from gateway.admin.writes import tenant_of
 from gateway.catalog import adapters
 from gateway.catalog.adapters import Adapter, Registration
 from gateway.commands.console import Console, fail, json_option, pass_console, show_row, show_rows
@@ -69,7 +68,7 @@ def add_command(
             promote=promote,
         )
         administration = console.administration
-        made = write(console, lambda c: administration.register_adapter(c, wanted, staged.facts, staged.keep_content))
+        made = write(console, lambda c: administration.adapters.register(c, wanted, staged.facts, staged.keep_content))
     _warn(staged)
     shown = msgspec.to_builtins(AddedAdapterView.of(made))
     show_row(shown if as_json else shown | {"added": made[1].number}, as_json=as_json)
@@ -127,7 +126,7 @@ def versions_command(console: Console, adapter: str, tenant: str | None, as_json
 def promote_command(console: Console, adapter: str, version: str, tenant: str | None, as_json: bool) -> None:
     """Serve VERSION, a number or the beginning of a digest, to every request of ADAPTER that comes from now on."""
     administration = console.administration
-    after = write(console, lambda c: administration.promote_adapter(c, _adapter(c, adapter, tenant).id, version))
+    after = write(console, lambda c: administration.adapters.promote(c, _adapter(c, adapter, tenant).id, version))
     show_row(_shown(after, as_json), as_json=as_json)
 
 
@@ -139,7 +138,7 @@ def promote_command(console: Console, adapter: str, version: str, tenant: str | 
 def rollback_command(console: Console, adapter: str, tenant: str | None, as_json: bool) -> None:
     """Serve again what the served version of ADAPTER replaced."""
     administration = console.administration
-    after = write(console, lambda c: administration.roll_back_adapter(c, _adapter(c, adapter, tenant).id))
+    after = write(console, lambda c: administration.adapters.roll_back(c, _adapter(c, adapter, tenant).id))
     show_row(_shown(after, as_json), as_json=as_json)
 
 
@@ -171,7 +170,7 @@ def set_command(
     administration = console.administration
     after = write(
         console,
-        lambda c: administration.update_adapter(
+        lambda c: administration.adapters.update(
             c, _adapter(c, adapter, tenant).id, shared=listed, notes=notes, pinned=pinned
         ),
     )
@@ -190,8 +189,8 @@ def remove_command(console: Console, adapter: str, version: str | None, tenant: 
     def change(connection: sa.Connection) -> str:
         found = _adapter(connection, adapter, tenant).id
         if version is None:
-            return f"{administration.remove_adapter(connection, found).id}: removed"
-        return f"{found}: version {administration.remove_adapter_version(connection, found, version).number} removed"
+            return f"{administration.adapters.remove(connection, found).id}: removed"
+        return f"{found}: version {administration.adapters.remove_version(connection, found, version).number} removed"
 
     click.echo(write(console, change))
 
@@ -211,7 +210,7 @@ def _staged(console: Console, directory: Path, base_model: str | None) -> Staged
             length=2 * sizes, label=f"checking {directory.name}", file=sys.stderr, hidden=not sys.stderr.isatty()
         ) as bar:
             return stage_directory(AdapterStore(config.adapters_dir), base, directory, bar.update)
-    except (AdapterRefused, BillingRefused) as error:
+    except REFUSALS as error:
         fail(f"{directory}: {sentence(error)}")
     except (OSError, ValueError, KeyError) as error:
         fail(f"the adapter or its base model cannot be read: {error}")

@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from billing.accounts import alerts, webhooks
 from billing.clock import SECOND
 from gateway.access import audit_log
-from gateway.admin.administration import tenant_of
+from gateway.admin.writes import tenant_of
 from gateway.commands.console import Console, json_option, pass_console, show_row, show_rows
 from gateway.commands.database import read, write
 from gateway.views.accounts import AuditLineView, ListedAlertView, NewWebhookView, WebhookView
@@ -38,7 +38,7 @@ def add_command(console: Console, url: str, tenant: str | None, as_json: bool) -
     administration = console.administration
     made = write(
         console,
-        lambda c: administration.create_webhook(
+        lambda c: administration.webhooks.create(
             c, url=url, tenant_id=None if tenant is None else tenant_of(c, tenant).id
         ),
     )
@@ -60,7 +60,7 @@ def list_command(console: Console, as_json: bool) -> None:
 def remove_command(console: Console, webhook_id: str) -> None:
     """Tell it nothing more."""
     administration = console.administration
-    write(console, lambda c: administration.remove_webhook(c, webhook_id))
+    write(console, lambda c: administration.webhooks.remove(c, webhook_id))
     click.echo(f"{webhook_id} is told nothing more")
 
 

@@ -54,7 +54,7 @@ def set_command(
     targets = [_target(model) for model in models]
     alias = write(
         console,
-        lambda c: console.administration.set_alias(
+        lambda c: console.administration.aliases.set(
             c,
             name,
             models=targets,
@@ -72,7 +72,7 @@ def set_command(
 @pass_console
 def remove_command(console: Console, name: str) -> None:
     """What laneway.toml says of NAME holds again; else nobody may call it."""
-    write(console, lambda c: console.administration.remove_alias(c, name))
+    write(console, lambda c: console.administration.aliases.remove(c, name))
     click.echo(f"{name} is removed")
 
 

@@ -14,12 +14,18 @@ from billing.books.invoices import Invoice
 from billing.errors import BillingRefused
 from billing.proofs import reconcile
 from billing.proofs.reconcile import Reconciliation
-from gateway.admin.administration import tenant_of
-from gateway.admin.finance import adapter_names
+from gateway.admin.writes import tenant_of
 from gateway.commands.console import Console, fail, json_option, pass_console, show_row, show_rows
 from gateway.commands.database import read, sentence, write
 from gateway.commands.money import picos
-from gateway.views.finance import CorrectionView, InvoiceView, PeriodView, ReconciliationView, WholeInvoiceView
+from gateway.views.finance import (
+    CorrectionView,
+    InvoiceView,
+    PeriodView,
+    ReconciliationView,
+    WholeInvoiceView,
+    adapter_names,
+)
 
 PERIOD_COLUMNS = ("tenant_id", "month", "time_zone", "state", "start_at", "end_at", "closed_at", "id")
 INVOICE_COLUMNS = ("id", "tenant_id", "month", "usage", "corrections", "total", "issued_at")
@@ -62,7 +68,7 @@ def periods_command(console: Console, tenant: str | None, state: str | None, as_
 def close_command(console: Console, month: str, tenant: str | None, as_json: bool) -> None:
     """Close MONTH (2026-01) for ever and make its invoices: of one tenant, or of all that have it open. It must have
     ended, in the tenant's time zone, and nothing of it may run. What comes later is in the next month."""
-    finance = console.finance
+    administration = console.administration
 
     def wanted(connection: sa.Connection) -> list[str]:
         if tenant is not None:
@@ -77,7 +83,7 @@ def close_command(console: Console, month: str, tenant: str | None, as_json: boo
     def close(connection: sa.Connection, tenant_id: str) -> Invoice | str:
         try:
             with connection.begin_nested():
-                return finance.close_period(connection, tenant=tenant_id, month=month)
+                return administration.periods.close(connection, tenant=tenant_id, month=month)
         except BillingRefused as error:
             if tenant is not None:
                 raise
@@ -143,10 +149,12 @@ def invoice_command(console: Console, invoice_id: str, as_json: bool) -> None:
 @pass_console
 def correct_command(console: Console, request_id: str, meter: str, tokens: int, reason: str, as_json: bool) -> None:
     """Correct the tokens of a settled request, at the price they had, in the period that is open now."""
-    finance = console.finance
+    administration = console.administration
     made = write(
         console,
-        lambda c: finance.make_request_correction(c, request_id=request_id, meter=meter, tokens=tokens, reason=reason),
+        lambda c: administration.corrections.correct_request(
+            c, request_id=request_id, meter=meter, tokens=tokens, reason=reason
+        ),
     )
     show_row(msgspec.to_builtins(CorrectionView.of(made)), as_json=as_json)
 
@@ -168,11 +176,11 @@ def credit_command(
     console: Console, /, tenant: str, amount: int, charge: bool, reason: str, as_json: bool, **names: str | None
 ) -> None:
     """Credit TENANT with an AMOUNT of its currency that no request explains."""
-    finance = console.finance
+    administration = console.administration
     signed = amount if charge else -amount
     made = write(
         console,
-        lambda c: finance.make_correction(c, tenant=tenant, picos=signed, reason=reason, **names),
+        lambda c: administration.corrections.correct_tenant(c, tenant=tenant, picos=signed, reason=reason, **names),
     )
     show_row(msgspec.to_builtins(CorrectionView.of(made)), as_json=as_json)
 
@@ -202,8 +210,8 @@ def margin_command(console: Console, month: str | None, tenant: str | None, as_j
     """What each tier earned, and what its device time cost at billing.device_second_picos. What a preemption made
     others compute again is the cost of the tier that caused it."""
     _fold(console)
-    finance = console.finance
-    found = read(console, lambda c: finance.margins(c, month=month, tenant=tenant))
+    administration = console.administration
+    found = read(console, lambda c: administration.periods.margins(c, month=month, tenant=tenant))
     if as_json:
         show_row(msgspec.to_builtins(found), as_json=True)
         return

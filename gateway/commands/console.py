@@ -16,8 +16,8 @@ import msgspec
 
 from billing.texts import visible
 from gateway.access import audit_log
-from gateway.admin.administration import Actor, Administration
-from gateway.admin.finance import Finance
+from gateway.admin.administration import Administration
+from gateway.admin.writes import Actor
 from gateway.config import file as configuration
 from gateway.config.file import Config
 
@@ -63,11 +63,6 @@ class Console:
     def administration(self) -> Administration:
         """The writes of whoever runs this command."""
         return Administration(self.config, Actor(audit_log.host_actor()))
-
-    @property
-    def finance(self) -> Finance:
-        """The same, with what finance writes."""
-        return Finance(self.config, Actor(audit_log.host_actor()))
 
 
 def checkout_config() -> Config | None:

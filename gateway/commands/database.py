@@ -9,10 +9,8 @@ from typing import TypeVar
 import click
 import sqlalchemy as sa
 
-from adapters.files.header import AdapterRefused
 from billing.database import Database, DatabaseUnavailable
-from billing.errors import BillingRefused
-from gateway.access.keys import KeyRefused
+from gateway.admin.refusals import REFUSALS
 from gateway.catalog.base_models import BaseModel, active_models, configured
 from gateway.commands.console import CHECKOUT_FILE, Console, checkout_config, fail, pass_console
 from gateway.config.file import Config
@@ -21,7 +19,6 @@ from gateway.host.migrate import upgrade
 from gateway.host.supervisor import CannotStart
 
 T = TypeVar("T")
-REFUSALS = (BillingRefused, KeyRefused, AdapterRefused)
 
 
 @click.group("db")

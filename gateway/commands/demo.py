@@ -122,7 +122,7 @@ def _register(
     """All of them in one transaction."""
     administration = console.administration
     return [
-        administration.register_adapter(
+        administration.adapters.register(
             connection, Registration(name=name, tenant_id=tenant, base_model=base.name), one.facts, one.keep_content
         )[0]
         for name, one in zip(names, staged, strict=True)

@@ -20,15 +20,15 @@ import msgspec
 import sqlalchemy as sa
 
 import gateway as package
-from adapters.files.header import AdapterRefused
 from adapters.files.store import AdapterStore
 from billing.accounts import budgets, prices, tenants
 from billing.accounts.prices import PICOS_PER_UNIT, UnitPrices
 from billing.accounts.tenants import Tenant
 from billing.database import Database, DatabaseUnavailable
-from billing.errors import BillingRefused
 from gateway.access import keys
-from gateway.admin.administration import Actor, Administration
+from gateway.admin.administration import Administration
+from gateway.admin.refusals import REFUSALS
+from gateway.admin.writes import Actor
 from gateway.catalog import adapters as adapter_rows
 from gateway.catalog.adapters import Registration
 from gateway.catalog.base_models import configured
@@ -156,7 +156,7 @@ class Demo:
         database = Database(self._config.database_url)
         try:
             return Seed(self._config, secrets, self._examples).apply(database)
-        except (BillingRefused, AdapterRefused, keys.KeyRefused, OSError, ValueError) as error:
+        except (*REFUSALS, OSError, ValueError) as error:
             raise supervisor.CannotStart(f"the demo cannot be set up: {error}") from error
         except DatabaseUnavailable as error:
             raise supervisor.CannotStart(f"the database cannot be used: {error}") from error
@@ -196,13 +196,13 @@ class Seed:
         for slug, tenant in owners.items():
             self._key(connection, tenant.id, "live", self._secrets.tenants[slug])
             if not budgets.listing(connection, scope_id=tenant.id):
-                self._administration.set_budget(
+                self._administration.budgets.set(
                     connection, tenant_id=tenant.id, unit="money", period="month", limit_amount=BUDGET_PICOS
                 )
         for model in self._config.models:
             price = OWN_PRICES.get(model.name, PRICES)
             if not prices.listing(connection, subject=model.name, limit=1):
-                self._administration.publish_price(
+                self._administration.prices.publish(
                     connection,
                     subject=model.name,
                     input=price.input,
@@ -219,11 +219,11 @@ class Seed:
 
     def _tenant(self, connection: sa.Connection, slug: str, tier: str) -> Tenant:
         found = tenants.by_slug(connection, slug)
-        return found or self._administration.create_tenant(connection, slug=slug, tier=tier)
+        return found or self._administration.tenants.create(connection, slug=slug, tier=tier)
 
     def _key(self, connection: sa.Connection, tenant_id: str | None, kind: keys.Kind, secret: str) -> None:
         if not keys.exists(connection, secret):
-            self._administration.create_key(connection, name=KEY_NAME, tenant_id=tenant_id, kind=kind, secret=secret)
+            self._administration.keys.create(connection, name=KEY_NAME, tenant_id=tenant_id, kind=kind, secret=secret)
 
     def _adapter(self, connection: sa.Connection, name: str, owner: Tenant | None, example: Example) -> None:
         """Register a content that its name has never had, and serve it; else leave what somebody made of it."""
@@ -234,7 +234,7 @@ class Seed:
         if facts.digest in {version.digest for version in had}:
             return
         wanted = Registration(name=name, tenant_id=tenant_id, base_model=example.base, promote=True)
-        self._administration.register_adapter(connection, wanted, facts, example.staged.keep_content)
+        self._administration.adapters.register(connection, wanted, facts, example.staged.keep_content)
 
     def _multipliers(self) -> dict[str, str]:
         return {tier: factor for tier, factor in MULTIPLIERS.items() if self._config.tier(tier) is not None}

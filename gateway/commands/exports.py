@@ -14,7 +14,7 @@ from billing.focus.checker import FocusReport, UnreadableFile
 from billing.focus.findings import Finding
 from billing.focus.manifest import Manifest
 from billing.texts import visible
-from gateway.admin.administration import tenant_of
+from gateway.admin.writes import tenant_of
 from gateway.commands.console import Console, fail, json_option, pass_console, show_json, show_row
 from gateway.commands.database import with_database
 from gateway.upkeep.exports import label

@@ -10,7 +10,7 @@ import msgspec
 from gateway.access import keys
 from gateway.access.keys import Kind
 from gateway.access.roles import ROLES, Role
-from gateway.admin.administration import tenant_of
+from gateway.admin.writes import tenant_of
 from gateway.commands.console import Console, fail, json_option, pass_console, show_row, show_rows
 from gateway.commands.database import read, write
 from gateway.views.accounts import NewKeyView
@@ -69,7 +69,7 @@ def create_command(
     administration = console.administration
     made = write(
         console,
-        lambda c: administration.create_key(
+        lambda c: administration.keys.create(
             c,
             name=name,
             tenant_id=None if tenant is None else tenant_of(c, tenant).id,
@@ -119,7 +119,7 @@ def set_command(
         fail("nothing was given to change; see --help")
     administration = console.administration
     default = default_max_tokens if default_max_tokens is not None or no_default_max_tokens else msgspec.UNSET
-    key = write(console, lambda c: administration.update_key(c, key_id, project=project, default_max_tokens=default))
+    key = write(console, lambda c: administration.keys.update(c, key_id, project=project, default_max_tokens=default))
     show_row(msgspec.to_builtins(key), as_json=as_json)
 
 
@@ -141,7 +141,7 @@ def rotate_command(console: Console, key_id: str, overlap_s: int, as_json: bool)
     what was used.
     """
     administration = console.administration
-    made = write(console, lambda c: administration.rotate_key(c, key_id, overlap_s=overlap_s))
+    made = write(console, lambda c: administration.keys.rotate(c, key_id, overlap_s=overlap_s))
     show_row(msgspec.to_builtins(NewKeyView.of(made)), as_json=as_json)
 
 
@@ -152,5 +152,5 @@ def rotate_command(console: Console, key_id: str, overlap_s: int, as_json: bool)
 def revoke_command(console: Console, key_id: str, as_json: bool) -> None:
     """End a key now. Gateways refuse it within a second."""
     administration = console.administration
-    key = write(console, lambda c: administration.revoke_key(c, key_id))
+    key = write(console, lambda c: administration.keys.revoke(c, key_id))
     show_row(msgspec.to_builtins(key), as_json=as_json)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 import msgspec
 
-from gateway.admin.administration import tenant_of
+from gateway.admin.writes import tenant_of
 from gateway.commands.console import Console, fail, json_option, pass_console, show_row, show_rows
 from gateway.commands.database import read, write
 from gateway.config.allowance import LIMIT_MAX
@@ -44,7 +44,7 @@ def set_command(
         fail("no limit was given; see: laneway limits set --help")
     own = write(
         console,
-        lambda c: console.administration.set_limits(c, tenant_id=tenant_of(c, tenant).id, key_id=key_id, change=change),
+        lambda c: console.administration.limits.set(c, tenant_id=tenant_of(c, tenant).id, key_id=key_id, change=change),
     )
     show_row(msgspec.to_builtins(own), as_json=as_json)
 
@@ -64,5 +64,5 @@ def list_command(console: Console, tenant: str | None, as_json: bool) -> None:
 @pass_console
 def remove_command(console: Console, limits_id: str) -> None:
     """What laneway.toml says holds again."""
-    write(console, lambda c: console.administration.remove_limits(c, limits_id))
+    write(console, lambda c: console.administration.limits.remove(c, limits_id))
     click.echo(f"{limits_id} no longer hold")

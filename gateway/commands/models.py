@@ -118,7 +118,7 @@ def set_command(
     if not given:
         fail("nothing was given to change; see: laneway models set --help")
     administration, change = console.administration, msgspec.convert(given, ModelChange)
-    show_row(_shown(write(console, lambda c: administration.set_model(c, model, change))), as_json=as_json)
+    show_row(_shown(write(console, lambda c: administration.models.update(c, model, change))), as_json=as_json)
 
 
 @models_group.command("remove")
@@ -127,7 +127,7 @@ def set_command(
 def remove_command(console: Console, model: str) -> None:
     """Nobody may call MODEL from now on, nor its adapters. What runs on it ends as it would have."""
     administration = console.administration
-    after = write(console, lambda c: administration.remove_model(c, model))
+    after = write(console, lambda c: administration.models.remove(c, model))
     click.echo(f"{after.name}: removed; a running engine drains it. Back with: laneway models restore {after.name}")
 
 

@@ -16,7 +16,8 @@ from billing.accounts.budget_windows import Kind
 from billing.accounts.budgets import BudgetState
 from billing.accounts.prices import PICOS_MAX, PICOS_PER_UNIT, PriceVersion, SubjectKind, format_picos
 from billing.clock import Period, from_datetime
-from gateway.admin.administration import budget_state, tenant_of
+from gateway.admin.budgets import budget_state
+from gateway.admin.writes import tenant_of
 from gateway.commands.console import Console, fail, json_option, pass_console, show_row, show_rows
 from gateway.commands.database import read, write
 from gateway.views.accounts import BudgetView, PriceView
@@ -126,7 +127,7 @@ def publish_command(
     if effective_from is not None:
         fields["effective_from"] = from_datetime(effective_from.replace(tzinfo=UTC))
     administration = console.administration
-    version = write(console, lambda c: administration.publish_price(c, **fields))
+    version = write(console, lambda c: administration.prices.publish(c, **fields))
     _show_prices([version], as_json=as_json)
 
 
@@ -139,8 +140,8 @@ def publish_command(
 def preview_command(console: Console, /, as_json: bool, month: str | None, tenant: str | None, **price: Any) -> None:
     """What these prices of the model SUBJECT would have made of a month's usage, beside what it cost. Nothing is
     published."""
-    fields, finance = _price(**price), console.finance
-    found = read(console, lambda c: finance.preview_price(c, **fields, month=month, tenant=tenant))
+    fields, administration = _price(**price), console.administration
+    found = read(console, lambda c: administration.prices.preview(c, **fields, month=month, tenant=tenant))
     if as_json:
         show_row(msgspec.to_builtins(found), as_json=True)
         return
@@ -234,7 +235,7 @@ def set_command(
     administration = console.administration
 
     def change(connection: Any) -> BudgetState:
-        budget = administration.set_budget(
+        budget = administration.budgets.set(
             connection,
             tenant_id=tenant_of(connection, tenant).id,
             unit="tokens" if money is None else "money",
@@ -279,5 +280,5 @@ def list_budgets_command(console: Console, tenant: str | None, as_json: bool) ->
 def remove_command(console: Console, budget_id: str) -> None:
     """Stop enforcing a budget."""
     administration = console.administration
-    write(console, lambda c: administration.remove_budget(c, budget_id))
+    write(console, lambda c: administration.budgets.remove(c, budget_id))
     click.echo(f"{budget_id} is no longer enforced")

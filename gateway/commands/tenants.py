@@ -9,7 +9,7 @@ import msgspec
 import sqlalchemy as sa
 
 from billing.accounts import tenants
-from gateway.admin.administration import project_of, tenant_of
+from gateway.admin.writes import project_of, tenant_of
 from gateway.commands.console import Console, fail, json_option, pass_console, show_row, show_rows
 from gateway.commands.database import read, write
 from gateway.views.accounts import ProjectView, TenantView
@@ -69,7 +69,7 @@ def create_command(
     administration = console.administration
     tenant = write(
         console,
-        lambda c: administration.create_tenant(
+        lambda c: administration.tenants.create(
             c,
             slug=slug,
             tier=tier,
@@ -105,7 +105,7 @@ def set_command(console: Console, /, tenant: str, as_json: bool, **options: Any)
     """Change what is given of TENANT (a slug or an id). Gateways follow within a second."""
     changes = _given(options)
     administration = console.administration
-    changed = write(console, lambda c: administration.update_tenant(c, tenant_of(c, tenant).id, **changes))
+    changed = write(console, lambda c: administration.tenants.update(c, tenant_of(c, tenant).id, **changes))
     show_row(msgspec.to_builtins(TenantView.of(changed)), as_json=as_json)
 
 
@@ -134,7 +134,7 @@ def resume_command(console: Console, tenant: str, as_json: bool) -> None:
 
 def _set_status(console: Console, tenant: str, status: tenants.Status, as_json: bool) -> None:
     administration = console.administration
-    changed = write(console, lambda c: administration.update_tenant(c, tenant_of(c, tenant).id, status=status))
+    changed = write(console, lambda c: administration.tenants.update(c, tenant_of(c, tenant).id, status=status))
     show_row(msgspec.to_builtins(TenantView.of(changed)), as_json=as_json)
 
 
@@ -167,7 +167,7 @@ def create_project_command(
     administration = console.administration
     project = write(
         console,
-        lambda c: administration.create_project(
+        lambda c: administration.projects.create(
             c, tenant_id=tenant_of(c, tenant).id, name=name, default_max_tokens=default_max_tokens
         ),
     )
@@ -188,6 +188,6 @@ def set_project_command(console: Console, /, tenant: str, project: str, as_json:
 
     def change(connection: sa.Connection) -> tenants.Project:
         found = project_of(connection, tenant_of(connection, tenant).id, project)
-        return administration.update_project(connection, found.id, **changes)
+        return administration.projects.update(connection, found.id, **changes)
 
     show_row(msgspec.to_builtins(ProjectView.of(write(console, change))), as_json=as_json)

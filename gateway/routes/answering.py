@@ -62,7 +62,7 @@ async def refund_on_error(admission: Admission) -> AsyncIterator[None]:
 async def _answer(
     services: Services, request: Request[Any, Any, Any], endpoint: Endpoint, caller: Caller, admission: Admission
 ) -> ASGIApp:
-    """Raises as `answer`, and leaves the admission open then."""
+    """Raises as `answer`; the admission stays open then."""
     line = line_of(request)
     body = await read_body(request, services.config.gateway.body_bytes_max)
     read = await services.generator.read(caller, endpoint.kind, body)
@@ -89,7 +89,7 @@ async def _answer(
 
 async def _replay(services: Services, request: Request[Any, Any, Any], caller: Caller) -> ASGIApp | None:
     """The stored answer for a call that the limits refused; None: there is none. The body is read, but not parsed, and
-    only if a call with this Idempotency-Key exists. Raises as `IdempotentCall.look`."""
+    only if a call with this Idempotency-Key exists. Raises as `IdempotentCall.look_up`."""
     name = request.headers.get(HEADER)
     if name is None or not await services.replays.came_before(caller.key_id, name):
         return None
@@ -105,7 +105,8 @@ async def _replay(services: Services, request: Request[Any, Any, Any], caller: C
 def _call(
     services: Services, request: Request[Any, Any, Any], caller: Caller, body: bytes, *, streams: bool
 ) -> IdempotentCall | None:
-    """None without an Idempotency-Key. Raises InvalidRequest when it cannot be kept."""
+    """The idempotent call of a request with an Idempotency-Key; None without one. Raises InvalidRequest for a stream,
+    whose answer cannot be stored."""
     name = request.headers.get(HEADER)
     if name is None:
         return None

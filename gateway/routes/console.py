@@ -1,5 +1,5 @@
-"""GET /admin and below: the console's built files. It can do nothing that the admin API cannot; nothing here asks who
-comes, for nothing here is secret.
+"""GET /admin and below: the console's built files. They need no key, because they contain no secrets; the console uses
+the admin API.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from gateway.errors import NotFound
 from gateway.http.console_files import INDEX, ConsoleFile
 from gateway.services import Services
 
-# Nothing from elsewhere, nothing inline, in no frame: what somebody smuggles into a page runs nothing and goes nowhere.
+# No resources from other hosts, nothing inline, no frames: injected markup can neither run scripts nor send data.
 SECURITY = {
     "content-security-policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
@@ -24,7 +24,7 @@ IMMUTABLE = "public, max-age=31536000, immutable"
 UNBUILT = """The console is not built here.
 
 In a checkout, with Node.js and npm installed:  make admin-ui
-Then load this page again; the gateway need not be restarted. The admin API works without it: see /schema.
+Then load this page again; the gateway need not be restarted. The admin API works without the console: see /schema.
 """
 
 
@@ -35,7 +35,7 @@ Then load this page again; the gateway need not be restarted. The admin API work
     include_in_schema=False,
 )
 async def console(request: Request[Any, Any, Any], services: Services, path: str = "") -> Response[bytes]:
-    """A file of the build by its name; for any other name without a dot the page, which knows its own paths."""
+    """A file of the build by its name; for any other name without a dot the index page, whose scripts route it."""
     files = await services.console.files()
     if not files:
         headers = {**SECURITY, "cache-control": "no-store"}
@@ -56,7 +56,7 @@ def _answer(request: Request[Any, Any, Any], file: ConsoleFile) -> Response[byte
         "etag": file.etag,
         "vary": "accept-encoding",
     }
-    if file.etag in [one.strip() for one in request.headers.get("if-none-match", "").split(",")]:
+    if file.etag in [tag.strip() for tag in request.headers.get("if-none-match", "").split(",")]:
         return Response(b"", status_code=304, headers=headers)
     encoding = file.encoding(request.headers.get("accept-encoding", ""))
     if encoding:

@@ -1,4 +1,4 @@
-"""The door: whether this request may come in at all, and as whom. Routes ask here before they read anything."""
+"""Authorises requests: by a key, or for the console by a session cookie. Routes call it before they read a body."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ READING = ("GET", "HEAD")
 
 
 async def admit(services: Services, request: Request[Any, Any, Any], scope: str = INFERENCE) -> Caller:
-    """The caller, with `scope`. On a path below /t/<tenant>/ the key must be that tenant's, else the path does not
-    exist. Raises LedgerAway while revocations cannot be seen, InvalidApiKey, InsufficientScope, NotFound."""
+    """The caller of a key with the `scope`. Below /t/<tenant>/ the key must belong to that tenant, otherwise the path
+    does not exist. Raises DatabaseDown while revocations cannot be read, InvalidApiKey, InsufficientScope, NotFound."""
     line = line_of(request)
     await check_fresh(services)
     caller = await services.callers.identify(_authorization(request))
@@ -43,7 +43,7 @@ async def admit(services: Services, request: Request[Any, Any, Any], scope: str 
 
 
 def _authorization(request: Request[Any, Any, Any]) -> str | None:
-    """The field Authorization, or `x-api-key` as a bearer: without Authorization, and on Anthropic's paths always."""
+    """The Authorization header. Without it, and always on Anthropic's paths, `x-api-key` as a bearer token."""
     authorization, api_key = request.headers.get("authorization"), request.headers.get("x-api-key")
     if api_key is not None and (authorization is None or speaks_anthropic(request.scope["path"])):
         return f"Bearer {api_key}"
@@ -65,7 +65,7 @@ async def admit_operator(services: Services, request: Request[Any, Any, Any], op
     if not roles.may(caller.role, opt["area"], access):
         raise errors.InsufficientRole(f"The role {caller.role} lacks the permission {opt['area']}:{access}.")
     if opt.get("everyones") and caller.tenant_id is not None:
-        raise errors.InsufficientRole(f"The role {caller.role} lacks this: it is about all tenants.")
+        raise errors.InsufficientRole(f"The role {caller.role} may not do this: it concerns all tenants.")
     if access == "write":
         await services.write_limits.count_write(caller)
     return Actor(caller.key_id, line_of(request).record.request_id, caller.role, caller.tenant_id)
@@ -91,8 +91,8 @@ def is_secure(request: Request[Any, Any, Any]) -> bool:
 
 
 async def admit_session(services: Services, request: Request[Any, Any, Any], cookie: str) -> tuple[Caller, Session]:
-    """By a session's cookie, which browsers send by themselves: a write must come from our own page, and show it.
-    Raises LedgerAway, SessionExpired, CsrfTokenInvalid."""
+    """The caller and the session of a cookie. Browsers send cookies by themselves, so a write must come from our own
+    page and carry the session's CSRF token. Raises DatabaseDown, SessionExpired, CsrfTokenInvalid."""
     await check_fresh(services)
     request.state.by_cookie = True
     caller, session = await services.sessions.identify(cookie)
@@ -106,17 +106,17 @@ async def admit_session(services: Services, request: Request[Any, Any, Any], coo
 
 
 def check_own_page(request: Request[Any, Any, Any]) -> None:
-    """That no page of another site makes a browser ask this. Raises CsrfTokenInvalid."""
+    """Refuse requests that a page of another site made. Raises CsrfTokenInvalid."""
     site = request.headers.get("sec-fetch-site", "none")
     origin = request.headers.get("origin")
-    # The scheme may be another here: whoever ends TLS before us leaves only the host as it was.
+    # Only the host is compared: a proxy that terminates TLS changes the scheme.
     foreign = origin is not None and _host(origin) != request.headers.get("host", "").lower()
     if foreign or site not in ("same-origin", "none"):
         raise errors.CsrfTokenInvalid("A page of another site may not do this.")
 
 
 def _host(origin: str) -> str | None:
-    """None of what is no address."""
+    """The host of an origin; None if it is not a URL."""
     try:
         return urlsplit(origin).netloc.lower()
     except ValueError:
@@ -124,7 +124,7 @@ def _host(origin: str) -> str | None:
 
 
 async def check_fresh(services: Services) -> None:
-    """That what was revoked is known here, if need be after a moment. Raises LedgerAway."""
+    """Wait until revocations are known here. Raises DatabaseDown when they cannot be read."""
     if not await services.watch.freshen():
         services.watch.note_refused()
         raise errors.DatabaseDown("Keys cannot be checked now. Try again in a moment.")

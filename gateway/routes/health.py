@@ -1,5 +1,5 @@
-"""GET /health/live and /health/ready, which is also /health: for supervisors and load balancers; no key is needed and
-no secret is told."""
+"""GET /health/live and /health/ready (also /health), for supervisors and load balancers: without a key, and without
+secrets in the answer."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from gateway.services import Services
 
 
 class Health(msgspec.Struct):
-    """`ready`, or what is wrong, by part."""
+    """`problems`: why requests cannot be served now, by part."""
 
     ready: bool
     problems: dict[str, str]
@@ -18,13 +18,13 @@ class Health(msgspec.Struct):
 
 @get("/health/live", sync_to_thread=False)
 def live() -> dict[str, bool]:
-    """The process runs."""
+    """Whether the process runs."""
     return {"live": True}
 
 
 @get(["/health", "/health/ready"], opt={"route": "/health/ready"})
 async def ready(services: Services) -> Response[Health]:
-    """Whether requests can be served now: 200, or 503 with what is wrong."""
+    """Whether requests can be served now: 200, or 503 with the problems."""
     await services.watch.freshen()
     problems = problems_of(services)
     health = Health(ready=not problems, problems=problems)
@@ -37,11 +37,13 @@ def problems_of(services: Services) -> dict[str, str]:
     if not services.engine.ready:
         problems["engine"] = "no engine is connected and loaded"
     elif services.engine.stuck:
-        problems["engine"] = "the engine answers, and its loop does not move"
+        problems["engine"] = "the engine is connected, but its loop makes no progress"
     if not services.watch.fresh:
-        problems["database"] = "the revision row was not read within the last second"
+        problems["database"] = (
+            "the gateway has not read the revision for over a second, so it cannot know of revoked keys"
+        )
     elif not services.leases.held:
-        problems["lease"] = "this gateway's lease has run out"
+        problems["lease"] = "the lease of this gateway has expired, so it may not hold budgets"
     if (why := services.generator.unrecordable()) is not None:
         problems["journal"] = why
     return problems

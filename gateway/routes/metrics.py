@@ -50,7 +50,7 @@ async def metrics(request: Request[Any, Any, Any], services: Services) -> Respon
     by_listener = request.scope.get(BY_LISTENER, False)
     if not by_listener:
         await admit_operator(services, request, AREA)
-    text = await services.siblings.metrics()
+    text = await services.workers.metrics()
     try:
         async with asyncio.timeout(ENGINE_S_MAX):
             report = await services.engine.status()

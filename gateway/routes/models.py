@@ -1,4 +1,4 @@
-"""GET /v1/models: what this tenant may name as `model`."""
+"""GET /v1/models: the names that this tenant may use as `model`."""
 
 from __future__ import annotations
 
@@ -26,6 +26,6 @@ async def list_models(request: Request[Any, Any, Any], services: Services) -> Mo
 
 @get(["/v1/models/{model:path}", "/t/{tenant:str}/v1/models/{model:path}"], opt={"route": "/v1/models/{model}"})
 async def get_model(request: Request[Any, Any, Any], services: Services, model: str) -> ModelCard:
-    """One of them."""
+    """One model, adapter or alias that the key's tenant may use."""
     caller = await admit(services, request)
     return services.router.card(caller, model.removeprefix("/"))

@@ -1,5 +1,5 @@
-"""GET /v1/organization/usage/completions and /v1/organization/costs: OpenAI's administration API, for the operator's
-keys, over all tenants. Beside its names are ours: tenant, adapter, tier, and exact picos.
+"""GET /v1/organization/usage/completions and /v1/organization/costs: OpenAI's administration API over all tenants, for
+admin keys. Fields beyond OpenAI's are tenant, adapter, tier and exact picos.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from billing.accounts.prices import PICOS_PER_UNIT
 from billing.books import reports
 from billing.books.reports import VALUES_MAX, WIDTHS, Group, GroupSums, Report, ReportCursor, ReportFilter, Width
 from billing.clock import SECOND, database_now
-from gateway.admin.administration import Actor, tenant_of
+from gateway.admin.writes import Actor, tenant_of
 from gateway.errors import InvalidRequest
 from gateway.routes.pages import decode_cursor, encode_cursor
 from gateway.services import Services
 
-# As OpenAI has them: buckets of a page, when nothing is said and at most.
+# Buckets of a page by default and at most, as in OpenAI's API.
 LIMITS: dict[Width, tuple[int, int]] = {"1m": (60, 1440), "1h": (24, 168), "1d": (7, 31), "all": (1, 1)}
 COST_LIMITS: dict[Width, tuple[int, int]] = {"1d": (7, 180), "all": (1, 1)}
 
@@ -30,16 +30,16 @@ CostGroupName = Literal["tenant_id", "project_id", "api_key_id", "model", "adapt
 GROUP_OF: dict[str, Group] = {"api_key_id": "key_id", "service_tier": "tier"}
 
 Start = Annotated[int, Parameter(ge=0, le=2**40, description="Unix seconds")]
-End = Annotated[int | None, Parameter(ge=0, le=2**40, description="Unix seconds; without it: now")]
+End = Annotated[int | None, Parameter(ge=0, le=2**40, description="Unix seconds; by default now")]
 Names = Annotated[list[str] | None, Parameter(max_items=VALUES_MAX)]
 Buckets = Annotated[int | None, Parameter(ge=1, le=1440)]
 PageToken = Annotated[
-    str | None, Parameter(query="page", max_length=4096, description="`next_page` of the page before")
+    str | None, Parameter(query="page", max_length=4096, description="`next_page` of the previous page")
 ]
 
 
 class UsageResult(msgspec.Struct, frozen=True, kw_only=True):
-    """Sums of one group; a name that was not grouped by is null. `input_tokens` are with the cached ones."""
+    """Sums of one group; names that are not in `group_by` are null. `input_tokens` include cached tokens."""
 
     object: Literal["organization.usage.completions.result"] = "organization.usage.completions.result"
     input_tokens: int
@@ -66,7 +66,7 @@ class UsageResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Amount(msgspec.Struct, frozen=True):
-    """`value` of whole currency units as JSON's number has it; `picos` exactly."""
+    """`value` in currency units, rounded to a JSON number; `picos` is exact."""
 
     value: float
     currency: str
@@ -74,8 +74,8 @@ class Amount(msgspec.Struct, frozen=True):
 
 
 class CostResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What one group owes, with its corrections, which are `correction_picos` of it. `line_item`: model or adapter, and
-    the meter, `model-a, cached input`; `quantity`: its tokens. Null where that is not grouped by."""
+    """What one group owes, including the `correction_picos` of its corrections. `line_item`: model or adapter, and the
+    meter, for example `model-a, cached input`; `quantity`: its tokens. Both are null unless grouped by line_item."""
 
     object: Literal["organization.costs.result"] = "organization.costs.result"
     amount: Amount
@@ -106,7 +106,7 @@ class CostBucket(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class UsagePage(msgspec.Struct, frozen=True, kw_only=True):
-    """A bucket whose groups do not all fit goes on, with the same start_time, on the next page."""
+    """A bucket with more groups than fit on a page continues on the next page with the same start_time."""
 
     object: Literal["page"] = "page"
     data: list[UsageBucket]
@@ -122,7 +122,7 @@ class CostPage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class UsageQuery(msgspec.Struct, frozen=True, kw_only=True):
-    """A request as `reports` is asked, before what it names is looked up."""
+    """The parameters of a report, before its tenants are looked up."""
 
     tenants: list[str]
     which: ReportFilter
@@ -151,14 +151,17 @@ async def organization_usage(
     limit: Buckets = None,
     page: PageToken = None,
 ) -> UsagePage:
-    """Settled requests in buckets of UTC, by group; `all` is one bucket of the whole time. Groups are apart by
-    currency. An array is a name given again, with or without []; a blank one is what has no such name: no adapter."""
+    """Settled requests by group, in buckets of UTC; `all` is one bucket of the whole time. Currencies are separate
+    groups. Arrays are repeated parameters, with or without []; an empty value matches rows without such a name, for
+    example without an adapter."""
     lists = _lists(request, tenants, project_ids, api_key_ids, models, adapters, tiers)
-    asked = _asked(request, lists, start_time, end_time, bucket_width, group_by, limit, LIMITS[bucket_width], page)
-    report, which = await services.database.report(lambda c: _query(c, asked, by))
+    query = _usage_query(
+        request, lists, start_time, end_time, bucket_width, group_by, limit, LIMITS[bucket_width], page
+    )
+    report, which = await services.database.report(lambda c: _read_report(c, query, by))
     data = [
         UsageBucket(start_time=start, end_time=end, results=[_usage(services, row) for row in rows if row.requests])
-        for start, end, rows in _buckets(report, which, asked)
+        for start, end, rows in _buckets(report, which, query)
     ]
     following = None if report.next is None else encode_cursor(report.next)
     return UsagePage(data=data, has_more=following is not None, next_page=following)
@@ -182,9 +185,9 @@ async def organization_costs(
     limit: Buckets = None,
     page: PageToken = None,
 ) -> CostPage:
-    """What usage and corrections cost, in days of UTC or the whole time at once (`all`), by group and currency."""
+    """The cost of usage and corrections by group and currency, in days of UTC or in one bucket (`all`)."""
     lists = _lists(request, tenants, project_ids, api_key_ids, models, adapters, tiers)
-    asked = _asked(
+    query = _usage_query(
         request,
         lists,
         start_time,
@@ -196,17 +199,17 @@ async def organization_costs(
         page,
         CostGroupName,
     )
-    report, which = await services.database.report(lambda c: _query(c, asked, by))
+    report, which = await services.database.report(lambda c: _read_report(c, query, by))
     data = [
         CostBucket(start_time=start, end_time=end, results=[_cost(services, row) for row in rows])
-        for start, end, rows in _buckets(report, which, asked)
+        for start, end, rows in _buckets(report, which, query)
     ]
     following = None if report.next is None else encode_cursor(report.next)
     return CostPage(data=data, has_more=following is not None, next_page=following)
 
 
 def _lists(request: Request[Any, Any, Any], *given: list[str] | None) -> dict[str, list[str]]:
-    """The filters by their names; OpenAI's SDKs write `models[]=…` for `models=…`."""
+    """The filters by name. OpenAI's SDKs write `models[]=…` for `models=…`."""
     names = ("tenants", "project_ids", "api_key_ids", "models", "adapters", "tiers")
     lists = {}
     for name, values in zip(names, given, strict=True):
@@ -216,7 +219,7 @@ def _lists(request: Request[Any, Any, Any], *given: list[str] | None) -> dict[st
     return lists
 
 
-def _asked(
+def _usage_query(
     request: Request[Any, Any, Any],
     lists: dict[str, list[str]],
     start_time: int,
@@ -235,7 +238,7 @@ def _asked(
         raise InvalidRequest(f"'limit' is {limit}; for buckets of {width} it is at most {most}.", param="limit")
     names = [*(group_by or ()), *request.query_params.getall("group_by[]", [])]
     if unknown := [name for name in names if name not in get_args(known)]:
-        raise InvalidRequest(f"'group_by' {unknown[0]!r} is no group here.", param="group_by")
+        raise InvalidRequest(f"'group_by' {unknown[0]!r} is not a group of this report.", param="group_by")
     groups: list[Group] = [GROUP_OF.get(name, name) for name in names]
     which = ReportFilter(
         start=start_time * SECOND,
@@ -258,26 +261,26 @@ def _asked(
     )
 
 
-def _query(connection: sa.Connection, asked: UsageQuery, by: Actor) -> tuple[Report, ReportFilter]:
-    tenant_ids = tuple(tenant_of(connection, tenant, by).id for tenant in asked.tenants)
+def _read_report(connection: sa.Connection, query: UsageQuery, by: Actor) -> tuple[Report, ReportFilter]:
+    tenant_ids = tuple(tenant_of(connection, tenant, by).id for tenant in query.tenants)
     if not tenant_ids and by.tenant_id is not None:
         tenant_ids = (by.tenant_id,)
-    start = asked.which.start
-    end = max(start, database_now(connection) + SECOND) if asked.end is None else asked.end
-    which = msgspec.structs.replace(asked.which, tenant_ids=tenant_ids, end=end)
+    start = query.which.start
+    end = max(start, database_now(connection) + SECOND) if query.end is None else query.end
+    which = msgspec.structs.replace(query.which, tenant_ids=tenant_ids, end=end)
     report = reports.buckets(
-        connection, which, width=asked.width, group_by=asked.group_by, place=asked.place, limit=asked.limit
+        connection, which, width=query.width, group_by=query.group_by, place=query.place, limit=query.limit
     )
     return report, which
 
 
-def _buckets(report: Report, which: ReportFilter, asked: UsageQuery) -> list[tuple[int, int, list[GroupSums]]]:
-    """All that the page covers, the empty ones too: start, end (Unix seconds), rows."""
-    step = WIDTHS[asked.width]
+def _buckets(report: Report, which: ReportFilter, query: UsageQuery) -> list[tuple[int, int, list[GroupSums]]]:
+    """The buckets of the page, empty ones too: start and end in Unix seconds, and rows."""
+    step = WIDTHS[query.width]
     by_bucket: dict[int, list[GroupSums]] = {}
     for row in report.rows:
         by_bucket.setdefault(row.bucket, []).append(row)
-    first = which.start - which.start % step if asked.place is None else asked.place.bucket
+    first = which.start - which.start % step if query.place is None else query.place.bucket
     return [
         (max(start, which.start) // SECOND, min(start + step, which.end) // SECOND, by_bucket.get(start, []))
         for start in range(first, report.covered_to, step)

@@ -1,4 +1,4 @@
-"""GET / and /version: what this is, for whoever has only the address."""
+"""GET / and /version: the name, the version and the endpoints of this server."""
 
 from __future__ import annotations
 

@@ -21,18 +21,18 @@ from gateway.routes.guard import COOKIE, CSRF_HEADER, HOST_PREFIX
 from gateway.uploads.uploads import BOOLEANS, FIELDS
 from gateway.views.live import AwayEvent, EngineEvent
 
-_STREAMED = "Server-sent events: `data: ` and a {chunk}, then `data: [DONE]`; an error ends it."
+_STREAMED = "Server-sent events: `data: ` with a {chunk} each, then `data: [DONE]`; an error event ends the stream."
 _SESSION = (
-    f"Of POST /v1/admin/session. Its name ends with the port of the browser's address, if that has one, and begins "
-    f"with {HOST_PREFIX} over https. Writes carry its csrf_token as {CSRF_HEADER}."
+    f"The cookie of POST /v1/admin/session. Its name ends with the port of the address, if that has one, and begins "
+    f"with {HOST_PREFIX} over https. Writes carry the session's csrf_token as {CSRF_HEADER}."
 )
-_LIVE = "Server-sent events, named `engine` and `away`, and comments; it never ends by itself."
-_EVENTS = "Server-sent events, named by their type, from message_start to message_stop; an error event ends it."
+_LIVE = "Server-sent events named `engine` and `away`, and comments. The stream does not end by itself."
+_EVENTS = "Server-sent events, named by their type, from message_start to message_stop; an error event ends the stream."
 
 
 @dataclass(frozen=True)
 class _Body:
-    """What a route takes that reads its body itself. `whole` None: its answer is one that the framework sees."""
+    """The body of a route that parses it itself. `whole` None: the framework describes the answer."""
 
     request: type[msgspec.Struct]
     unserved: UnservedFields
@@ -74,7 +74,7 @@ class SchemaPlugin(JsonRenderPlugin):
         return msgspec.json.encode(complete(openapi_schema))
 
 
-# What an upload of an adapter is made of. `base`: the base model, where there are several.
+# The form of an adapter upload. `base`: the base model, if several are served.
 _FORM: dict[str, Any] = {
     "type": "object",
     "required": [*FILES],
@@ -83,7 +83,7 @@ _FORM: dict[str, Any] = {
         **{name: {"type": "string", "format": "binary"} for name in FILES},
         **{name: {"type": "string"} for name in FIELDS},
         **{name: {"type": "string", "enum": [*BOOLEANS]} for name in ("pinned", "promote")},
-        "shared": {"type": "string", "description": "tenants (ids or slugs), with commas between them; * for all"},
+        "shared": {"type": "string", "description": "tenants (ids or slugs), separated by commas; * for all"},
     },
 }
 _FORMS = {
@@ -92,7 +92,7 @@ _FORMS = {
 }
 
 
-# Routes that answer events and nothing else: what each event's data may be.
+# Routes that answer with events only, and the types of the events' data.
 _STREAMS: dict[str, tuple[str, list[type[msgspec.Struct]]]] = {
     "/v1/admin/engine/live": (_LIVE, [EngineEvent, AwayEvent])
 }
@@ -109,7 +109,7 @@ def complete(schema: dict[str, Any]) -> dict[str, Any]:
     for body in _BODIES.values():
         _describe_unserved(components[body.request.__name__], body.unserved)
     paths: dict[str, Any] = {}
-    for path, operations in _restoring(schema["paths"]).items():
+    for path, operations in _with_restore_path(schema["paths"]).items():
         error = described[AnthropicError if speaks_anthropic(path) else ErrorBody]
         paths[path] = {method: _operation(path, method, operation, error) for method, operation in operations.items()}
         if (form := _FORMS.get(path)) is not None:
@@ -132,8 +132,9 @@ def complete(schema: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _restoring(paths: dict[str, Any]) -> dict[str, Any]:
-    """A model's name may hold slashes, so its path takes all that follows; what it says of `restore` is said here."""
+def _with_restore_path(paths: dict[str, Any]) -> dict[str, Any]:
+    """Describe POST /v1/admin/models/{model} as a path of its own, …/restore. The framework cannot route it as one: a
+    model's name may contain slashes, so the parameter takes the rest of the path."""
     *_, model = [path for path in paths if path.startswith("/v1/admin/models/")]
     operations = dict(paths[model])
     return paths | {f"{model}/restore": {"post": operations.pop("post")}, model: operations}
@@ -168,7 +169,7 @@ def _operation(path: str, method: str, operation: dict[str, Any], error: dict[st
 _IDEMPOTENCY_KEY = {
     "name": replays.HEADER,
     "in": "header",
-    "description": "Of a call that does not stream: asked again within ten minutes, it is answered as it was before.",
+    "description": "Of requests that do not stream: one repeated within ten minutes gets the first answer again.",
     "schema": {"type": "string", "minLength": 1, "maxLength": 255, "pattern": r"^[\x21-\x7e]+$"},
 }
 

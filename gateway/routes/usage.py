@@ -1,4 +1,4 @@
-"""GET /v1/usage and /v1/budget: what the caller's own key used, and what is left of the budgets that bind it."""
+"""GET /v1/usage and /v1/budget: the usage of the caller's own key, and the budgets that apply to it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Moment = Annotated[int | None, Parameter(ge=0, le=2**40, description="Unix secon
 
 class OwnUsage(msgspec.Struct, frozen=True, kw_only=True):
     """Sums over this key's settled requests with start_time ≤ finished < end_time; the cost by currency, in picos
-    (10⁻¹²). `device_s` is without what preemption cost: `recomputed` has that, by the tier that caused it."""
+    (10⁻¹²). `device_s` excludes recomputation after preemptions, which `recomputed` has by the tier that caused it."""
 
     object: Literal["usage"] = "usage"
     key_id: str
@@ -41,7 +41,7 @@ class OwnUsage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OwnBudgets(msgspec.Struct, frozen=True, kw_only=True):
-    """The key's budgets, its project's and its tenant's, in their present windows: every hard one of them must cover a
+    """The budgets of the key, its project and its tenant in their present windows. Each hard budget must cover a
     request."""
 
     object: Literal["list"] = "list"
@@ -52,7 +52,7 @@ class OwnBudgets(msgspec.Struct, frozen=True, kw_only=True):
 async def own_usage(
     request: Request[Any, Any, Any], services: Services, start_time: Moment = None, end_time: Moment = None
 ) -> OwnUsage:
-    """What this key used."""
+    """The usage of this key."""
     caller = await admit(services, request)
     which = UsageFilter(
         tenant_id=caller.tenant_id,
@@ -79,7 +79,7 @@ async def own_usage(
 
 @get(["/v1/budget", "/t/{tenant:str}/v1/budget"], opt={"route": "/v1/budget"})
 async def own_budgets(request: Request[Any, Any, Any], services: Services) -> OwnBudgets:
-    """What is used, held and left, and when it resets (Unix seconds; null: never)."""
+    """The used, held and remaining amounts of each budget, and when it resets (Unix seconds; null: never)."""
     caller = await admit(services, request)
 
     def query(connection: sa.Connection) -> list[budgets.BudgetState]:

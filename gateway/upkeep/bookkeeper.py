@@ -1,5 +1,5 @@
-"""Keeps the books while the gateway serves: folds usage into the roll-ups, notes what the engine made, reconciles each
-minute, and sets the gauges that must stay 0. It ends no hold and changes no entry.
+"""Keeps the books while the gateway serves: folds usage into the roll-ups, records what the engine made, reconciles
+every minute, and sets the gauges of imbalances and exceeded budgets. It ends no hold and changes no ledger entry.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from billing.proofs.reconcile import Reconciliation
 from engine.protocol.client import EngineClient, EngineUnavailable
 from gateway.metrics import Metrics
 
-FOLD_S = 10.0  # what is not folded yet, reports read row by row
-# SQLite has one writer at a time: settlements wait for so many rows at most.
+FOLD_S = 10.0  # reports read usage that is not folded yet row by row
+# SQLite has one writer at a time: settlements wait while at most this many rows are folded.
 FOLD_SQLITE_MAX = 1000
-EARLY_S = 1.0  # a minute that another gateway looked at so shortly before its end is not looked at again
+EARLY_S = 1.0  # a gateway does not reconcile if another one did in the interval, or up to this time before its end
 ENGINE_S_MAX = 2.0
 
 _log = logging.getLogger(__name__)
 
 
 class Bookkeeper:
-    """One per gateway. Several take turns: each minute is reconciled by whoever comes first."""
+    """One per gateway. Of several gateways, the first one reconciles each minute."""
 
     def __init__(self, database: Database, engine: EngineClient, metrics: Metrics, *, every_s: float) -> None:
         self._database = database
@@ -37,43 +37,43 @@ class Bookkeeper:
         self._every_s = every_s
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Run once every FOLD_S, or every `every_s` if that is shorter, until cancelled."""
         while True:
             try:
                 await self.run_once()
             except DatabaseUnavailable as error:
                 _log.warning("books.database_away", extra={"fields": {"reason": str(error)}})
-            except Exception as error:  # noqa: BLE001 - rows that cannot be folded: requests are served nonetheless
+            except Exception as error:  # noqa: BLE001 - requests are served even if rows cannot be folded
                 self._metrics.errors.inc()
                 self._metrics.imbalances.set(1)
                 _log.critical("books.stuck", exc_info=error)
             await asyncio.sleep(min(FOLD_S, self._every_s))
 
     async def run_once(self) -> None:
-        """Raises DatabaseUnavailable."""
+        """Fold all usage, and reconcile if the last reconciliation is old enough. Raises DatabaseUnavailable."""
         limit = FOLD_SQLITE_MAX if self._database.is_sqlite else rollups.FOLD_MAX
         while (
             await self._database.write_in_background(lambda connection: rollups.fold_usage(connection, limit=limit))
         ).more:
             pass
-        if await self._database.report(self._due):
-            await self._note_engine()
+        if await self._database.report(self._is_due):
+            await self._record_engine()
             result = await self._database.report(reconcile.reconcile_minute)
             await self._database.write_in_background(lambda connection: reconcile.record(connection, result))
-            _tell(result)
-        standing = await self._database.report(reconcile.open_findings)
-        self._metrics.imbalances.set(standing.imbalances)
-        self._metrics.overshoot.set(standing.overshot)
-        if standing.at is not None:
-            self._metrics.reconciled_at.set(standing.at / SECOND)
+            _log_findings(result)
+        findings = await self._database.report(reconcile.open_findings)
+        self._metrics.imbalances.set(findings.imbalances)
+        self._metrics.overshoot.set(findings.overshot)
+        if findings.at is not None:
+            self._metrics.reconciled_at.set(findings.at / SECOND)
 
-    def _due(self, connection: sa.Connection) -> bool:
+    def _is_due(self, connection: sa.Connection) -> bool:
         last = reconcile.newest_result(connection, "minute")
         if last is None:
             return True
         return database_now(connection) >= last.at + (self._every_s - min(EARLY_S, self._every_s / 2)) * SECOND
 
-    async def _note_engine(self) -> None:
+    async def _record_engine(self) -> None:
         before = await self._database.report(engine_books.ledger_count)
         try:
             async with asyncio.timeout(ENGINE_S_MAX):
@@ -93,11 +93,16 @@ class Bookkeeper:
         )
 
 
-def _tell(result: Reconciliation) -> None:
+def _log_findings(result: Reconciliation) -> None:
     if result.sound:
         return
-    for one in result.imbalances:
-        fields = {"what": one.what, "where": one.where, "expected": one.expected, "found": one.found}
+    for imbalance in result.imbalances:
+        fields = {
+            "what": imbalance.what,
+            "where": imbalance.where,
+            "expected": imbalance.expected,
+            "found": imbalance.found,
+        }
         _log.critical("books.imbalance", extra={"fields": fields})
     for window in result.overshot:
         _log.critical("books.overshot", extra={"fields": {"window": window}})

@@ -1,6 +1,7 @@
-"""Works off the exports that operators asked for: one at a time, each in a process of its own.
+"""Runs the exports that operators ordered, one at a time, each in a process of its own.
 
-It keeps the names that billing does not know, starts the process, and sees to the files: whole ones, within a bound.
+It stores the names that billing does not know, starts the process, and keeps the files of all exports within
+`bytes_max`.
 """
 
 from __future__ import annotations
@@ -25,15 +26,15 @@ from billing.ledger.settler import free_bytes
 from gateway import tables
 
 POLL_S = 1.0
-STOP_S = 5.0  # a process that was told to end may take so long
-IDS_MAX = 500  # of one look-up
+STOP_S = 5.0  # a terminated process is killed after this time
+IDS_MAX = 500  # ids of one query
 STDERR_BYTES_MAX = 64 * 1024
 
 _log = logging.getLogger(__name__)
 
 
 class ExportFileElsewhere(Exception):
-    """The file of an export that is done cannot be read by this gateway: says where it is."""
+    """This gateway cannot read the file of a completed export; the message says where the file is."""
 
 
 def host_name() -> str:
@@ -41,7 +42,7 @@ def host_name() -> str:
 
 
 def label(database: Database, spec: ExportSpec, provider: str) -> None:
-    """Keep what the things in an export are called, before it begins. Raises BillingRefused, DatabaseUnavailable."""
+    """Store the names of everything in an export before it begins. Raises BillingRefused, DatabaseUnavailable."""
     for period in database.read_sync(lambda c: list(export.of_spec(c, spec))):
         names = database.read_sync(lambda c, period=period: _names(c, period))  # type: ignore[misc]
         names[labels.PROVIDER] = provider
@@ -60,9 +61,9 @@ def _names(connection: sa.Connection, period: Period) -> dict[str, str]:
 
 
 class Exporter:
-    """One per gateway process. `directory` has a folder for each export; together they take at most `bytes_max`, with
-    the oldest deleted first, and leave `free_min_bytes` of the disk free. Hosts may share the directory: then each
-    serves the files of all."""
+    """One per gateway process. `directory` has a folder for each export. The files take at most `bytes_max` in all,
+    with the oldest deleted first, and leave `free_min_bytes` of the disk free. Hosts may share the directory, and then
+    serve each other's files."""
 
     def __init__(
         self,
@@ -84,81 +85,80 @@ class Exporter:
         self._provider = provider
         self._poll_s = poll_s
         self._host = host or host_name()
-        self._away = ""
+        self._waiting_for = ""  # why exports wait; logged once
 
     def folder(self, export_id: str) -> Path:
         return self._directory / export_id
 
     def path(self, job: ExportJob, suffix: str) -> Path:
-        """Of the file of an export that is done, or (by its suffix) of what lies beside it. Raises
-        ExportFileElsewhere."""
+        """The path of a completed export's file, or with a `suffix` of a file beside it. Raises ExportFileElsewhere."""
         assert job.file is not None
         path = self.folder(job.id) / (job.file + suffix)
         if path.is_file():
             return path
-        again = "Asked for anew, it is made again; of a closed month, with the same bytes."
+        again = "A new export of the same month can be ordered; of a closed month it has the same bytes."
         if job.host == self._host:
-            raise ExportFileElsewhere(f"The file is gone from the host {job.host!r}, where it was made. {again}")
+            raise ExportFileElsewhere(f"The file was deleted from the host {job.host!r}, where it was made. {again}")
         raise ExportFileElsewhere(
-            f"The file lies on the host {job.host!r}, and this is {self._host!r}: ask a gateway there. {again}"
+            f"The file is on the host {job.host!r}, and this gateway is on {self._host!r}: use a gateway there. {again}"
         )
 
     async def delete_files(self, export_id: str) -> None:
-        """Its files, if they are here."""
+        """Delete the export's files on this host, if there are any."""
         await asyncio.to_thread(shutil.rmtree, self.folder(export_id), ignore_errors=True)
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Run exports until cancelled."""
         while True:
             try:
                 while await self.export_next():
                     pass
-                self._away = ""
+                self._waiting_for = ""  # why exports wait; logged once
             except (DatabaseUnavailable, OSError) as error:
-                if not self._away:
+                if not self._waiting_for:
                     _log.warning("exports.wait", extra={"fields": {"reason": str(error)}})
-                self._away = str(error)
+                self._waiting_for = str(error)
             await asyncio.sleep(self._poll_s)
 
     async def export_next(self) -> bool:
-        """Work off the oldest export, if it is free. Raises DatabaseUnavailable, OSError."""
+        """Run the oldest export that waits; return whether one waited. Raises DatabaseUnavailable, OSError."""
         if not await self._database.read(jobs.has_waiting):
             return False
         job = await self._database.write(lambda c: jobs.claim(c, self._gateway_id, self._host))
         if job is not None:
-            await self._work(job)
-            await self._tidy()
+            await self._run_export(job)
+            await self._delete_surplus()
         return True
 
-    async def _work(self, job: ExportJob) -> None:
+    async def _run_export(self, job: ExportJob) -> None:
         folder = self.folder(job.id)
         try:
             await asyncio.to_thread(_make_empty, folder)
             await asyncio.to_thread(label, self._database, job.spec, self._provider)
-            status, words = await self._process(job, folder)
+            status, reason = await self._process(job, folder)
         except asyncio.CancelledError:
             await self.delete_files(job.id)
             await self._database.write(lambda c: jobs.release_claim(c, job.id, self._gateway_id))
             raise
         except BillingRefused as error:
-            status, words = 1, str(error)
+            status, reason = 1, str(error)
         except (DatabaseUnavailable, OSError) as error:
-            status, words = EXIT_AGAIN, str(error)
-        fields = {"export": job.id, "status": status, "reason": words}
+            status, reason = EXIT_AGAIN, str(error)
+        fields = {"export": job.id, "status": status, "reason": reason}
         if status == 0:
             _log.info("export.done", extra={"fields": fields})
             return
         _log.warning("export.ended", extra={"fields": fields})
         await self.delete_files(job.id)
         if status != EXIT_STOPPED:
-            again = status < 0 or status == EXIT_AGAIN  # killed, or without its database
-            reason = words or f"the process ended with {status}"
+            again = status < 0 or status == EXIT_AGAIN  # the process was killed, or lost its database
+            reason = reason or f"the process ended with status {status}"
             await self._database.write(lambda c: jobs.fail(c, job.id, self._gateway_id, reason, again=again))
 
     async def _process(self, job: ExportJob, folder: Path) -> tuple[int, str]:
-        """Its exit status, below 0 when it was killed, and its last words."""
-        room = await asyncio.to_thread(free_bytes, folder) - self._free_min_bytes
-        if room <= 0:
+        """The exit status of the export's process, below 0 if it was killed, and its last line on stderr."""
+        space = await asyncio.to_thread(free_bytes, folder) - self._free_min_bytes
+        if space <= 0:
             return 1, "the exports would leave less free disk space than the minimum"
         url = self._database.url.render_as_string(hide_password=False)
         arguments = (job.id, "--gateway", self._gateway_id, "--directory", str(folder))
@@ -168,7 +168,7 @@ class Exporter:
             "billing",
             *arguments,
             "--bytes-max",
-            str(min(self._bytes_max, room)),
+            str(min(self._bytes_max, space)),
             env={**os.environ, "LANEWAY_DATABASE_URL": url},  # not on argv: it may hold a password
             stderr=asyncio.subprocess.PIPE,
             limit=STDERR_BYTES_MAX,
@@ -188,26 +188,26 @@ class Exporter:
         assert process.returncode is not None
         return process.returncode, lines[-1] if lines else ""
 
-    async def _tidy(self) -> None:
-        """Remove the oldest files over the bound, and folders that are no export's any more. A whole file stays,
-        whichever host made it; of an export that another host finished elsewhere, what we began here goes."""
-        # What is there first, then whose it is: a folder is made after its export.
-        there = await asyncio.to_thread(os.listdir, self._directory)
-        found = await self._database.read(lambda c: jobs.active_jobs(c, there))
+    async def _delete_surplus(self) -> None:
+        """Delete the oldest files over `bytes_max`, and folders without an active export. A complete file is kept
+        whichever host made it; the unfinished files of an export that another host completed are deleted."""
+        # The folders are listed before the exports are read, because a folder is made after its export.
+        folders = await asyncio.to_thread(os.listdir, self._directory)
+        found = await self._database.read(lambda c: jobs.active_jobs(c, folders))
         kept = {job.id for job in found if job.state != "done"}
-        gone: list[str] = []
+        surplus: list[str] = []
         used = 0
         for job in found:  # the newest first
             if job.state != "done" or not await asyncio.to_thread((self.folder(job.id) / str(job.file)).is_file):
                 continue
             used += job.size_bytes or 0
             if used > self._bytes_max:
-                gone.append(job.id)
+                surplus.append(job.id)
             else:
                 kept.add(job.id)
-        if gone:
-            await self._database.write(lambda c: jobs.remove(c, gone))
-        for export_id in set(there) - kept:
+        if surplus:
+            await self._database.write(lambda c: jobs.remove(c, surplus))
+        for export_id in set(folders) - kept:
             await self.delete_files(export_id)
 
 

@@ -1,6 +1,7 @@
-"""Whether what this gateway needs is well: each part really asked, within a bound, and never twice at once.
+"""Health checks: whether each part that this gateway needs works now. A check has a time limit, and does not run twice
+at the same time.
 
-It knows the parts and what is wrong with them. It must never know HTTP, and mends nothing.
+Nothing here knows HTTP, and nothing here repairs a part.
 """
 
 from __future__ import annotations
@@ -29,16 +30,15 @@ Status = Literal["ok", "degraded", "down"]
 RANK: dict[Status, int] = {"ok": 0, "degraded": 1, "down": 2}
 
 CHECK_S_MAX = 2.0
-# An answer of the database or of Redis that takes longer is told as slow.
+# An answer of the database or of Redis that takes longer is reported as slow.
 SLOW_S = 0.25
-# The newest reconciling is late after so many times its interval, and an export in the queue after so long.
-RECONCILE_LATE = 3
-QUEUED_S_MAX = 600
-FAILED_S = 24 * 3600  # for how long a failed export is told
+RECONCILE_LATE = 3  # intervals after which the newest reconciliation is late
+QUEUED_S_MAX = 600  # after this time, an export in the queue is late
+FAILED_S = 24 * 3600  # a failed export is reported for this time
 
 
 class HealthItem(msgspec.Struct, frozen=True, kw_only=True):
-    """`since`: when this gateway process first found it so, without finding it otherwise since (Unix seconds)."""
+    """The health of one part. `since`: when this gateway process first found the present status (Unix seconds)."""
 
     name: str
     status: Status
@@ -47,7 +47,7 @@ class HealthItem(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class HealthReport(msgspec.Struct, frozen=True, kw_only=True):
-    """`status` is that of the worst."""
+    """The health of all parts; `status` is the worst of them."""
 
     status: Status
     at: int
@@ -70,19 +70,19 @@ class HealthChecks:
         leases: leases.Leases,
         engine: EngineClient,
         models: ServedModels,
-        siblings: Workers,
+        workers: Workers,
         place: WorkerIndex,
         settler: Settler,
         unrecordable: Callable[[], str | None],
     ) -> None:
-        """`unrecordable`: why usage of one request more could not be recorded; None: it could."""
+        """`unrecordable`: why the usage of one more request could not be recorded; None: it can be."""
         self._config = config
         self._read = database.read
         self._watch = watch
         self._leases = leases
         self._client = engine
         self._base_models = models
-        self._siblings = siblings
+        self._workers_of_host = workers
         self._place = place
         self._settler = settler
         self._unrecordable = unrecordable
@@ -97,19 +97,19 @@ class HealthChecks:
             "books": self._books,
             "exports": self._exports,
         }
-        # A check that does not end is waited for again, and not begun again.
+        # The next report waits for a check that still runs, and does not start it a second time.
         self._running: dict[str, asyncio.Task[Finding]] = {}
-        self._standing: dict[str, tuple[Status, int]] = {}
+        self._status_since: dict[str, tuple[Status, int]] = {}
 
     async def report(self) -> HealthReport:
-        """Takes little more than CHECK_S_MAX, whatever hangs."""
+        """Check all parts. Takes little more than CHECK_S_MAX even if a check hangs."""
         findings = await asyncio.gather(*(self._check(name) for name in self._checks))
         now = int(time.time())
         items = []
         for name, (status, detail) in zip(self._checks, findings, strict=True):
-            if name not in self._standing or self._standing[name][0] != status:
-                self._standing[name] = status, now
-            items.append(HealthItem(name=name, status=status, since=self._standing[name][1], detail=detail))
+            if name not in self._status_since or self._status_since[name][0] != status:
+                self._status_since[name] = status, now
+            items.append(HealthItem(name=name, status=status, since=self._status_since[name][1], detail=detail))
         return HealthReport(status=max((item.status for item in items), key=RANK.__getitem__), at=now, data=items)
 
     async def _check(self, name: str) -> Finding:
@@ -118,13 +118,13 @@ class HealthChecks:
             task = self._running[name] = asyncio.create_task(self._find(name), name=f"health-{name}")
             task.add_done_callback(lambda _: self._running.pop(name))
         done, _ = await asyncio.wait([task], timeout=CHECK_S_MAX)
-        return task.result() if done else ("down", f"no answer within {CHECK_S_MAX:g} s")
+        return task.result() if done else ("down", f"the check did not end within {CHECK_S_MAX:g} s")
 
     async def _find(self, name: str) -> Finding:
         try:
             return await self._checks[name]()
         except DatabaseUnavailable as error:
-            return "down", f"the database is away: {error}"
+            return "down", f"the database is unavailable: {error}"
         except OSError as error:
             return "down", str(error) or type(error).__name__
 
@@ -134,15 +134,15 @@ class HealthChecks:
         began = time.perf_counter()
         await self._read(lambda connection: connection.execute(sa.select(1)).scalar_one())
         if not self._watch.fresh:
-            return "down", "the revision row was not read within the last second"
+            return "down", "the gateway has not read the revision for over a second, so it cannot know of revoked keys"
         if not self._leases.held:
-            return "down", "this gateway's lease has run out"
+            return "down", "the lease of this gateway has expired, so it may not hold budgets"
         return _timed(time.perf_counter() - began)
 
     async def _redis(self) -> Finding:
         url = self._config.redis.url
         if not url:
-            return "ok", "not configured: each gateway limits by itself"
+            return "ok", "Redis is not configured: each gateway counts rate limits alone"
         import redis.asyncio
         import redis.exceptions
 
@@ -151,7 +151,7 @@ class HealthChecks:
         try:
             await client.ping()
         except redis.exceptions.RedisError as error:
-            return "degraded", f"each gateway limits by itself: {error}"
+            return "degraded", f"Redis is unavailable, so each gateway counts rate limits alone: {error}"
         finally:
             await client.aclose()
         return _timed(time.perf_counter() - began)
@@ -162,18 +162,24 @@ class HealthChecks:
         if not engine.ready:
             return "down", "no engine is connected and loaded"
         if engine.stuck:
-            return "down", "the engine answers, and its loop does not move"
+            return "down", "the engine is connected, but its loop makes no progress"
         if beat is None:
-            return "ok", "connected, and not heard of yet"
-        return "ok", f"step {beat.step}; {beat.running} requests run, {beat.waiting} wait"
+            return "ok", "the engine is connected and has not reported yet"
+        return (
+            "ok",
+            f"the engine is at step {beat.step}, with {beat.running} requests running and {beat.waiting} waiting",
+        )
 
     async def _models(self) -> Finding:
         refused = self._base_models.all_refused()
         served = len(self._base_models.active()) - len(refused)
         if not refused:
-            return "ok", f"{served} are served"
+            return "ok", f"{served} base models are served"
         each = "; ".join(f"{name}: {reason}" for name, reason in sorted(refused.items()))
-        return "degraded" if served else "down", f"{len(refused)} cannot be loaded, {served} are served: {each}"
+        return (
+            "degraded" if served else "down",
+            f"{len(refused)} base models cannot be loaded, {served} are served: {each}",
+        )
 
     async def _gateways(self) -> Finding:
         renew_s = self._config.lease.renew_s
@@ -187,39 +193,42 @@ class HealthChecks:
         if held > live:
             return (
                 "degraded",
-                f"{live} renew their leases, {held - live} do not: what those hold is freed as they expire",
+                f"{live} gateways renew their leases, {held - live} do not: their holds expire with the leases",
             )
-        return "ok", f"{live} renew their leases"
+        return "ok", f"{live} gateways renew their leases"
 
     async def _workers(self) -> Finding:
-        silent = await self._siblings.silent_workers()
+        silent = await self._workers_of_host.silent_workers()
         workers = self._place.workers
         if silent:
             which = ", ".join(map(str, silent))
             return "degraded", f"{len(silent)} of {workers} workers of this host do not answer: {which}"
-        return "ok", f"{workers} on this host"
+        return "ok", f"all {workers} workers of this host answer"
 
     async def _journal(self) -> Finding:
         if (why := self._unrecordable()) is not None:
             return "down", why
         used, limit = self._settler.bytes_used, self._config.journal.bytes_max
         if used:
-            return "degraded", f"{used} of {limit} bytes wait for the database"
-        return "ok", "empty"
+            return "degraded", f"{used} bytes of endings in the journal wait for the database; the limit is {limit}"
+        return "ok", "the journal is empty"
 
     async def _books(self) -> Finding:
         def read(connection: sa.Connection) -> tuple[reconcile.OpenFindings, int]:
             return reconcile.open_findings(connection), database_now(connection)
 
-        standing, now = await self._read(read)
-        if standing.imbalances or standing.overshot:
-            return "down", f"{standing.imbalances} sums differ, {standing.overshot} budgets hold more than their limit"
-        if standing.at is None:
-            return "ok", "not reconciled yet"
-        age_s = (now - standing.at) // SECOND
+        findings, now = await self._read(read)
+        if findings.imbalances or findings.overshot:
+            return (
+                "down",
+                f"the books have {findings.imbalances} imbalances, and {findings.overshot} budgets were exceeded",
+            )
+        if findings.at is None:
+            return "ok", "the books were not reconciled yet"
+        age_s = (now - findings.at) // SECOND
         if age_s > RECONCILE_LATE * self._config.billing.reconcile_s:
-            return "degraded", f"reconciled {age_s} s ago, which is late"
-        return "ok", f"reconciled {age_s} s ago, and sound"
+            return "degraded", f"the last reconciliation was {age_s} s ago, which is late"
+        return "ok", f"the books were reconciled {age_s} s ago, without imbalance"
 
     async def _exports(self) -> Finding:
         row = tables.exports.c
@@ -234,10 +243,13 @@ class HealthChecks:
 
         queued, running, late, failed = await self._read(count)
         if late or failed:
-            return "degraded", f"{late} wait for over {QUEUED_S_MAX} s, {failed} failed within a day"
-        return "ok", f"{running} run, {queued} wait"
+            return (
+                "degraded",
+                f"{late} exports have waited for over {QUEUED_S_MAX} s, and {failed} failed in the last 24 hours",
+            )
+        return "ok", f"{running} exports are running, {queued} are waiting"
 
 
 def _timed(seconds: float) -> Finding:
-    detail = f"answered within {seconds * 1000:.1f} ms"
+    detail = f"the answer took {seconds * 1000:.1f} ms"
     return ("ok", detail) if seconds <= SLOW_S else ("degraded", f"{detail}, which is slow")

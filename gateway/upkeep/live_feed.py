@@ -1,7 +1,6 @@
-"""One look at the engine each second for all who watch it, and none while nobody does.
+"""Events about the engine for everyone who watches it: one snapshot a second for all watchers, none without watchers.
 
-A watcher is told the latest moment: one that reads slowly misses events, and nothing waits for it. It knows snapshots
-and names; it must never know HTTP.
+A slow watcher gets only the latest event and misses those before; nothing waits for it. Nothing here knows HTTP.
 """
 
 from __future__ import annotations
@@ -24,12 +23,12 @@ from gateway.errors import Overloaded
 from gateway.views.live import AdapterNames, AwayEvent, EngineEvent, engine_event
 
 PERIOD_S = 1.0
-# Of one gateway process, and of one key there. Each is a connection, and a copy of each event on its way.
+# Watchers of one gateway process, and of one key in it. Each is a connection with a copy of an event in flight.
 WATCHERS_MAX = 64
 KEY_WATCHERS_MAX = 16
-# Without an answer for so long, the engine is told as away; it is not asked again before it has answered.
+# Without an answer for this time the engine is reported as unavailable. No other snapshot is requested meanwhile.
 ANSWER_S_MAX = 3.0
-# Requests of other gateways whose tenant is remembered, and how many are looked up at once.
+# Requests of other gateways whose tenants are cached, and how many of them one query looks up.
 TENANTS_MAX = 4096
 LOOK_UP_MAX = 256
 
@@ -37,16 +36,16 @@ _log = logging.getLogger(__name__)
 
 
 class Watcher:
-    """One who watches: `next` until it returns None. To be closed."""
+    """The events for one watcher: call `next` until it returns None, then `close`."""
 
     def __init__(self, leave: Callable[[Watcher], None]) -> None:
         self._leave = leave
-        self._event: bytes | None = None  # the latest that it has not got
+        self._event: bytes | None = None  # the latest event that `next` has not returned
         self._ended = False
         self._news = asyncio.Event()
 
     async def next(self, patience_s: float) -> bytes | None:
-        """The latest event; b"" when there is none for so long; None: there will be none any more."""
+        """The latest event; b"" if none comes within `patience_s`; None when the watch has ended."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(patience_s):
                 await self._news.wait()
@@ -57,7 +56,7 @@ class Watcher:
         return event or b""
 
     def offer(self, event: bytes) -> None:
-        """In the place of one that was not read."""
+        """Make this the next event, in place of one that was not read."""
         self._event = event
         self._news.set()
 
@@ -70,7 +69,7 @@ class Watcher:
 
 
 class LiveFeed:
-    """`open` a watcher for each who watches. One per gateway process, over its own connection to the engine."""
+    """One per gateway process, over its own connection to the engine. `open` returns a new watcher."""
 
     def __init__(
         self,
@@ -84,21 +83,23 @@ class LiveFeed:
         self._tenants = tenants
         self._adapter_names = adapter_names
         self._period_s = period_s
-        self._watchers: dict[Watcher, str] = {}  # whose key
+        self._watchers: dict[Watcher, str] = {}  # key id of each
         self._task: asyncio.Task[None] | None = None
-        self._asked: asyncio.Task[Snapshot] | None = None
-        self._latest: bytes | None = None  # event, while somebody watches
-        self._shot: tuple[float, Snapshot] | None = None  # the latest, and when it came
-        self._seen: tuple[str, int] | None = None  # epoch, and the newest preemption that was told
+        self._snapshot_task: asyncio.Task[Snapshot] | None = None
+        self._latest: bytes | None = None  # event, while there are watchers
+        self._snapshot: tuple[float, Snapshot] | None = None  # the latest snapshot and its time
+        self._seen: tuple[str, int] | None = None  # epoch and the newest preemption that was in an event
         self._closed = False
 
     def open(self, key_id: str) -> Watcher:
         """Raises Overloaded."""
         if len(self._watchers) >= WATCHERS_MAX:
-            raise Overloaded(f"{WATCHERS_MAX} watch the engine here already, which is the limit.")
+            raise Overloaded(f"{WATCHERS_MAX} clients watch the engine already, which is the limit of this gateway.")
         if list(self._watchers.values()).count(key_id) >= KEY_WATCHERS_MAX:
-            raise Overloaded(f"{KEY_WATCHERS_MAX} of this key watch the engine here already, which is the limit.")
-        watcher = Watcher(self._left)
+            raise Overloaded(
+                f"{KEY_WATCHERS_MAX} clients with this key watch the engine already, which is the limit of a key."
+            )
+        watcher = Watcher(self._remove)
         if self._closed:
             watcher.end_watch()
             return watcher
@@ -111,44 +112,45 @@ class LiveFeed:
         return watcher
 
     def close(self) -> None:
-        """Nobody is told any more: all streams end."""
+        """End all watches."""
         self._closed = True
         for watcher in list(self._watchers):
             watcher.end_watch()
 
     async def latest_snapshot(self, age_s_max: float = PERIOD_S) -> Snapshot:
-        """A snapshot of at most that age, shared by all who ask meanwhile. Raises EngineUnavailable."""
-        if self._engine.ready and self._shot is not None and time.monotonic() - self._shot[0] < age_s_max:
-            return self._shot[1]
-        if self._asked is None:
+        """A snapshot that is at most `age_s_max` old; concurrent callers share one request. Raises
+        EngineUnavailable."""
+        if self._engine.ready and self._snapshot is not None and time.monotonic() - self._snapshot[0] < age_s_max:
+            return self._snapshot[1]
+        if self._snapshot_task is None:
             epoch = self._engine.hello.epoch if self._engine.hello is not None else ""
             after = self._seen[1] if self._seen is not None and self._seen[0] == epoch else None
-            self._asked = asyncio.create_task(self._engine.watch(after), name="live-look")
-            self._asked.add_done_callback(self._answered)
-        await asyncio.wait([asked := self._asked], timeout=ANSWER_S_MAX)
-        if not asked.done():
+            self._snapshot_task = asyncio.create_task(self._engine.watch(after), name="live-look")
+            self._snapshot_task.add_done_callback(self._note_snapshot)
+        await asyncio.wait([task := self._snapshot_task], timeout=ANSWER_S_MAX)
+        if not task.done():
             raise EngineUnavailable(f"the engine has not answered for {ANSWER_S_MAX:g} s")
-        return asked.result()
+        return task.result()
 
-    def _answered(self, asked: asyncio.Task[Snapshot]) -> None:
-        self._asked = None
-        if not asked.cancelled() and asked.exception() is None:
-            self._shot = time.monotonic(), asked.result()
+    def _note_snapshot(self, task: asyncio.Task[Snapshot]) -> None:
+        self._snapshot_task = None
+        if not task.cancelled() and task.exception() is None:
+            self._snapshot = time.monotonic(), task.result()
 
-    def _left(self, watcher: Watcher) -> None:
+    def _remove(self, watcher: Watcher) -> None:
         self._watchers.pop(watcher, None)
         if not self._watchers and self._task is not None:
             self._task.cancel()
 
     def _stopped(self, task: asyncio.Task[None]) -> None:
-        """Nobody watches any more; or we made a mistake: whoever watches is sent away, and the next one begins anew."""
+        """There are no watchers any more; or the feed failed, and all watches end. The next watcher starts it again."""
         self._task = self._latest = self._seen = None
         if not task.cancelled() and (error := task.exception()) is not None:
             _log.error("live.failed", exc_info=error)
             for watcher in list(self._watchers):
                 watcher.end_watch()
             self._watchers.clear()
-        elif self._watchers and not self._closed:  # one came while it was being cancelled
+        elif self._watchers and not self._closed:  # a watcher came while the task was being cancelled
             self._task = asyncio.create_task(self._run(), name="live")
             self._task.add_done_callback(self._stopped)
 
@@ -176,40 +178,40 @@ class LiveFeed:
             await asyncio.sleep(due - loop.time())
 
     def _view(self, snapshot: Snapshot) -> EngineEvent:
-        whose = self._tenants.of({one.request_id for one in snapshot.requests})
-        return engine_event(snapshot, _now(), whose, self._adapter_names())
+        tenants = self._tenants.of({request.request_id for request in snapshot.requests})
+        return engine_event(snapshot, _now(), tenants, self._adapter_names())
 
 
 class RequestTenants:
-    """Whose requests are: this gateway's own from what it runs, others' from their holds, looked up beside, so that
-    nothing waits for the database."""
+    """The tenants of requests: of this gateway's own from memory, of other gateways' from their holds, which a
+    background task reads, so that no event waits for the database."""
 
     def __init__(self, database: Database, own: Callable[[], Mapping[str, TenantName]]) -> None:
         self._database = database
         self._own = own
-        self._others: dict[str, TenantName | None] = {}  # by request; None: it has no hold
+        self._others: dict[str, TenantName | None] = {}  # by request id; None: the request has no hold
         self._looking_up: asyncio.Task[None] | None = None
 
     def of(self, request_ids: Collection[str]) -> Mapping[str, TenantName | None]:
-        """Of those that are known by now."""
+        """The tenant of each request, or None where it is not known yet."""
         own = self._own()
         others = self._others
-        unknown = [one for one in request_ids if one not in own and one not in others]
+        unknown = [request_id for request_id in request_ids if request_id not in own and request_id not in others]
         if unknown and self._looking_up is None:
             self._looking_up = asyncio.create_task(self._look_up(unknown[:LOOK_UP_MAX]), name="live-tenants")
-        return {one: own.get(one) or others.get(one) for one in request_ids}
+        return {request_id: own.get(request_id) or others.get(request_id) for request_id in request_ids}
 
     async def _look_up(self, request_ids: list[str]) -> None:
         try:
             found = await self._database.report(lambda connection: _of_holds(connection, request_ids))
-        except DatabaseUnavailable:  # asked again with the next look
+        except DatabaseUnavailable:  # the next event looks them up again
             return
         finally:
             self._looking_up = None
-        for one in request_ids:
+        for request_id in request_ids:
             if len(self._others) >= TENANTS_MAX:
                 del self._others[next(iter(self._others))]
-            self._others[one] = found.get(one)
+            self._others[request_id] = found.get(request_id)
 
 
 def _of_holds(connection: sa.Connection, request_ids: list[str]) -> dict[str, TenantName]:

@@ -17,13 +17,13 @@ OF_MODELS = frozenset(("models", "tenants"))  # laneway.toml names a model's ten
 OF_ADAPTERS = frozenset(("adapters",))
 OF_ROUTES = frozenset(("aliases", "models", "prices"))
 # No gateway caches these rows: they are read in the transaction that needs them.
-UNREMEMBERED = frozenset(("budgets", "webhooks"))
-KNOWN = OF_CALLERS | OF_MODELS | OF_ADAPTERS | OF_ROUTES | UNREMEMBERED
+UNCACHED = frozenset(("budgets", "webhooks"))
+KNOWN = OF_CALLERS | OF_MODELS | OF_ADAPTERS | OF_ROUTES | UNCACHED
 
 
 class ReloadScope(msgspec.Struct, frozen=True):
-    """What to drop or reload. `callers_of`: tenants whose cached callers are outdated, with None as a member for the
-    operator's; None instead of a set: all callers."""
+    """What to drop or reload. `callers_of`: the tenants whose cached callers are outdated, where None in the set stands
+    for the operator; None in place of the set: all callers."""
 
     callers_of: frozenset[str | None] | None
     models: bool
@@ -32,7 +32,7 @@ class ReloadScope(msgspec.Struct, frozen=True):
 
 
 def reload_scope(changes: Sequence[Change] | None) -> ReloadScope:
-    """Everything for None, and for a kind that is unknown here because a newer process wrote it."""
+    """Everything for None, and for a kind of row that only a newer version knows."""
     kinds = frozenset(change.kind for change in changes or ())
     if changes is None or not kinds <= KNOWN:
         return ReloadScope(None, models=True, adapters=True, routes=True)

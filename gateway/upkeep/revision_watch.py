@@ -1,6 +1,6 @@
-"""Watches the revision row: every administrative write moves it, and this process then drops what the write concerns.
+"""Watches the revision, which every administrative write moves: this process then drops what the write concerns.
 
-While the row cannot be read, this process does not know of revocations: it is not fresh, and admits nothing.
+While the revision cannot be read, this process does not know of revoked keys: it is not fresh, and admits no request.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from gateway.log import ThrottledWarning
 
 INTERVAL_S = 0.25
 STALE_S = 1.0
-# A read without an answer for LOOK_S means that the database is away. The time is counted in LOOK_STEPS timers, one
-# after the other, so that a stall of this process counts as one of them.
+# A read without an answer for LOOK_S means that the database is unavailable. The time is counted in LOOK_STEPS timers,
+# one after the other, so that a stall of this process counts as one of them.
 LOOK_S = 1.0
 LOOK_STEPS = 8
 
@@ -31,8 +31,9 @@ _log = logging.getLogger(__name__)
 
 
 class RevisionWatch:
-    """`run()` it as a task. `on_change` is awaited whenever the revision moved, and before the first `fresh`. It gets
-    what the writes since the last look concern (None: everything); the writes of one interval are one call."""
+    """`run()` it as a task. `on_change` is awaited whenever the revision moved, and before the first `fresh`. Its
+    argument is what the writes since the last read concern (None: everything); the writes of one interval are one call.
+    """
 
     def __init__(
         self,
@@ -53,59 +54,61 @@ class RevisionWatch:
         self._clock = clock
         self._polling = asyncio.Lock()  # an older reading never overtakes a newer one
         self._read_at: float | None = None
-        self._database_at_s = 0.0  # what the database's clock said then
+        self._database_at_s = 0.0  # the database's clock at that read, in Unix seconds
         self._unread = ThrottledWarning(_log, "revision.unread", clock=clock)
-        self._told_stale = False
-        self._unreadable = False  # the last look failed, or the running one had no answer for LOOK_S
-        self._wanted = asyncio.Event()  # somebody waits for the next look
-        self._looked = asyncio.Event()  # set after the look that is next, or in flight
+        self._stale_logged = False
+        self._unreadable = False  # the last read failed, or the running one has had no answer for LOOK_S
+        self._wanted = asyncio.Event()  # a caller of `freshen` waits for the next read
+        self._looked = asyncio.Event()  # set after the read that is next or in flight
 
     @property
     def fresh(self) -> bool:
-        """Whether what was revoked up to `stale_s` ago is known here."""
+        """Whether every key that was revoked over `stale_s` ago is known to be revoked here."""
         return self._read_at is not None and self._clock() - self._read_at <= self._stale_s
 
     async def freshen(self) -> bool:
-        """Whether it is fresh, after further looks if necessary. While the database answers, the caller waits without a
-        deadline: after a stall of this process the last look is too old, and the next one may be too old again. False
-        as soon as a look failed or had no answer for LOOK_S."""
+        """Whether this process is fresh, after further reads if necessary. While the database answers, the caller waits
+        without a deadline: after a stall of this process the last read is too old, and the next one may be too old
+        again. False as soon as a read failed or had no answer for LOOK_S."""
         while not self.fresh:
             if self._unreadable:
                 return False
             self._wanted.set()
             await self._looked.wait()
-            await self._pace.wait_turn()  # else all waiting requests would begin in one turn, and make it stale again
+            await (
+                self._pace.wait_turn()
+            )  # otherwise all waiting requests begin in one turn of the loop, and the read is stale again
         return True
 
     def now_s(self) -> float:
-        """Unix seconds by the database's clock, which is one for all gateways; to be asked once it was read."""
+        """Unix seconds by the database's clock, which all gateways share. Only after the first read."""
         assert self._read_at is not None, "poll first"
         return self._database_at_s + self._clock() - self._read_at
 
     def note_refused(self) -> None:
-        """Somebody was turned away because it is not fresh: the log says so, once until it is again, whatever keeps
-        the row unread."""
-        if not self._told_stale:
-            self._told_stale = True
+        """A request was refused because this process is not fresh. It is logged once until the process is fresh
+        again."""
+        if not self._stale_logged:
+            self._stale_logged = True
             age_s = None if self._read_at is None else round(self._clock() - self._read_at, 3)
             _log.warning("admission.stale", extra={"fields": {"revision_age_s": age_s}})
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Read the revision every `interval_s`, and at once for a waiting caller of `freshen`, until cancelled."""
         try:
             while True:
                 self._wanted.clear()
-                await self._look()
+                await self._poll_once()
                 self._announce()
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(self._wanted.wait(), self._interval_s)
         finally:
-            self._unreadable = True  # no further looks
+            self._unreadable = True  # there are no further reads
             self._announce()
 
-    async def _look(self) -> None:
-        """Poll once. Without an answer for LOOK_S the row counts as unreadable until the answer arrives: a second read
-        beside a hanging one would only occupy another reader thread."""
+    async def _poll_once(self) -> None:
+        """Without an answer for LOOK_S the revision counts as unreadable until the answer arrives: a second read beside
+        a hanging one would only occupy another reader thread."""
         look = asyncio.create_task(self.poll_revision(), name="revision-look")
         try:
             for _ in range(LOOK_STEPS):
@@ -132,7 +135,7 @@ class RevisionWatch:
         looked.set()
 
     async def poll_revision(self) -> None:
-        """Read the revision once: what was committed before is known here when it returns. Raises
+        """Read the revision once. Writes that were committed before the call are applied here when it returns. Raises
         DatabaseUnavailable."""
         async with self._polling:
             known = self.revision
@@ -144,7 +147,7 @@ class RevisionWatch:
                 await self._on_change(changes)
                 self.revision = seen
             self._read_at, self._database_at_s = started, now / SECOND
-            self._told_stale = self._told_stale and not self.fresh
+            self._stale_logged = self._stale_logged and not self.fresh
 
 
 def _read(connection: sa.Connection, known: int | None) -> tuple[int, Sequence[Change] | None, int]:

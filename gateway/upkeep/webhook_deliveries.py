@@ -1,7 +1,7 @@
-"""Tells webhooks of alerts: takes what is due from the outbox, posts it signed, and writes down how it went.
+"""Delivers alerts to webhooks: claims due deliveries from the outbox, posts them signed, and records the results.
 
-A connection goes only to an address that was looked at first, and follows no redirect. Nothing of money waits for it:
-an endpoint that is dead costs its own attempts. It must never know how an alert came about.
+Connections are made only to an address that was checked first, and redirects are not followed. Holds and settlements
+never wait for a delivery. Nothing here knows how an alert is raised.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ from gateway.views.accounts import AlertView
 
 EVENT = "budget.threshold_reached"
 _NAT64 = ipaddress.ip_network("64:ff9b::/96")
-# Not global, whatever a table says: compatible addresses, a network's own NAT64, site-local, and Azure's host agent.
+# Private networks that `ipaddress` takes for global: IPv4-compatible addresses, a network's own NAT64, site-local
+# addresses, and Azure's host agent.
 _INNER = tuple(map(ipaddress.ip_network, ("::/96", "64:ff9b:1::/48", "fec0::/10", "168.63.129.16/32")))
 
 _log = logging.getLogger(__name__)
@@ -42,7 +43,7 @@ NO_PUBLIC_ADDRESS = "its host has no address that webhooks may be sent to (webho
 
 
 class DeliveryFailed(Exception):
-    """Why an attempt failed, in a sentence that tenants may see; `detail` is for the log only."""
+    """Why an attempt failed, in words that tenants may see; `detail` is for the log only."""
 
     def __init__(self, message: str, detail: str | None = None) -> None:
         super().__init__(message)
@@ -50,8 +51,8 @@ class DeliveryFailed(Exception):
 
 
 class AlertEvent(msgspec.Struct, frozen=True):
-    """The body of a delivery: the same, byte for byte, at every attempt and every webhook. `id` is the alert's: whoever
-    gets it twice knows it by that. `created_at` in Unix seconds."""
+    """The body of a delivery: the same bytes in every attempt and for every webhook. `id` is the alert's, by which a
+    receiver recognises a repeated delivery. `created_at` in Unix seconds."""
 
     id: str
     type: str
@@ -72,8 +73,9 @@ class Deliverer:
         private_addresses: bool,
         wall_clock: Callable[[], float] = time.time,
     ) -> None:
-        """`timeout_s`: of one attempt, name look-up and all. `retry_s`: until the second; the waits double."""
-        assert timeout_s < retry_s, "an attempt is over before the next one is due"
+        """`timeout_s`: of one attempt, including the name look-up. `retry_s`: the delay before the second attempt; it
+        doubles with each further one."""
+        assert timeout_s < retry_s, "an attempt ends before the next one is due"
         self._database = database
         self._metrics = metrics
         self._timeout_s = timeout_s
@@ -93,8 +95,8 @@ class Deliverer:
             await asyncio.sleep(every_s)
 
     async def run_once(self) -> int:
-        """Attempt what is due, at most CLAIM_MAX deliveries, and return how many. Raises DatabaseUnavailable: what was
-        attempted and not written down is attempted again."""
+        """Attempt at most CLAIM_MAX due deliveries, and return their number. Raises DatabaseUnavailable; attempts whose
+        results were not recorded are repeated."""
         if not await self._database.read(alerts.any_due):
             return 0
         claimed = await self._database.write(lambda c: alerts.claim(c, retry_s=self._retry_s))
@@ -104,7 +106,7 @@ class Deliverer:
         return len(claimed)
 
     async def _attempt(self, claimed: ClaimedDelivery) -> str | None:
-        """None: delivered. Else why not."""
+        """Why the delivery failed; None if it succeeded."""
         detail = None
         try:
             async with asyncio.timeout(self._timeout_s):
@@ -120,12 +122,12 @@ class Deliverer:
         except OSError as failed:  # its text would show the address
             error = f"the connection failed: {os.strerror(failed.errno)}" if failed.errno else "the connection failed"
             detail = str(failed)
-        except ValueError as failed:  # an endless line of the response, a host name that cannot be encoded
+        except ValueError as failed:  # a response line without an end, or a host name that cannot be encoded
             error = str(failed) or type(failed).__name__
-        except Exception as fault:  # noqa: BLE001 - a process edge: counted and logged; it must not end the gateway
+        except Exception as fault:  # noqa: BLE001 - counted and logged: a faulty delivery must not end the gateway
             self._metrics.errors.inc()
             _log.exception("webhooks.failed", extra={"fields": {"webhook": claimed.webhook_id}})
-            error = f"a fault of the gateway: {type(fault).__name__}"
+            error = f"the gateway failed: {type(fault).__name__}"
         else:
             self._metrics.deliveries.labels("delivered").inc()
             return None
@@ -136,7 +138,7 @@ class Deliverer:
         return error
 
     async def _post(self, claimed: ClaimedDelivery) -> None:
-        """Raises Undelivered, OSError, ValueError."""
+        """Raises DeliveryFailed, OSError, ValueError."""
         url = urlsplit(claimed.url)
         assert url.hostname is not None
         address, port = await self._address(url)
@@ -149,12 +151,13 @@ class Deliverer:
             await writer.drain()
             status = status_of(await reader.readline())
         finally:
-            writer.transport.abort()  # the rest of the answer, and a farewell, are not waited for
+            writer.transport.abort()  # the rest of the answer and the TLS closure are not awaited
         if not 200 <= status <= 299:
             raise DeliveryFailed(f"the server answered {status}")
 
     async def _address(self, url: SplitResult) -> tuple[str, int]:
-        """Where to connect: looked up once, so that the answer is the one that was looked at. Raises Undelivered."""
+        """The address and the port to connect to. The name is looked up once, so that the checked address is the one
+        that is used. Raises DeliveryFailed."""
         port = url.port or (443 if url.scheme == "https" else 80)
         try:
             found = await asyncio.get_running_loop().getaddrinfo(url.hostname, port, type=socket.SOCK_STREAM)
@@ -193,12 +196,12 @@ class Deliverer:
 
 
 def signature(secret: str, timestamp: int, body: bytes) -> str:
-    """HMAC-SHA256 over the moment (Unix seconds), a dot and the body: an old delivery cannot be played as a new one."""
+    """HMAC-SHA256 over the timestamp (Unix seconds), a dot and the body, so that an old delivery cannot be replayed."""
     return "v1=" + hmac.digest(secret.encode(), b"%d." % timestamp + body, hashlib.sha256).hex()
 
 
 def status_of(line: bytes) -> int:
-    """Of an HTTP status line. Raises Undelivered."""
+    """The status code in an HTTP status line. Raises DeliveryFailed."""
     words = line.split(maxsplit=2)
     if len(words) < 2 or not words[0].startswith(b"HTTP/1.") or not (words[1].isdigit() and len(words[1]) == 3):
         raise DeliveryFailed("the server did not answer in HTTP" if line else "the server closed without an answer")
@@ -206,7 +209,8 @@ def status_of(line: bytes) -> int:
 
 
 def is_public(address: Address) -> bool:
-    """Whether it is of the open internet: an address inside an address counts as what is inside."""
+    """Whether the address belongs to the public internet. Of an IPv6 address that contains an IPv4 address, the IPv4
+    address decides."""
     if any(address in network for network in _INNER):
         return False
     if isinstance(address, ipaddress.IPv6Address):

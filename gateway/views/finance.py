@@ -1,7 +1,4 @@
-"""How periods, invoices, corrections and what reconciling found are shown: moments are whole Unix seconds, money picos.
-
-Plain answers made from billing's structs; nothing here reads a database.
-"""
+"""How periods, invoices, corrections and reconciliations are shown: moments in whole Unix seconds, money in picos."""
 
 from __future__ import annotations
 
@@ -9,6 +6,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 import msgspec
+import sqlalchemy as sa
 
 from billing.books.corrections import Correction
 from billing.books.invoices import Invoice, InvoiceLine
@@ -16,6 +14,12 @@ from billing.books.periods import Period
 from billing.clock import SECOND
 from billing.proofs.equalities import Imbalance, Sums
 from billing.proofs.reconcile import Kind, OpenFindings, Reconciliation
+from gateway.catalog import adapters
+
+
+def adapter_names(connection: sa.Connection) -> dict[str, str]:
+    """The name of each adapter by its id, for the lines of an invoice."""
+    return {row.id: row.name for row in adapters.list_adapters(connection)}
 
 
 def _seconds(moment: int | None) -> int | None:

@@ -1,7 +1,7 @@
-"""What somebody wants to know first: what is spent of the tightest budgets, what today came to, what needs attention.
+"""The overview of the console's first page: the tightest budgets, today's usage, and what needs attention.
 
-It reads roll-ups and counters, no usage rows, and what it read is good for a second, however many look. It must never
-know whether this process can serve: whoever asks adds that.
+It is made of roll-ups and counters, without reading usage rows, and cached for FRESH_S. Whether this process can serve
+requests is added by the route.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ from gateway.access.keys import first_keys
 from gateway.tables import keys
 
 FRESH_S = 1.0
-TENANTS_MAX = 1000  # remembered; one more forgets the oldest
+TENANTS_MAX = 1000  # cached overviews; one more drops the oldest
 SPEND_MAX = 8
-SOON_S = 3 * 24 * 3600  # a budget that runs out within it needs attention
+SOON_S = 3 * 24 * 3600  # a budget that runs out within this time needs attention
 KEYS_EXPIRE_S = 7 * 24 * 3600
-RECENT = DAY  # of what failed
+RECENT = DAY  # failures of this time need attention
 _hours = tables.usage_hours
 
 
 class Spend(msgspec.Struct, frozen=True, kw_only=True):
-    """A budget of money in its present window. `tenant`: a slug. `run_out_at`: at the average pace of the last seven
-    days (billing/books/projections.py says how); null: not in this window."""
+    """A money budget in its present window. `tenant`: a slug. `run_out_at`: the projection at the average rate of the
+    last seven days (billing/books/projections.py); null: it does not run out in this window."""
 
     tenant: str
     tenant_id: str
@@ -55,7 +55,7 @@ class Spend(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Attention(msgspec.Struct, frozen=True, kw_only=True):
-    """Something that somebody should look at, and where."""
+    """A problem that an operator should look at. `link`: the page of the console that shows it."""
 
     kind: Literal[
         "engine", "models", "database", "lease", "journal", "tiers", "queue", "books", "budget", "exports", "webhooks",
@@ -67,7 +67,7 @@ class Attention(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Hour(msgspec.Struct, frozen=True, kw_only=True):
-    """An hour of UTC. Cost by currency."""
+    """One hour in UTC. Cost by currency."""
 
     start: int
     requests: int
@@ -76,8 +76,8 @@ class Hour(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Today(msgspec.Struct, frozen=True, kw_only=True):
-    """Sums since midnight UTC, of all requests that were in the roll-ups at `as_of` (null: nothing was ever rolled up);
-    `series` has the hours that are not empty."""
+    """Sums since midnight UTC over the requests that were in the roll-ups at `as_of` (null: there are no roll-ups yet).
+    `series` has the hours with requests."""
 
     as_of: int | None
     requests: int
@@ -87,7 +87,7 @@ class Today(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Overview(msgspec.Struct, frozen=True, kw_only=True):
-    """`spend`: the tightest of the `money_budgets` active budgets of money."""
+    """`spend`: the SPEND_MAX tightest of the `money_budgets` active money budgets."""
 
     at: int
     spend: list[Spend]
@@ -97,7 +97,7 @@ class Overview(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Overviews:
-    """One for whoever sees all tenants, and one of each tenant."""
+    """Overviews by tenant, and one of all tenants, each cached for FRESH_S."""
 
     def __init__(self, database: Database, clock: Callable[[], float] = time.monotonic) -> None:
         self._database = database
@@ -120,7 +120,7 @@ class Overviews:
 
 
 def read_overview(connection: sa.Connection, tenant_id: str | None) -> Overview:
-    """Of one tenant, or (None) of all."""
+    """The overview of one tenant, or (None) of all tenants."""
     now = database_now(connection)
     spend = _spend(connection, tenant_id, now)
     attention = [] if tenant_id is not None else _of_the_books(connection)
@@ -198,11 +198,13 @@ def _today(connection: sa.Connection, tenant_id: str | None, now: int) -> Today:
 
 
 def _of_the_books(connection: sa.Connection) -> list[Attention]:
-    standing = reconcile.open_findings(connection)
-    wrong = standing.imbalances + standing.overshot
-    if not wrong:
+    findings = reconcile.open_findings(connection)
+    if not findings.imbalances + findings.overshot:
         return []
-    message = f"Reconciling found {standing.imbalances} imbalances and {standing.overshot} overshot budgets."
+    message = (
+        f"The books have {findings.imbalances} imbalances, and {findings.overshot} budgets were exceeded: see the last "
+        "reconciliation."
+    )
     return [Attention(kind="books", severity="critical", message=message, link="/admin/billing")]
 
 
@@ -211,10 +213,13 @@ def _of_budgets(spend: list[Spend], now: int) -> list[Attention]:
     for one in spend:
         whose = one.tenant if one.scope == "tenant" else f"{one.tenant} ({one.scope} {one.scope_id})"
         if one.kind == "hard" and one.left_picos <= 0:
-            message, severity = f"Nothing is left of the {one.period} budget of {whose}: it is refused.", "critical"
+            message, severity = f"The {one.period} budget of {whose} is used up: its requests are refused.", "critical"
         elif one.run_out_at is not None and one.run_out_at * SECOND <= now + SOON_S * SECOND:
             hours = max(0, one.run_out_at * SECOND - now) // HOUR
-            message, severity = f"The {one.period} budget of {whose} runs out in about {hours} h.", "warning"
+            message, severity = (
+                f"The {one.period} budget of {whose} is projected to run out in about {hours} hours.",
+                "warning",
+            )
         else:
             continue
         link = f"/admin/budgets?search={one.budget}"
@@ -225,7 +230,7 @@ def _of_budgets(spend: list[Spend], now: int) -> list[Attention]:
 def _of_failures(connection: sa.Connection, tenant_id: str | None, now: int) -> list[Attention]:
     exports, alerts, deliveries = tables.exports, tables.alerts, tables.alert_deliveries
     failed = sa.select(sa.func.count()).where(exports.c.state == "failed", exports.c.finished_at >= now - RECENT)
-    untold = (
+    undelivered = (
         sa.select(sa.func.count())
         .select_from(deliveries.join(alerts, alerts.c.id == deliveries.c.alert_id))
         .where(deliveries.c.state == "failed", alerts.c.crossed_at >= now - RECENT)
@@ -233,21 +238,21 @@ def _of_failures(connection: sa.Connection, tenant_id: str | None, now: int) -> 
     if tenant_id is not None:
         failed = failed.where(exports.c.tenant_id == tenant_id)
         own = sa.select(tables.webhooks.c.id).where(tables.webhooks.c.tenant_id == tenant_id)
-        untold = untold.where(alerts.c.tenant_id == tenant_id, deliveries.c.webhook_id.in_(own))
+        undelivered = undelivered.where(alerts.c.tenant_id == tenant_id, deliveries.c.webhook_id.in_(own))
     found = []
     if count := connection.execute(failed).scalar_one():
-        message = f"{count} exports failed within a day."
+        message = f"{_counted(count, 'export')} failed in the last 24 hours."
         found.append(Attention(kind="exports", severity="warning", message=message, link="/admin/billing?tab=exports"))
-    if count := connection.execute(untold).scalar_one():
-        message = f"{count} alerts of a day could not be told to their webhooks."
+    if count := connection.execute(undelivered).scalar_one():
+        message = f"{_counted(count, 'webhook delivery', 'webhook deliveries')} of alerts failed in the last 24 hours."
         found.append(Attention(kind="webhooks", severity="warning", message=message, link="/admin/budgets?tab=alerts"))
     return found
 
 
 def _of_keys(connection: sa.Connection, tenant_id: str | None, now: int) -> list[Attention]:
-    """Those that end soon, and that nothing was made to replace. One that was made for less than a day (the
-    playground's, say) ends as it was meant to."""
-    ending = sa.select(sa.func.count()).where(
+    """Keys that expire within KEYS_EXPIRE_S and were not rotated. Keys made for less than a day, like those of the
+    playground, are not counted: they were meant to expire."""
+    expiring = sa.select(sa.func.count()).where(
         keys.c.expires_at > now,
         keys.c.expires_at <= now + KEYS_EXPIRE_S * SECOND,
         keys.c.expires_at - keys.c.created_at >= DAY,
@@ -255,10 +260,14 @@ def _of_keys(connection: sa.Connection, tenant_id: str | None, now: int) -> list
         keys.c.rotated_to.is_(None),
     )
     if tenant_id is not None:
-        ending = ending.where(keys.c.tenant_id == tenant_id)
-    if not (count := connection.execute(ending).scalar_one()):
+        expiring = expiring.where(keys.c.tenant_id == tenant_id)
+    if not (count := connection.execute(expiring).scalar_one()):
         return []
-    message = f"{count} keys expire within 7 days."
+    message = f"{_counted(count, 'key')} will expire within 7 days and {'was' if count == 1 else 'were'} not rotated."
     return [
         Attention(kind="keys", severity="warning", message=message, link="/admin/keys?status=expiring&sort=expires_at")
     ]
+
+
+def _counted(count: int, noun: str, plural: str = "") -> str:
+    return f"1 {noun}" if count == 1 else f"{count} {plural or noun + 's'}"

@@ -1,7 +1,7 @@
-"""Which tiers need attention: those that missed their target for the first token, and those of which a request waits
-for longer than it in the engine's queue.
+"""Which tiers need attention: those that missed their target for the first token, and those with a request that has
+waited in the engine's queue for longer than the target.
 
-Plain answers; nothing here asks an engine or reads a database.
+Pure functions: nothing here asks an engine or reads a database.
 """
 
 from __future__ import annotations
@@ -13,34 +13,35 @@ from gateway.config.settings import TierSection
 from gateway.generation.first_tokens import FirstTokenSummary
 from gateway.views.overview import Attention
 
-# The Tiers page's middle window: five minutes forget a night's outage, and a day remembers what was mended long ago.
+# The middle window of the Tiers page: five minutes would hide an outage of last night, a day would still show one that
+# was repaired long ago.
 WINDOW_S = 3600
-SHARE_GOOD = 0.99  # of a tier's requests; the overview's table marks a lower one too
+PART_WITHIN_TARGET_MIN = 0.99  # of a tier's requests; the overview's table marks a lower part too
 TIERS_LINK = "/admin/tiers"
 LIVE_LINK = "/admin/live"
 
 
 def missed_targets(tiers: Iterable[TierSection], attained: Mapping[str, FirstTokenSummary]) -> list[Attention]:
-    """`attained`: what the last WINDOW_S came to, by tier. A request that got a 503 missed the promise too."""
+    """`attained`: the first tokens of the last WINDOW_S by tier. A request that got a 503 missed its target too."""
     found = []
     for tier in tiers:
         of = attained.get(tier.name)
-        if of is None or of.within_target >= SHARE_GOOD * (of.requests + of.refused):
+        if of is None or of.within_target >= PART_WITHIN_TARGET_MIN * (of.requests + of.refused):
             continue
-        message = f"Tier {tier.name} misses its target for the first token. Within the last hour"
+        message = f"The tier {tier.name} misses its target for the first token. In the last hour"
         if of.requests:
-            share = 100 * of.within_target / of.requests
-            message += f" {share:.1f} % of {_requests(of.requests)} met it, and p99 was {_said(of.p99_ms or 0)}"
+            percent = 100 * of.within_target / of.requests
+            message += f", {percent:.1f} % of {_requests(of.requests)} met it, and the p99 was {_said(of.p99_ms or 0)}"
         if of.refused:
-            message += f"{'; ' if of.requests else ' '}{_requests(of.refused)} got a 503"
-        message += f". The target is {100 * SHARE_GOOD:g} % within {_target(tier)}."
+            message += f"{'; ' if of.requests else ', '}{_requests(of.refused)} got a 503"
+        message += f". The target is {100 * PART_WITHIN_TARGET_MIN:g} % within {_target(tier)}."
         found.append(Attention(kind="tiers", severity="warning", message=message, link=TIERS_LINK))
     return found
 
 
 def stuck_queues(tiers: Sequence[TierSection], snapshot: Snapshot) -> list[Attention]:
-    """Tiers of which a request has no token yet, and has waited in the queue for longer than its whole target. The
-    engine names the first 256 requests; where all of them run, nothing is known of those that wait."""
+    """Tiers with a request that has waited in the queue for longer than its target for the first token. A snapshot has
+    at most 256 requests, running ones first: if all of them run, waiting requests are not known."""
     late: dict[str, list[RequestState]] = {tier.name: [] for tier in tiers}
     sections = {tier.name: tier for tier in tiers}
     for request in snapshot.requests:
@@ -54,8 +55,8 @@ def stuck_queues(tiers: Sequence[TierSection], snapshot: Snapshot) -> list[Atten
         if requests:
             oldest_ms = 1000 * max(request.age_s for request in requests)
             message = (
-                f"Tier {name} has {_requests(waiting.get(name, len(requests)))} in the engine's queue, the oldest for "
-                f"{_said(oldest_ms)}. The target for the first token is {_target(sections[name])}."
+                f"The tier {name} has {_requests(waiting.get(name, len(requests)))} waiting in the engine's queue, "
+                f"the oldest for {_said(oldest_ms)}. The target for the first token is {_target(sections[name])}."
             )
             found.append(Attention(kind="queue", severity="warning", message=message, link=LIVE_LINK))
     return found
@@ -68,7 +69,7 @@ def _requests(count: int) -> str:
 def _target(tier: TierSection) -> str:
     text = _said(tier.ttft_base_ms)
     more = tier.ttft_per_1k_prompt_tokens_ms
-    return f"{text} and {_said(more)} for each 1,000 tokens of the prompt" if more else text
+    return f"{text} plus {_said(more)} per 1,000 prompt tokens" if more else text
 
 
 def _said(milliseconds: float) -> str:

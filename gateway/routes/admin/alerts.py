@@ -1,4 +1,4 @@
-"""/v1/admin/webhooks and /v1/admin/alerts: who is told when a budget reaches a threshold, and how the telling goes."""
+"""/v1/admin/webhooks and /v1/admin/alerts: alerts about budgets that reached a threshold, and their deliveries."""
 
 from __future__ import annotations
 
@@ -8,14 +8,15 @@ from litestar import Controller, delete, get, post
 
 from billing.accounts import alerts, webhooks
 from gateway.access import roles
-from gateway.admin.administration import Actor, Administration, visible_tenant
+from gateway.admin.administration import Administration
+from gateway.admin.writes import Actor, visible_tenant
 from gateway.routes.admin.paging import PAGE_DEFAULT, After, Limit, TenantFilter, after_id, decode_sequence
 from gateway.services import Services
 from gateway.views.accounts import ListedAlertView, NewWebhookView, Page, WebhookView, page
 
 
 class NewWebhook(msgspec.Struct, forbid_unknown_fields=True):
-    """`url`: http or https. `tenant`: an id or a slug; without it, alerts of all tenants."""
+    """`url`: http or https. `tenant`: an id or a slug, whose alerts are delivered; by default those of all tenants."""
 
     url: str
     tenant: str | None = None
@@ -29,9 +30,9 @@ class WebhookController(Controller):
     async def create_webhook(
         self, services: Services, administration: Administration, data: NewWebhook
     ) -> NewWebhookView:
-        """Name a place that is told of alerts. The answer has the secret that deliveries are signed with, this once."""
+        """Make a webhook for alerts. Only this answer contains the secret that deliveries are signed with."""
         made = await services.database.administer(
-            lambda c: administration.create_webhook(c, url=data.url, tenant_id=data.tenant)
+            lambda c: administration.webhooks.create(c, url=data.url, tenant_id=data.tenant)
         )
         return NewWebhookView.made(made)
 
@@ -44,7 +45,7 @@ class WebhookController(Controller):
         limit: Limit = PAGE_DEFAULT,
         after: After = None,
     ) -> Page[WebhookView]:
-        """Webhooks without their secrets, oldest first; of a tenant: those for its alerts alone."""
+        """Webhooks without their secrets, oldest first. `tenant`: those for the alerts of this tenant alone."""
 
         def query(connection: sa.Connection) -> list[webhooks.Webhook]:
             return webhooks.listing(connection, visible_tenant(connection, by, tenant))
@@ -57,8 +58,8 @@ class WebhookController(Controller):
 
     @delete("/{webhook_id:str}", opt={"route": "/v1/admin/webhooks/{webhook_id}"})
     async def remove_webhook(self, services: Services, administration: Administration, webhook_id: str) -> None:
-        """Tell it nothing more."""
-        await services.database.administer(lambda c: administration.remove_webhook(c, webhook_id))
+        """Remove a webhook; pending deliveries to it end."""
+        await services.database.administer(lambda c: administration.webhooks.remove(c, webhook_id))
 
 
 @get("/alerts", opt={"route": "/v1/admin/alerts", "area": "alerts"})

@@ -19,10 +19,10 @@ from gateway.views.accounts import Page, page
 
 
 class AliasSetting(msgspec.Struct, forbid_unknown_fields=True):
-    """All that an alias is. `models` in order, each with its weight; one of weight 0 serves nothing. `cheapest`:
-    tenants that opted in get the cheapest of them that can serve the request. `fallbacks`: models, tried in order when
-    the chosen one is saturated or away; none: that model's own. `tenants` (ids or slugs) may call it; null: all. Not
-    `active`, it is nobody's, also where laneway.toml has it."""
+    """The whole alias. `models` in order, each with its weight; weight 0 gets no requests. `cheapest`: requests of
+    tenants that opted in go to the cheapest of `models` that can serve them. `fallbacks`: models that are tried in
+    order when the chosen one is saturated or unavailable; empty: that model's own fallbacks. `tenants` (ids or slugs)
+    may call the alias; null: all. An alias that is not `active` cannot be called, even if laneway.toml defines it."""
 
     models: Annotated[list[TargetSection], Meta(min_length=1, max_length=16)]
     cheapest: bool = False
@@ -37,7 +37,7 @@ class AliasController(Controller):
 
     @get("/", opt={"route": "/v1/admin/aliases"})
     async def list_aliases(self, services: Services, limit: Limit = PAGE_DEFAULT, after: After = None) -> Page[Alias]:
-        """All that hold, by name: those that were set, and what laneway.toml says of other names."""
+        """The aliases in force, by name: those set by operators, and those of laneway.toml under other names."""
         found = list((await _in_force(services)).values())
         if after is not None:
             names = [alias.name for alias in found]
@@ -48,7 +48,7 @@ class AliasController(Controller):
 
     @get("/{alias:path}", opt={"route": "/v1/admin/aliases/{alias}"})
     async def get_alias(self, services: Services, alias: str) -> Alias:
-        """One, as it holds."""
+        """One alias in force."""
         found = (await _in_force(services)).get(alias.removeprefix("/"))
         if found is None:
             raise NotFound(f"there is no alias {alias.removeprefix('/')!r}")
@@ -58,16 +58,16 @@ class AliasController(Controller):
     async def set_alias(
         self, services: Services, administration: Administration, alias: str, data: AliasSetting
     ) -> Alias:
-        """Make it, or replace it; it overrules laneway.toml. Every gateway follows within a second."""
+        """Make or replace an alias; it takes precedence over laneway.toml. Every gateway applies it within a second."""
         fields = msgspec.structs.asdict(data)
         return await services.database.administer(
-            lambda c: administration.set_alias(c, alias.removeprefix("/"), **fields)
+            lambda c: administration.aliases.set(c, alias.removeprefix("/"), **fields)
         )
 
     @delete("/{alias:path}", opt={"route": "/v1/admin/aliases/{alias}"})
     async def remove_alias(self, services: Services, administration: Administration, alias: str) -> None:
-        """What laneway.toml says of the name holds again; else nobody may call it from now on."""
-        await services.database.administer(lambda c: administration.remove_alias(c, alias.removeprefix("/")))
+        """Remove an alias. If laneway.toml defines one of this name, that one applies again."""
+        await services.database.administer(lambda c: administration.aliases.remove(c, alias.removeprefix("/")))
 
 
 async def _in_force(services: Services) -> dict[str, Alias]:

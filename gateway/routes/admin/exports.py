@@ -13,7 +13,9 @@ from billing.exports import jobs
 from billing.exports.export import ExportSpec
 from billing.exports.jobs import ExportJob
 from billing.focus import manifest
-from gateway.admin.administration import Actor, Administration, export_of, visible_tenant
+from gateway.admin.administration import Administration
+from gateway.admin.exports import export_of
+from gateway.admin.writes import Actor, visible_tenant
 from gateway.errors import Conflict
 from gateway.routes.admin.paging import PAGE_DEFAULT, After, Limit, Search, TenantFilter, list_page, list_query
 from gateway.services import Services
@@ -29,8 +31,8 @@ MEDIA_TYPES = {
 
 
 class NewExport(msgspec.Struct, forbid_unknown_fields=True):
-    """The month (2026-01) of a tenant, by id or slug, or without one of all tenants, each by its own time zone.
-    `events` are CloudEvents, and jsonl alone."""
+    """`month`, for example 2026-01, in each tenant's own time zone. `tenant`: an id or a slug; by default all tenants.
+    The kind `events` (CloudEvents) exists as jsonl only."""
 
     month: str
     kind: Literal["focus", "events"] = "focus"
@@ -46,12 +48,12 @@ class ExportController(Controller):
     async def create_export(
         self, services: Services, by: Actor, administration: Administration, data: NewExport
     ) -> ExportView:
-        """Ask for a file. Of a closed month it is the same file each time; of an open one, what is there now."""
+        """Order an export. Exports of a closed month are identical; an export of an open month has the usage so far."""
 
         def change(connection: sa.Connection) -> ExportJob:
             tenant_id = visible_tenant(connection, by, data.tenant)
             spec = ExportSpec(kind=data.kind, format=data.format, month=data.month, tenant_id=tenant_id)
-            return administration.create_export(connection, spec)
+            return administration.exports.create(connection, spec)
 
         return ExportView.of(await services.database.administer(change))
 
@@ -66,31 +68,31 @@ class ExportController(Controller):
         limit: Limit = PAGE_DEFAULT,
         after: After = None,
     ) -> Page[ExportView]:
-        """Exports with how far they are."""
+        """Exports with their progress."""
         wanted = list_query(sort, search, after, limit)
         found = await services.database.read(lambda c: jobs.found(c, wanted, tenant_id=visible_tenant(c, by, tenant)))
         return list_page(found, ExportView.of)
 
     @get("/{export_id:str}", opt={"route": "/v1/admin/exports/{export_id}"})
     async def get_export(self, services: Services, by: Actor, export_id: str) -> ExportView:
-        """One of them."""
+        """One export."""
         return ExportView.of(await services.database.read(lambda c: export_of(c, export_id, by)))
 
     @delete("/{export_id:str}", opt={"route": "/v1/admin/exports/{export_id}"})
     async def end_export(self, services: Services, administration: Administration, export_id: str) -> None:
-        """Cancel it, or give up its file when it is done."""
-        job = await services.database.administer(lambda c: administration.end_export(c, export_id))
-        if job.state == "removed":  # on another host its next export sees to it
+        """Cancel an export, or delete the file of a completed one."""
+        job = await services.database.administer(lambda c: administration.exports.end(c, export_id))
+        if job.state == "removed":  # on another host the next export deletes the files
             await services.exporter.delete_files(job.id)
 
     @get("/{export_id:str}/file", opt={"route": "/v1/admin/exports/{export_id}/file"}, status_code=200)
     async def download(self, services: Services, by: Actor, export_id: str) -> File:
-        """The file of an export that is done."""
+        """The file of a completed export."""
         return await self._file(services, by, export_id, "")
 
     @get("/{export_id:str}/manifest", opt={"route": "/v1/admin/exports/{export_id}/manifest"}, status_code=200)
     async def download_manifest(self, services: Services, by: Actor, export_id: str) -> File:
-        """Its manifest: hash, rows, control totals, and what of the ledger it covers."""
+        """The manifest of a completed export: hash, rows, control totals, and the part of the ledger that it covers."""
         return await self._file(services, by, export_id, manifest.SUFFIX)
 
     async def _file(self, services: Services, by: Actor, export_id: str, suffix: str) -> File:

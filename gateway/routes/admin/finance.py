@@ -18,8 +18,8 @@ from billing.clock import database_now
 from billing.errors import InvalidValue, RowNotFound
 from billing.proofs import reconcile
 from billing.proofs.reconcile import Reconciliation
-from gateway.admin.administration import Actor, visible_tenant
-from gateway.admin.finance import Finance, adapter_names
+from gateway.admin.administration import Administration
+from gateway.admin.writes import Actor, visible_tenant
 from gateway.errors import InvalidRequest
 from gateway.routes.admin.paging import (
     PAGE_DEFAULT,
@@ -41,29 +41,30 @@ from gateway.views.finance import (
     ReconciliationView,
     StandingView,
     WholeInvoiceView,
+    adapter_names,
 )
 
 InvoiceSort = Literal[
     "period", "-period", "issued_at", "-issued_at", "total_picos", "-total_picos", "tenant_id", "-tenant_id"
 ]
-EVERYONES = {"area": "billing", "everyones": True}  # the books as a whole
+EVERYONES = {"area": "billing", "everyones": True}  # routes about the books of all tenants
 Month = Annotated[str | None, Parameter(max_length=7, description="for example 2026-01")]
-PeriodState = Annotated[Literal["open", "closed"] | None, Parameter(query="state")]  # the framework keeps that name
+PeriodState = Annotated[Literal["open", "closed"] | None, Parameter(query="state")]  # `state` is reserved
 Tokens = Annotated[int, Meta(ge=-REQUEST_TOKENS_MAX, le=REQUEST_TOKENS_MAX)]
 Picos = Annotated[int, Meta(ge=-PICOS_MAX, le=PICOS_MAX)]
 Reason = Annotated[str, Meta(min_length=1, max_length=REASON_CHARS_MAX)]
 
 
 class PeriodClosing(Struct, forbid_unknown_fields=True):
-    """The tenant (an id or a slug) and its month, which must be its first open one and over."""
+    """A tenant (id or slug) and a month of it, which must be its first open one and must have ended."""
 
     tenant: str
     month: str
 
 
 class NewCorrection(Struct, forbid_unknown_fields=True):
-    """Of a request: `request_id`, `meter`, and `tokens` more or less, at the price they had. Or free: `tenant` and
-    `picos`, below 0 a credit, with whatever else it concerns."""
+    """Either of a request: `request_id`, `meter`, and the `tokens` to bill more (below 0: fewer) at the price they were
+    billed at. Or free: `tenant` and `picos` (below 0: a credit), and the names that it is about."""
 
     reason: Reason
     request_id: str | None = None
@@ -88,8 +89,8 @@ async def list_periods(
     limit: Limit = PAGE_DEFAULT,
     after: After = None,
 ) -> Page[PeriodView]:
-    """Billing periods by their start. A tenant's begin with its first usage."""
-    begin = _place(after)
+    """Billing periods by their start. A tenant's first period is that of its first usage."""
+    begin = _period_cursor(after)
 
     def query(connection: sa.Connection) -> list[periods.Period]:
         tenant_id = visible_tenant(connection, by, tenant)
@@ -104,10 +105,10 @@ async def list_periods(
 
 
 @post("/periods/close", opt={"route": "/v1/admin/periods/close", "area": "billing"}, status_code=200)
-async def close_period(services: Services, finance: Finance, data: PeriodClosing) -> InvoiceView:
-    """Close a month for ever and make its invoice. What comes later is in the next."""
+async def close_period(services: Services, administration: Administration, data: PeriodClosing) -> InvoiceView:
+    """Close a month permanently and make its invoice. Usage that is settled later belongs to the next month."""
     made = await services.database.write_in_background(
-        lambda c: finance.close_period(c, tenant=data.tenant, month=data.month)
+        lambda c: administration.periods.close(c, tenant=data.tenant, month=data.month)
     )
     return InvoiceView.of(made)
 
@@ -145,21 +146,22 @@ async def get_invoice(services: Services, by: Actor, invoice_id: str) -> WholeIn
 
 
 @post("/corrections", opt={"route": "/v1/admin/corrections", "area": "billing"})
-async def make_correction(services: Services, finance: Finance, data: NewCorrection) -> CorrectionView:
-    """Add a correction to the period that is open now. Nothing that was written changes; budgets do not see it."""
+async def make_correction(services: Services, administration: Administration, data: NewCorrection) -> CorrectionView:
+    """Add a correction to the period that is open now. Settled usage does not change, and budgets do not count
+    corrections."""
     others = ("tenant", "picos", "project", "key_id", "model", "adapter", "tier")
     if data.request_id is not None:
         if wrong := [name for name in others if getattr(data, name) is not None]:
-            raise InvalidValue("a correction of a request has its names from there", wrong[0])
+            raise InvalidValue("a correction of a request takes this from the request", wrong[0])
         meter, tokens = data.meter, data.tokens
         for name, value in (("meter", meter), ("tokens", tokens)):
             if value is None:
-                raise InvalidValue("a correction of a request needs it", name)
+                raise InvalidValue(f"a correction of a request needs {name}", name)
         assert meter is not None
         assert tokens is not None
         request_id = data.request_id
         made = await services.database.write_in_background(
-            lambda c: finance.make_request_correction(
+            lambda c: administration.corrections.correct_request(
                 c, request_id=request_id, meter=meter, tokens=tokens, reason=data.reason
             )
         )
@@ -170,10 +172,10 @@ async def make_correction(services: Services, finance: Finance, data: NewCorrect
             "a correction of no request needs a tenant and picos", "tenant" if tenant is None else "picos"
         )
     if data.tokens is not None:
-        raise InvalidValue("a correction of tokens names the request_id that it is of", "tokens")
+        raise InvalidValue("a correction of tokens needs the request_id", "tokens")
     names = {name: getattr(data, name) for name in (*others[2:], "meter")}
     made = await services.database.write_in_background(
-        lambda c: finance.make_correction(c, tenant=tenant, picos=picos, reason=data.reason, **names)
+        lambda c: administration.corrections.correct_tenant(c, tenant=tenant, picos=picos, reason=data.reason, **names)
     )
     return CorrectionView.of(made)
 
@@ -187,7 +189,7 @@ async def list_corrections(
     limit: Limit = PAGE_DEFAULT,
     after: After = None,
 ) -> Page[CorrectionView]:
-    """Corrections in the order they were made."""
+    """Corrections in the order in which they were made."""
     begin = decode_sequence(after) or 0
 
     def query(connection: sa.Connection) -> list[corrections.Correction]:
@@ -195,23 +197,23 @@ async def list_corrections(
         return corrections.listing(connection, tenant_id=tenant_id, request_id=request_id, after=begin, limit=limit + 1)
 
     found = await services.database.read(query)
-    return page(found, limit, CorrectionView.of, lambda one: str(one.sequence))
+    return page(found, limit, CorrectionView.of, lambda correction: str(correction.sequence))
 
 
 @get("/margins", opt={"route": "/v1/admin/margins", **EVERYONES})
 async def tier_margins(
-    services: Services, finance: Finance, month: Month = None, tenant: TenantFilter = None
+    services: Services, administration: Administration, month: Month = None, tenant: TenantFilter = None
 ) -> Margins:
-    """What each tier earned in a month (without one, the last whole one) and what its device time cost. Time that a
-    preemption lost is the tier's that caused it."""
-    return await services.database.report(lambda c: finance.margins(c, month=month, tenant=tenant))
+    """The revenue of each tier in a month (by default the last whole month) and the cost of its device time. Time lost
+    by a preemption is accounted to the tier that caused it."""
+    return await services.database.report(lambda c: administration.periods.margins(c, month=month, tenant=tenant))
 
 
 @get("/reconciliations", opt={"route": "/v1/admin/reconciliations", **EVERYONES})
 async def list_reconciliations(
     services: Services, limit: Limit = PAGE_DEFAULT, after: After = None
 ) -> Page[ReconciliationView]:
-    """What reconciling found, the newest first; the gateways reconcile each minute."""
+    """Results of reconciliations, newest first. Gateways reconcile every minute."""
     before = decode_sequence(after)
     found = await services.database.read(lambda c: reconcile.listing(c, before=before, limit=limit + 1))
     return page(found, limit, ReconciliationView.of, lambda result: str(result.number))
@@ -222,7 +224,7 @@ async def list_reconciliations(
     opt={"route": "/v1/admin/reconciliations/standing", **EVERYONES},
 )
 async def reconciliation_standing(services: Services) -> StandingView:
-    """What is known to be wrong, found since the last whole reconciling, and by it: 0 in sound books."""
+    """The open findings: those of the last whole reconciliation and of all since. Sound books have none."""
     return StandingView.of(await services.database.read(reconcile.open_findings))
 
 
@@ -232,7 +234,7 @@ async def reconciliation_standing(services: Services) -> StandingView:
     status_code=200,
 )
 async def reconcile_now(services: Services, month: Month = None) -> ReconciliationView:
-    """Reconcile a month, or the whole ledger, now. It reads every row of it."""
+    """Reconcile a month, or the whole ledger, now. Every row of it is read."""
 
     def prove(connection: sa.Connection) -> Reconciliation:
         return (
@@ -245,11 +247,11 @@ async def reconcile_now(services: Services, month: Month = None) -> Reconciliati
     return ReconciliationView.of(await services.database.write_in_background(lambda c: reconcile.record(c, result)))
 
 
-def _place(after: str | None) -> tuple[int, str] | None:
-    """`next_page` of periods and invoices: the start and the id of the last one shown."""
+def _period_cursor(after: str | None) -> tuple[int, str] | None:
+    """The start and the id of the previous page's last period. Raises InvalidRequest."""
     if after is None:
         return None
     start, dash, period_id = after.partition("-")
     if not (dash and start.isascii() and start.isdigit() and len(start) < 19):
-        raise InvalidRequest(f"'page' is {after!r}, which is no page.", param="page")
+        raise InvalidRequest(f"'page' is {after!r}, which is not a page of this list.", param="page")
     return int(start), period_id

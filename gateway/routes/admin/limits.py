@@ -1,4 +1,4 @@
-"""/v1/admin/limits: rate limits of a key's or a tenant's own."""
+"""/v1/admin/limits: rate limits of single keys and tenants."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ import sqlalchemy as sa
 from litestar import Controller, delete, get, post
 from msgspec import UNSET, Meta, UnsetType
 
-from gateway.admin.administration import Actor, Administration, visible_tenant
+from gateway.admin.administration import Administration
+from gateway.admin.writes import Actor, visible_tenant
 from gateway.config.allowance import LIMIT_MAX
 from gateway.limits import overrides
 from gateway.limits.overrides import LimitsChange, OwnLimits
@@ -21,7 +22,8 @@ Count = Annotated[int, Meta(ge=1, le=LIMIT_MAX)]
 
 
 class LimitsSetting(msgspec.Struct, forbid_unknown_fields=True):
-    """Of `tenant` (an id or a slug), or of its key `key_id`. What is given changes; null: the configuration's again."""
+    """Rate limits of `tenant` (id or slug), or of its key `key_id`. Only the given fields change; null: the configured
+    limit."""
 
     tenant: str
     key_id: str | None = None
@@ -36,14 +38,14 @@ class LimitsController(Controller):
 
     @post("/", opt={"route": "/v1/admin/limits"}, status_code=200)
     async def set_limits(self, services: Services, administration: Administration, data: LimitsSetting) -> OwnLimits:
-        """Limit a tenant or a key; every gateway follows within a second."""
+        """Set the rate limits of a tenant or a key. Every gateway applies them within a second."""
         change = LimitsChange(
             requests_per_minute=data.requests_per_minute,
             tokens_per_minute=data.tokens_per_minute,
             concurrency=data.concurrency,
         )
         return await services.database.administer(
-            lambda c: administration.set_limits(c, tenant_id=data.tenant, key_id=data.key_id, change=change)
+            lambda c: administration.limits.set(c, tenant_id=data.tenant, key_id=data.key_id, change=change)
         )
 
     @get("/", opt={"route": "/v1/admin/limits"})
@@ -55,7 +57,7 @@ class LimitsController(Controller):
         limit: Limit = PAGE_DEFAULT,
         after: After = None,
     ) -> Page[OwnLimits]:
-        """Tenants and keys with limits of their own, of all or of one tenant."""
+        """Tenants and keys with rate limits of their own, of all tenants or of one."""
 
         def query(connection: sa.Connection) -> list[OwnLimits]:
             return overrides.listing(connection, visible_tenant(connection, by, tenant))
@@ -65,5 +67,5 @@ class LimitsController(Controller):
 
     @delete("/{limits_id:str}", opt={"route": "/v1/admin/limits/{limits_id}"})
     async def remove_limits(self, services: Services, administration: Administration, limits_id: str) -> None:
-        """The configuration's hold again."""
-        await services.database.administer(lambda c: administration.remove_limits(c, limits_id))
+        """Apply the configured limits again."""
+        await services.database.administer(lambda c: administration.limits.remove(c, limits_id))

@@ -1,4 +1,4 @@
-"""GET /v1/admin/engine/live: what the engine does, as it happens, each second over server-sent events."""
+"""GET /v1/admin/engine/live: the state of the engine every second, as server-sent events."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from litestar import Request, get
 from litestar.types import ASGIApp, Receive, Scope, Send
 
-from gateway.admin.administration import Actor
+from gateway.admin.writes import Actor
 from gateway.answers.sse import STREAM_HEADERS
 from gateway.errors import ApiError, Unavailable
 from gateway.routes.guard import admit_operator
@@ -18,15 +18,15 @@ from gateway.upkeep.live_feed import LiveFeed, Watcher
 
 KEEP_ALIVE_S = 5.0
 KEEP_ALIVE = b": keep-alive\n\n"
-# Whether the caller still may watch is asked so often. While that cannot be known a stream goes on for a while.
+# The caller is authorised again every CONFIRM_S. If that is impossible for UNCONFIRMED_S_MAX, the stream ends.
 CONFIRM_S = 2.0
 UNCONFIRMED_S_MAX = 10.0
 
 
 @get("/engine/live", opt={"route": "/v1/admin/engine/live", "area": "engine"})
 async def engine_live(request: Request[Any, Any, Any], services: Services, by: Actor) -> ASGIApp:
-    """Watch the engine: an event `engine` once a second, whoever else watches; `away` with a reason when no engine can
-    be watched, and comments until it is back. A reader that is slower misses events. It ends with the caller's key or
+    """Watch the engine: an event `engine` once a second; an event `away` with the reason when the engine is
+    unavailable, and comments until it is back. A slow reader misses events. The stream ends with the caller's key or
     session."""
 
     opt = request.route_handler.opt
@@ -38,7 +38,7 @@ async def engine_live(request: Request[Any, Any, Any], services: Services, by: A
 
 
 class LiveStream:
-    """ASGI application: the events of one watcher. Raises Overloaded before the first byte."""
+    """ASGI application that sends the events of one watcher. Raises Overloaded before the first byte."""
 
     def __init__(self, live: LiveFeed, key_id: str, admit_again: Callable[[], Awaitable[None]]) -> None:
         self._live = live
@@ -60,7 +60,7 @@ class LiveStream:
             watcher.close()
 
     async def _confirm(self, watcher: Watcher) -> None:
-        """Until the caller may not watch any more."""
+        """Authorise the caller again and again; end the watch when that is refused."""
         loop = asyncio.get_running_loop()
         confirmed_at = loop.time()
         while True:

@@ -16,8 +16,9 @@ from billing.books import projections
 from billing.books.margins import Preview
 from billing.clock import SECOND, database_now
 from gateway.access import keys
-from gateway.admin.administration import Actor, Administration, budget_state, visible_tenant
-from gateway.admin.finance import Finance
+from gateway.admin.administration import Administration
+from gateway.admin.budgets import budget_state
+from gateway.admin.writes import Actor, visible_tenant
 from gateway.routes.admin.paging import (
     PAGE_DEFAULT,
     After,
@@ -40,13 +41,14 @@ PicosPerToken = Annotated[int, Meta(ge=0, le=UNIT_PRICE_PICOS_MAX)]
 
 
 class NewPrice(msgspec.Struct, forbid_unknown_fields=True):
-    """Picos per token of a model (by name) or an adapter (by id), times each tier's multiplier ("3", "0.5"; a tier not
-    named has 1). `effective_from` in Unix seconds; without it, at once. `ahead`: of a model that is to be added."""
+    """Picos per token of a model (by name) or an adapter (by id), times each tier's multiplier ("3", "0.5"; 1 for a
+    tier that is not named). `effective_from` in Unix seconds; by default now. `ahead`: the price of a model that is
+    added later."""
 
     subject: str
     input: PicosPerToken
     output: PicosPerToken
-    cached_input: PicosPerToken | None = None  # without it: as input
+    cached_input: PicosPerToken | None = None  # by default as `input`
     multipliers: dict[str, str] = {}
     subject_kind: SubjectKind = "model"
     currency: str = "USD"
@@ -55,17 +57,18 @@ class NewPrice(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class PricePreview(NewPrice, forbid_unknown_fields=True):
-    """The same, and the month (2026-01; without one, the last whole one) whose usage is priced again; of one tenant,
-    or all. When it would be in force makes no difference."""
+    """A price, and the month whose usage is priced with it (2026-01; by default the last whole month), of one tenant or
+    of all. `effective_from` and `ahead` have no effect."""
 
     month: Annotated[str, Meta(max_length=7)] | None = None
     tenant: str | None = None
 
 
 class BudgetSetting(msgspec.Struct, forbid_unknown_fields=True):
-    """The one budget of this unit and period that the tenant, a project of it (by id or name) or the key `key_id` has.
-    Tokens or picos. `thresholds`: percentages of the limit at which an alert is raised. Of a budget that is there,
-    what is left out stays; a new one is hard, and a new soft one has the thresholds 80 and 100."""
+    """The budget of this unit and period of the tenant, of its project (id or name) or of its key `key_id`: each has at
+    most one. `limit_amount` in tokens or picos. `thresholds`: percentages of the limit at which an alert is raised.
+    Fields that are left out do not change an existing budget; a new budget is hard by default, and a new soft budget
+    has the thresholds 80 and 100."""
 
     tenant: str
     unit: Literal["tokens", "money"]
@@ -83,28 +86,28 @@ class PriceController(Controller):
 
     @post("/", opt={"route": "/v1/admin/prices", "everyones": True})
     async def publish_price(self, services: Services, administration: Administration, data: NewPrice) -> PriceView:
-        """Publish a price version. Versions never change; the newest in force holds."""
+        """Publish a price version. A version never changes; requests have the price of the newest one in force."""
         fields = msgspec.structs.asdict(data)
         if data.cached_input is None:
             fields["cached_input"] = data.input
         if data.effective_from is not None:
             fields["effective_from"] = data.effective_from * SECOND
-        return PriceView.of(await services.database.administer(lambda c: administration.publish_price(c, **fields)))
+        return PriceView.of(await services.database.administer(lambda c: administration.prices.publish(c, **fields)))
 
     @post("/preview", opt={"route": "/v1/admin/prices/preview", "everyones": True, "access": "read"}, status_code=200)
-    async def preview_price(self, services: Services, finance: Finance, data: PricePreview) -> Preview:
-        """What these prices would have made of a month's usage, by tenant and in total. Publishes nothing."""
+    async def preview_price(self, services: Services, administration: Administration, data: PricePreview) -> Preview:
+        """The cost of a month's usage at these prices, by tenant and in total. Nothing is published."""
         fields = msgspec.structs.asdict(data)
         del fields["effective_from"], fields["ahead"]
         if data.cached_input is None:
             fields["cached_input"] = data.input
-        return await services.database.report(lambda c: finance.preview_price(c, **fields))
+        return await services.database.report(lambda c: administration.prices.preview(c, **fields))
 
     @get("/", opt={"route": "/v1/admin/prices", "everyones": True})
     async def list_prices(
         self, services: Services, subject: str | None = None, limit: Limit = PAGE_DEFAULT, after: After = None
     ) -> Page[PriceView]:
-        """Price versions, the latest to come into force first: the newest thousand."""
+        """The newest thousand price versions, by `effective_from` in descending order."""
         found = await services.database.read(lambda c: prices.listing(c, subject=subject))
         return page(after_id(found, after), limit, PriceView.of, lambda version: version.id)
 
@@ -115,10 +118,10 @@ class BudgetController(Controller):
 
     @post("/", opt={"route": "/v1/admin/budgets"}, status_code=200)
     async def set_budget(self, services: Services, administration: Administration, data: BudgetSetting) -> BudgetView:
-        """Make a budget or change its limit; it counts for the very next request."""
+        """Make a budget or change it. It applies to the next request."""
 
         def change(connection: sa.Connection) -> BudgetState:
-            budget = administration.set_budget(
+            budget = administration.budgets.set(
                 connection,
                 tenant_id=data.tenant,
                 unit=data.unit,
@@ -144,7 +147,7 @@ class BudgetController(Controller):
         limit: Limit = PAGE_DEFAULT,
         after: After = None,
     ) -> Page[ListedBudgetView]:
-        """Budgets with what is used, held and left of them in their present windows, and where that leads."""
+        """Budgets with the used, held and remaining amounts of their present windows, and a projection."""
         wanted = list_query(sort, search, after, limit)
 
         def query(connection: sa.Connection) -> Page[ListedBudgetView]:
@@ -166,4 +169,4 @@ class BudgetController(Controller):
     @delete("/{budget_id:str}", opt={"route": "/v1/admin/budgets/{budget_id}"})
     async def remove_budget(self, services: Services, administration: Administration, budget_id: str) -> None:
         """Stop enforcing a budget."""
-        await services.database.administer(lambda c: administration.remove_budget(c, budget_id))
+        await services.database.administer(lambda c: administration.budgets.remove(c, budget_id))

@@ -1,4 +1,4 @@
-"""/v1/admin/tiers and health: what is promised and what came of it, and whether all is well."""
+"""/v1/admin/tiers and /v1/admin/health: the tiers with their attainment, and the health of every part."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from gateway.views.tiers import WINDOWS_S, TiersView, tier_view
 
 @get("/tiers", opt={"route": "/v1/admin/tiers", "area": "engine"})
 async def list_tiers(services: Services) -> TiersView:
-    """The tiers, from high to low: how each is configured, and how its promise of a first token was kept."""
-    windows, since = await services.attained.of(list(WINDOWS_S.values()))
+    """The tiers from high to low: each one's settings, and how often its target for the first token was met."""
+    windows, since = await services.attainment.of(list(WINDOWS_S.values()))
     tiers = enumerate(services.first_tokens.tiers)
     return TiersView(
         data=[tier_view(tier, rank, windows) for rank, tier in tiers],
@@ -22,5 +22,5 @@ async def list_tiers(services: Services) -> TiersView:
 
 @get("/health", opt={"route": "/v1/admin/health", "area": "engine"})
 async def health_report(services: Services) -> HealthReport:
-    """Every part that this gateway needs, asked now; one that hangs is told as down after two seconds."""
+    """Check every part that this gateway needs now. A part whose check takes over two seconds is reported as down."""
     return await services.health.report()

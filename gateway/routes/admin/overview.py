@@ -11,7 +11,7 @@ import msgspec
 from litestar import get
 
 from engine.protocol.client import EngineUnavailable
-from gateway.admin.administration import Actor
+from gateway.admin.writes import Actor
 from gateway.routes.health import problems_of
 from gateway.services import Services
 from gateway.views import tier_attention
@@ -19,47 +19,47 @@ from gateway.views.overview import Attention, Overview
 
 HEALTH = "/admin/health"
 MODELS = "/admin/models"
-LOOK_S_MAX = 1.0  # an engine that answers later does not hold up the page
+SNAPSHOT_S_MAX = 1.0  # the page does not wait longer for the engine
 
 
 class OverviewView(Overview, frozen=True, kw_only=True):
-    """`status`: down, requests cannot be served by the gateway that answers; degraded, something critical needs
-    attention. Moments in Unix seconds, money in picos."""
+    """`status`: down if this gateway cannot serve requests; degraded if an item of `attention` is critical. Times in
+    Unix seconds, money in picos."""
 
     status: Literal["ok", "degraded", "down"]
 
 
 @get("/overview", opt={"route": "/v1/admin/overview", "area": "usage"})
 async def overview(services: Services, by: Actor) -> OverviewView:
-    """Is it up, what is spent of the tightest budgets and when they run out, what today came to, what needs attention;
-    of somebody who has a tenant, of that one. `run_out_at` divides what is left by the average pace of the last seven
-    days' roll-ups; it is null where that lies beyond the budget's window. A tier needs attention if fewer than 99 % of
-    its requests of the last hour had their first token within their target, or if one waits in the engine's queue for
-    longer than its target."""
+    """Whether the gateway is up, the tightest budgets and when they run out, today's usage, and what needs attention;
+    for an actor with a tenant, of this tenant only. `run_out_at` is what is left divided by the average rate of the
+    last seven days' roll-ups, and null if that lies beyond the budget's window. A tier needs attention if fewer than 99
+    % of its requests of the last hour had their first token within their target, or if a request has waited in the
+    engine's queue for longer than its target."""
     found = await services.overviews.get(by.tenant_id)
     problems = problems_of(services)
     attention = list(found.attention)
     if by.tenant_id is None:
-        attention = [*_of(services, problems), *await _of_tiers(services), *attention]
+        attention = [*_problem_attention(services, problems), *await _tier_attention(services), *attention]
     critical = any(one.severity == "critical" and one.kind != "budget" for one in attention)
     fields = {name: getattr(found, name) for name in Overview.__struct_fields__}
     status: Literal["ok", "degraded", "down"] = "down" if problems else "degraded" if critical else "ok"
     return OverviewView(**fields | {"attention": attention}, status=status)
 
 
-async def _of_tiers(services: Services) -> list[Attention]:
+async def _tier_attention(services: Services) -> list[Attention]:
     """Raises DatabaseUnavailable."""
     tiers = services.config.tiers
-    windows, _ = await services.attained.of([tier_attention.WINDOW_S])
+    windows, _ = await services.attainment.of([tier_attention.WINDOW_S])
     found = tier_attention.missed_targets(tiers, windows[tier_attention.WINDOW_S][1])
     if services.engine.ready and not services.engine.stuck:
-        with contextlib.suppress(EngineUnavailable, TimeoutError):  # an engine that is away is told as such
-            snapshot = await asyncio.wait_for(services.live.latest_snapshot(), LOOK_S_MAX)
+        with contextlib.suppress(EngineUnavailable, TimeoutError):  # an unavailable engine is a problem of its own
+            snapshot = await asyncio.wait_for(services.live.latest_snapshot(), SNAPSHOT_S_MAX)
             found = [*tier_attention.stuck_queues(tiers, snapshot), *found]
     return found
 
 
-def _of(services: Services, problems: dict[str, str]) -> list[Attention]:
+def _problem_attention(services: Services, problems: dict[str, str]) -> list[Attention]:
     found = [
         msgspec.convert(
             {"kind": kind, "severity": "critical", "message": f"{why[:1].upper()}{why[1:]}.", "link": HEALTH}, Attention
@@ -67,9 +67,9 @@ def _of(services: Services, problems: dict[str, str]) -> list[Attention]:
         for kind, why in problems.items()
     ]
     for name, why in services.models.all_refused().items():
-        message = f"The base model {name} is refused: {why}"
+        message = f"The base model {name} cannot be loaded: {why}"
         found.append(Attention(kind="models", severity="critical", message=message, link=f"{MODELS}/{quote(name, '')}"))
     if "journal" not in problems and services.settler.bytes_used:
-        message = f"{services.settler.bytes_used} bytes of settlements wait in the journal for the database."
+        message = f"{services.settler.bytes_used} bytes of settlements in the journal are waiting for the database."
         found.append(Attention(kind="journal", severity="warning", message=message, link=HEALTH))
     return found

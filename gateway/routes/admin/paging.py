@@ -1,4 +1,4 @@
-"""What lists of the admin API have in common: their parameters, and where a page begins."""
+"""What the lists of the admin API share: their parameters, and the cursors of their pages."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from gateway.views.accounts import Item, Page, Source
 
 PAGE_DEFAULT, PAGE_MAX = 100, 500
 Limit = Annotated[int, Parameter(ge=1, le=PAGE_MAX)]
-After = Annotated[str | None, Parameter(query="page", description="`next_page` of the page before")]
+After = Annotated[str | None, Parameter(query="page", description="`next_page` of the previous page")]
 TenantFilter = Annotated[str | None, Parameter(query="tenant", description="an id or a slug")]
 Moment = Annotated[int | None, Parameter(ge=0, le=2**40, description="Unix seconds")]
 Name = Annotated[str | None, Parameter(max_length=256)]
 
 
-Search = Annotated[str | None, Parameter(max_length=200, description="part of a name or an id, in whatever case")]
+Search = Annotated[str | None, Parameter(max_length=200, description="part of a name or an id; case does not count")]
 PREFIX = "page_"
-AnyPlace = TypeVar("AnyPlace", bound=msgspec.Struct)
+AnyCursor = TypeVar("AnyCursor", bound=msgspec.Struct)
 
 
 def list_query(sort: str, search: str | None, after: str | None, limit: int) -> ListQuery:
-    """What a list is asked for. Raises InvalidRequest."""
+    """The query of a list from its parameters. Raises InvalidRequest."""
     if search and "\0" in search:
-        raise InvalidRequest("'search' has a character 0, which nothing here has.", param="search")
+        raise InvalidRequest("'search' has a NUL character.", param="search")
     return ListQuery(
         sort=sort, search=search or None, after=None if after is None else decode_cursor(after, ListCursor), limit=limit
     )
@@ -41,18 +41,18 @@ def list_page(found: ListPage[Source], view: Callable[[Source], Item]) -> Page[I
     return Page(data=[view(one) for one in found.items], has_more=following is not None, next_page=following)
 
 
-def encode_cursor(place: msgspec.Struct) -> str:
-    """Where a page begins, as one opaque word."""
-    return PREFIX + base64.urlsafe_b64encode(msgspec.json.encode(place)).decode().rstrip("=")
+def encode_cursor(cursor: msgspec.Struct) -> str:
+    """A cursor as an opaque text for `page`."""
+    return PREFIX + base64.urlsafe_b64encode(msgspec.json.encode(cursor)).decode().rstrip("=")
 
 
-def decode_cursor(token: str, kind: type[AnyPlace]) -> AnyPlace:
-    """Raises InvalidRequest."""
+def decode_cursor(token: str, kind: type[AnyCursor]) -> AnyCursor:
+    """The cursor in a `page` parameter. Raises InvalidRequest."""
     try:
         word = token.removeprefix(PREFIX).encode()
         return msgspec.json.decode(base64.urlsafe_b64decode(word + b"=" * (-len(word) % 4)), type=kind)
     except (binascii.Error, msgspec.DecodeError, UnicodeError, ValueError) as error:
-        raise InvalidRequest(f"'page' is {encode_cursor!r}, which is no page of this list.", param="page") from error
+        raise InvalidRequest(f"'page' is {token!r}, which is not a page of this list.", param="page") from error
 
 
 class Identified(Protocol):
@@ -64,7 +64,7 @@ WithId = TypeVar("WithId", bound=Identified)
 
 
 def after_id(items: Sequence[WithId], after: str | None) -> Sequence[WithId]:
-    """Those behind the one with the id `after`. Raises InvalidRequest when it is not among them."""
+    """The items after the one with the id `after`. Raises InvalidRequest if the list has no such item."""
     if after is None:
         return items
     for index, item in enumerate(items):
@@ -74,9 +74,9 @@ def after_id(items: Sequence[WithId], after: str | None) -> Sequence[WithId]:
 
 
 def decode_sequence(after: str | None) -> int | None:
-    """A page that is named by a row's number. Raises InvalidRequest."""
+    """The row number in a `page` parameter that is one. Raises InvalidRequest."""
     if after is None:
         return None
     if not (after.isascii() and after.isdigit() and len(after) < 19):
-        raise InvalidRequest(f"'page' is {after!r}, which is no page.", param="page")
+        raise InvalidRequest(f"'page' is {after!r}, which is not a page of this list.", param="page")
     return int(after)

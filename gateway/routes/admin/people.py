@@ -12,7 +12,8 @@ from billing.accounts import tenants
 from gateway.access import keys
 from gateway.access.keys import OVERLAP_S_MAX, Key, Kind
 from gateway.access.roles import Role
-from gateway.admin.administration import Actor, Administration, key_of, tenant_of, visible_tenant
+from gateway.admin.administration import Administration
+from gateway.admin.writes import Actor, key_of, tenant_of, visible_tenant
 from gateway.routes.admin.paging import PAGE_DEFAULT, After, Limit, Name, Search, TenantFilter, list_page, list_query
 from gateway.services import Services
 from gateway.views.accounts import NewKeyView, Page, ProjectView, TenantView
@@ -30,9 +31,9 @@ Weight = Annotated[float, Meta(gt=0, le=tenants.SHARE_WEIGHT_MAX)]
 
 
 class NewTenant(msgspec.Struct, forbid_unknown_fields=True):
-    """`slug` names it in /t/<slug>/v1; `tier` is the highest that its keys may have; the currency is for ever. The days
-    and months of its budgets begin at midnight of `time_zone`, an IANA name. Of two tenants that wait in a tier, one
-    with twice the `share_weight` is served twice as much."""
+    """`slug` names the tenant in /t/<slug>/v1. `tier` is the highest tier of its keys. The currency can never be
+    changed. The days and months of its budgets begin at midnight in `time_zone`, an IANA name. Of two waiting tenants
+    of one tier, the one with twice the `share_weight` is served twice as much."""
 
     slug: str
     tier: str
@@ -44,10 +45,9 @@ class NewTenant(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class TenantChange(msgspec.Struct, forbid_unknown_fields=True):
-    """What is given changes. Keys of a suspended tenant are refused. With another `time_zone` its budgets by day and
-    month go on in windows that begin at midnight there, and begin them afresh: what was used in the windows of the old
-    zone does not count in them. `cheapest`: of an alias that allows it, the cheapest model that can serve a request
-    does, whatever the weights."""
+    """Only the given fields change. Keys of a suspended tenant are refused. Another `time_zone` resets the daily and
+    monthly budget windows: usage in the windows of the old zone does not count in the new ones. `cheapest`: an alias
+    that permits it routes the tenant's requests to its cheapest suitable model, whatever the weights."""
 
     name: str | None = None
     tier: str | None = None
@@ -59,7 +59,8 @@ class TenantChange(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class NewProject(msgspec.Struct, forbid_unknown_fields=True):
-    """`tenant`: an id or a slug. `default_max_tokens` is for requests that name none, where their key has none."""
+    """`tenant`: an id or a slug. `default_max_tokens`: for requests without a limit of output tokens, if their key has
+    no default."""
 
     tenant: str
     name: str
@@ -67,16 +68,16 @@ class NewProject(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class ProjectChange(msgspec.Struct, forbid_unknown_fields=True):
-    """What is given changes. The default project keeps its name."""
+    """Only the given fields change. The default project cannot be renamed."""
 
     name: str | None = None
     default_max_tokens: Tokens | UnsetType | None = UNSET
 
 
 class NewKey(msgspec.Struct, forbid_unknown_fields=True):
-    """`tenant`: an id or a slug; an admin key is without, but for one of the role tenant_admin. `project`: an id or a
-    name; without it, the default one. `tier` may only lower the tenant's. `expires_at`: Unix s. `role`: of an admin
-    key, at most its maker's; without it, its maker's."""
+    """`tenant`: an id or a slug; admin keys have none, except for the role tenant_admin. `project`: an id or a name; by
+    default the default project. `tier`: the tenant's or a lower one. `expires_at` in Unix seconds. `role`: of an admin
+    key, the role of the key that makes it or a lower one; by default the same role."""
 
     tenant: str | None = None
     project: str | None = None
@@ -90,16 +91,16 @@ class NewKey(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class KeyChange(msgspec.Struct, forbid_unknown_fields=True):
-    """What is given changes. `project`: an id or a name; the key's requests count in its budgets from then on.
-    `default_max_tokens` null: the project's, the tenant's or the model's."""
+    """Only the given fields change. `project`: an id or a name; from then on the key's requests count in its budgets.
+    `default_max_tokens` null: the default of the project, the tenant or the model."""
 
     project: str | None = None
     default_max_tokens: Tokens | UnsetType | None = UNSET
 
 
 class Rotation(msgspec.Struct, forbid_unknown_fields=True):
-    """How long the old key still works beside the new one. Both count in the key's own budgets and rate limits until
-    the old one ends; then the new one has them alone, with what was used."""
+    """`overlap_s`: how long the old key still works. Until it ends, requests of both keys count in the key's own
+    budgets and rate limits; then the new key has them alone, with the amounts used so far."""
 
     overlap_s: Annotated[int, Meta(ge=0, le=OVERLAP_S_MAX)] = 24 * 3600
 
@@ -112,7 +113,7 @@ class TenantController(Controller):
     async def create_tenant(self, services: Services, administration: Administration, data: NewTenant) -> TenantView:
         """Make a tenant."""
         fields = msgspec.structs.asdict(data)
-        return TenantView.of(await services.database.administer(lambda c: administration.create_tenant(c, **fields)))
+        return TenantView.of(await services.database.administer(lambda c: administration.tenants.create(c, **fields)))
 
     @get("/", opt={"route": "/v1/admin/tenants"})
     async def list_tenants(
@@ -124,7 +125,7 @@ class TenantController(Controller):
         limit: Limit = PAGE_DEFAULT,
         after: After = None,
     ) -> Page[TenantView]:
-        """Tenants; of somebody who has one, that one."""
+        """All tenants; for an actor with a tenant, only this one."""
         wanted = list_query(sort, search, after, limit)
         found = await services.database.read(lambda c: tenants.found(c, wanted, tenant_id=by.tenant_id))
         return list_page(found, TenantView.of)
@@ -138,10 +139,10 @@ class TenantController(Controller):
     async def change_tenant(
         self, services: Services, administration: Administration, tenant_id: str, data: TenantChange
     ) -> TenantView:
-        """Change a tenant, suspend it or take it back."""
+        """Change, suspend or resume a tenant."""
         fields = msgspec.structs.asdict(data)
         return TenantView.of(
-            await services.database.administer(lambda c: administration.update_tenant(c, tenant_id, **fields))
+            await services.database.administer(lambda c: administration.tenants.update(c, tenant_id, **fields))
         )
 
 
@@ -156,7 +157,7 @@ class ProjectController(Controller):
         tenant = fields.pop("tenant")
 
         return ProjectView.of(
-            await services.database.administer(lambda c: administration.create_project(c, tenant_id=tenant, **fields))
+            await services.database.administer(lambda c: administration.projects.create(c, tenant_id=tenant, **fields))
         )
 
     @get("/", opt={"route": "/v1/admin/projects"})
@@ -184,7 +185,7 @@ class ProjectController(Controller):
         """Change a project."""
         fields = msgspec.structs.asdict(data)
         return ProjectView.of(
-            await services.database.administer(lambda c: administration.update_project(c, project_id, **fields))
+            await services.database.administer(lambda c: administration.projects.update(c, project_id, **fields))
         )
 
 
@@ -194,10 +195,10 @@ class KeyController(Controller):
 
     @post("/", opt={"route": "/v1/admin/keys"})
     async def create_key(self, services: Services, administration: Administration, data: NewKey) -> NewKeyView:
-        """Make a key. The answer has its secret, this once."""
+        """Make a key. Only this answer contains its secret."""
         fields: dict[str, Any] = msgspec.structs.asdict(data)
         tenant = fields.pop("tenant")
-        made = await services.database.administer(lambda c: administration.create_key(c, tenant_id=tenant, **fields))
+        made = await services.database.administer(lambda c: administration.keys.create(c, tenant_id=tenant, **fields))
         return NewKeyView.of(made)
 
     @get("/", opt={"route": "/v1/admin/keys"})
@@ -215,8 +216,8 @@ class KeyController(Controller):
         limit: Limit = PAGE_DEFAULT,
         after: After = None,
     ) -> Page[Key]:
-        """Keys without their secrets, the revoked ones too; every given value must match. `project` is an id. An
-        expiring key is active, and ends within 14 days."""
+        """Keys without their secrets, revoked ones too. Every given value must match. `project` is an id. The status
+        `expiring` means an active key that expires within 14 days."""
         wanted = list_query(sort, search, after, limit)
         found = await services.database.read(
             lambda c: keys.found(
@@ -238,22 +239,22 @@ class KeyController(Controller):
 
     @patch("/{key_id:str}", opt={"route": "/v1/admin/keys/{key_id}"})
     async def change_key(self, services: Services, administration: Administration, key_id: str, data: KeyChange) -> Key:
-        """Change a key; every gateway goes by it within a second."""
+        """Change a key. Every gateway applies it within a second."""
         fields = msgspec.structs.asdict(data)
-        return await services.database.administer(lambda c: administration.update_key(c, key_id, **fields))
+        return await services.database.administer(lambda c: administration.keys.update(c, key_id, **fields))
 
     @post("/{key_id:str}/rotate", opt={"route": "/v1/admin/keys/{key_id}/rotate"})
     async def rotate_key(
         self, services: Services, administration: Administration, key_id: str, data: Rotation
     ) -> NewKeyView:
-        """Make a key like this one; the old one expires after `overlap_s`. Both share the key's own budgets and rate
+        """Make a key that replaces this one, which expires after `overlap_s`. Both share the key's own budgets and rate
         limits."""
         made = await services.database.administer(
-            lambda c: administration.rotate_key(c, key_id, overlap_s=data.overlap_s)
+            lambda c: administration.keys.rotate(c, key_id, overlap_s=data.overlap_s)
         )
         return NewKeyView.of(made)
 
     @post("/{key_id:str}/revoke", opt={"route": "/v1/admin/keys/{key_id}/revoke"}, status_code=200)
     async def revoke_key(self, services: Services, administration: Administration, key_id: str) -> Key:
-        """End a key now; every gateway refuses it within a second."""
-        return await services.database.administer(lambda c: administration.revoke_key(c, key_id))
+        """Revoke a key. Every gateway refuses it within a second."""
+        return await services.database.administer(lambda c: administration.keys.revoke(c, key_id))

@@ -1,5 +1,5 @@
-"""/v1/admin/usage, audit, audit_log and engine: what was used, whether the books add up, who changed what, and what the
-engine is doing."""
+"""/v1/admin/usage, audit, audit_log and engine: usage, the check of the ledger's sums, administrative writes, and the
+status of the engine."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from billing.lists import ListPage
 from engine.protocol.client import EngineUnavailable
 from gateway.access import audit_log
 from gateway.access.audit_log import AuditLine
-from gateway.admin.administration import Actor, visible_tenant
+from gateway.admin.writes import Actor, visible_tenant
 from gateway.errors import EngineDown
 from gateway.routes.admin.paging import (
     PAGE_DEFAULT,
@@ -48,7 +48,7 @@ async def usage_totals(
     start_time: Moment = None,
     end_time: Moment = None,
 ) -> Totals:
-    """Sums over settled requests; every given value must match; start_time ≤ finished < end_time. Cost in picos."""
+    """Sums over settled requests that match every given value, with start_time ≤ finished < end_time. Cost in picos."""
     which = _filter(project_id, key_id, model, adapter, tier, start_time, end_time)
     return await services.database.report(lambda c: usage.totals(c, _of_tenant(c, which, by, tenant)))
 
@@ -82,7 +82,7 @@ async def usage_requests(
 
 @get("/audit", opt={"route": "/v1/admin/audit", "area": "billing", "everyones": True})
 async def audit_findings(services: Services) -> AuditView:
-    """Compute every sum of the ledger again and say what differs."""
+    """Compute every sum of the ledger again and list the differences."""
     return AuditView.of(await services.database.report(expiry.reconcile))
 
 
@@ -101,7 +101,7 @@ async def list_audit_log(
     limit: Limit = PAGE_DEFAULT,
     after: After = None,
 ) -> Page[AuditLineView]:
-    """Administrative writes; every given value must match; start_time ≤ at < end_time."""
+    """Administrative writes that match every given value, with start_time ≤ at < end_time."""
     wanted = list_query(sort, search, after, limit)
 
     def query(connection: sa.Connection) -> ListPage[AuditLine]:
@@ -120,7 +120,7 @@ async def list_audit_log(
 
 @get("/engine", opt={"route": "/v1/admin/engine", "area": "engine"})
 async def engine_status(services: Services) -> EngineView:
-    """What the engine is doing now."""
+    """The status of the engine now."""
     try:
         return EngineView.of(await services.engine.status())
     except EngineUnavailable as error:
@@ -148,5 +148,5 @@ def _filter(
 
 
 def _of_tenant(connection: sa.Connection, which: UsageFilter, by: Actor, tenant: str | None) -> UsageFilter:
-    """Narrowed to a tenant given by id or slug, or to the asker's own. Raises NotFound."""
+    """The filter for one tenant, by id or slug, or for the actor's own. Raises RowNotFound."""
     return msgspec.structs.replace(which, tenant_id=visible_tenant(connection, by, tenant))

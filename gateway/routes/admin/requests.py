@@ -1,6 +1,6 @@
-"""/v1/admin/requests: what ran and what runs, one by one. No text of a prompt or an answer is here.
+"""/v1/admin/requests: finished and running requests, without the text of prompts and answers.
 
-The database has none but this: the answer to a call with an Idempotency-Key, for ten minutes, encrypted (sealing.py).
+The database has such text only as replays: answers to idempotent calls, encrypted, for ten minutes (sealing.py).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from billing.books import history
 from billing.books.history import RequestCursor, RequestFilter, RequestRow, Status
 from billing.clock import SECOND
 from billing.errors import RowNotFound
-from gateway.admin.administration import Actor, visible_tenant
+from gateway.admin.writes import Actor, visible_tenant
 from gateway.errors import InvalidRequest
 from gateway.routes.admin.paging import (
     PAGE_DEFAULT,
@@ -49,10 +49,10 @@ async def list_requests(
     limit: Limit = PAGE_DEFAULT,
     after: After = None,
 ) -> Page[RequestView]:
-    """Requests: those that run, then those that ended, the newest first. Every given value must match; `search` is a
-    whole request id, `ending` a word as rows have it (stop, length, client_left, …), `adapter` an id; start_time ≤
-    when it ended < end_time. What was asked and answered is not kept anywhere."""
-    begin = None if after is None else _place(after)
+    """Running requests, then finished ones, newest first. Every given value must match: `search` is a whole request id,
+    `ending` a value as in the rows (stop, length, client_left, …), `adapter` an id; start_time ≤ end of the request <
+    end_time. Prompts and answers are not stored."""
+    begin = None if after is None else _cursor(after)
 
     def query(connection: sa.Connection) -> tuple[list[RequestRow], RequestCursor | None]:
         which = RequestFilter(
@@ -77,7 +77,7 @@ async def list_requests(
 
 @get("/requests/{request_id:str}", opt={"route": "/v1/admin/requests/{request_id}", "area": "requests"})
 async def get_request(services: Services, by: Actor, request_id: str) -> WholeRequestView:
-    """One request with its hold, its lines in the ledger and its corrections."""
+    """One request with its hold, its ledger entries and its corrections."""
 
     def query(connection: sa.Connection) -> WholeRequestView:
         found = history.get(connection, request_id)
@@ -88,8 +88,8 @@ async def get_request(services: Services, by: Actor, request_id: str) -> WholeRe
     return await services.database.read(query)
 
 
-def _place(after: str) -> RequestCursor:
+def _cursor(after: str) -> RequestCursor:
     found = decode_cursor(after, RequestCursor)
     if abs(found.at) > INTEGER_MAX or "\0" in found.request_id:
-        raise InvalidRequest(f"'page' is {after!r}, which is no page of this list.", param="page")
+        raise InvalidRequest(f"'page' is {after!r}, which is not a page of this list.", param="page")
     return found

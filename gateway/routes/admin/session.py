@@ -1,6 +1,6 @@
-"""/v1/admin/session: signing in to the console with an admin key, and out of it.
+"""/v1/admin/session: signing in to the console with an admin key, and signing out.
 
-The one admin route that no role guards: who has a key may ask what it may do.
+It needs no permission: every admin key and every session may read its own permissions.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from gateway.http.exchange import line_of
 from gateway.routes.guard import admit_session, check_fresh, check_own_page, cookie_name, is_secure, session_cookie
 from gateway.services import Services
 
-OWN = {"route": "/v1/admin/session", "area": None}  # whoever has a session
+OWN = {"route": "/v1/admin/session", "area": None}  # for every session
 
 
 class SignIn(msgspec.Struct, forbid_unknown_fields=True):
@@ -48,9 +48,9 @@ class SessionKey(msgspec.Struct, frozen=True):
 
 
 class SessionView(msgspec.Struct, frozen=True, kw_only=True):
-    """Who is signed in, and what he may do: `area:read` and `area:write`. `tenant`: the one whose things are there for
-    him; null: all. Writes carry `csrf_token` as x-csrf-token. It is over at `expires_at` (Unix seconds), or earlier
-    when it is not used for an hour."""
+    """The session's role and its permissions, `area:read` and `area:write`. `tenant`: the only tenant that it sees;
+    null: all. Writes carry `csrf_token` as x-csrf-token. The session ends at `expires_at` (Unix seconds), or after an
+    hour without use."""
 
     role: Role
     tenant: SessionTenant | None
@@ -65,7 +65,8 @@ class SessionController(Controller):
 
     @post("/", opt=OWN, status_code=200)
     async def sign_in(self, request: Request[Any, Any, Any], services: Services, data: SignIn) -> Response[SessionView]:
-        """Begin a session with an admin key, and end that of the request's cookie. The answer sets the cookie."""
+        """Begin a session with an admin key, and end the session of the request's cookie. The answer sets the
+        cookie."""
         await check_fresh(services)
         check_own_page(request)
         address = request.client.host if request.client else ""
@@ -95,7 +96,7 @@ class SessionController(Controller):
 
     @delete("/", opt=OWN)
     async def sign_out(self, request: Request[Any, Any, Any], services: Services) -> Response[None]:
-        """End it, and take the cookie away."""
+        """End the session and delete its cookie."""
         caller, session = await admit_session(services, request, _sent(request))
         await services.sessions.sign_out(caller, session, line_of(request).record.request_id)
         return Response(None, status_code=204, cookies=[_cookie(request, "", 0)])

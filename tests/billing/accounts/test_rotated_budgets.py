@@ -19,7 +19,8 @@ from billing.ledger.messages import HoldRequest
 from billing.proofs import reconcile
 from gateway.access import keys
 from gateway.access.keys import Key
-from gateway.admin.administration import Actor, Administration
+from gateway.admin.administration import Administration
+from gateway.admin.writes import Actor
 from gateway.config.file import Config
 from support.billing.books import Books, settlement
 
@@ -32,19 +33,19 @@ class Rotating:
     def __init__(self, books: Books, limit: int = 1_000) -> None:
         self.books = books
         self.write = Administration(CONFIG, Actor("cli:test"))
-        made = books.database.write_sync(lambda c: self.write.create_key(c, tenant_id=books.tenant.id, name="k"))
+        made = books.database.write_sync(lambda c: self.write.keys.create(c, tenant_id=books.tenant.id, name="k"))
         self.first = made.key
         self.budget = self.set_budget(self.first, limit)
 
     def set_budget(self, key: Key, limit: int) -> Budget:
         return self.books.database.write_sync(
-            lambda c: self.write.set_budget(
+            lambda c: self.write.budgets.set(
                 c, tenant_id=self.books.tenant.id, key_id=key.id, unit="tokens", period="total", limit_amount=limit
             )
         )
 
     def rotate(self, key: Key, overlap_s: int = 3600) -> Key:
-        return self.books.database.write_sync(lambda c: self.write.rotate_key(c, key.id, overlap_s=overlap_s)).key
+        return self.books.database.write_sync(lambda c: self.write.keys.rotate(c, key.id, overlap_s=overlap_s)).key
 
     def request(self, key: Key, most: int = 90) -> HoldRequest:
         """As the gateway makes one for a caller of the key, of 10 tokens and `most`."""
@@ -115,7 +116,7 @@ async def test_a_hold_across_the_end_of_the_overlap(rotating: Rotating, ledger: 
     new = rotating.rotate(old)
     request = rotating.request(old)
     await ledger.hold(request)
-    rotating.books.database.write_sync(lambda c: rotating.write.revoke_key(c, old.id))
+    rotating.books.database.write_sync(lambda c: rotating.write.keys.revoke(c, old.id))
     moved = await ledger.move(msgspec.structs.replace(request, prompt_tokens=20))
     assert isinstance(moved, Held)
     rotating.assert_budget(of=new, used=0, held=110)
@@ -151,7 +152,7 @@ async def test_one_key_is_revoked_and_the_budget_is_the_others(rotating: Rotatin
     end, left = (old, new) if ended == "old" else (new, old)
     request = rotating.request(end)
     await ledger.hold(request)
-    rotating.books.database.write_sync(lambda c: rotating.write.revoke_key(c, end.id))
+    rotating.books.database.write_sync(lambda c: rotating.write.keys.revoke(c, end.id))
     await ledger.hold(rotating.request(left))
     rotating.assert_budget(of=new, used=0, held=200)
     await ledger.void(request.request_id, "revoked")
@@ -170,7 +171,7 @@ async def test_a_budget_changed_or_made_during_the_overlap_is_one(books: Books, 
     for key in (old, new):
         await ledger.hold(rotating.request(key))
     rotating.assert_budget(of=new, used=0, held=250)
-    books.database.write_sync(lambda c: rotating.write.remove_budget(c, rotating.budget.id))
+    books.database.write_sync(lambda c: rotating.write.budgets.remove(c, rotating.budget.id))
     made = rotating.set_budget(named, 120)
     assert made.id != rotating.budget.id
     for key in (old, new):
@@ -186,7 +187,7 @@ async def test_a_hold_that_waits_for_the_rotation(postgres_books: Books) -> None
     old, rotated, go_on = rotating.first, threading.Event(), threading.Event()
 
     def rotate(connection: sa.Connection) -> Key:
-        made = rotating.write.rotate_key(connection, old.id, overlap_s=60)
+        made = rotating.write.keys.rotate(connection, old.id, overlap_s=60)
         rotated.set()
         assert go_on.wait(10)
         return made.key

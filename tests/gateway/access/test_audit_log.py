@@ -32,86 +32,99 @@ from billing.ledger.transaction import LedgerTransaction
 from billing.tables import billing_periods
 from gateway import tables
 from gateway.access import audit_log, keys
-from gateway.admin.administration import Actor, Administration
-from gateway.admin.finance import Finance
+from gateway.admin.administration import Administration
 from gateway.admin.models import NewModel
+from gateway.admin.refusals import ActorKeyEnded
+from gateway.admin.writes import Actor, Writes
 from gateway.catalog.adapters import Registration
 from gateway.catalog.base_models import ModelChange
 from gateway.config.file import parse
-from gateway.errors import InvalidApiKey
 from gateway.limits.overrides import LimitsChange
 from migrations.upgrade import upgrade
 from support.gateway.adapter_uploads import files_of
 from support.stack import MODEL, Stack
 
 ACTOR = Actor("cli:operator", "req_1")
-READ_ONLY = {"preview_price", "margins", "check_model", "check_restorable", "is_served", "bytes_left"}
-OF_ALIASES = {"set_alias", "remove_alias"}  # test_aliases has their lines
+READ_ONLY = {
+    "prices.preview",
+    "periods.margins",
+    "models.check_addable",
+    "models.check_restorable",
+    "models.is_served",
+    "adapters.bytes_left",
+}
+OF_ALIASES = {"aliases.set", "aliases.remove"}  # test_aliases has their lines
 Made = dict[str, Any]
-Write = Callable[[Finance, sa.Connection, Made], Any]
+Write = Callable[[Administration, sa.Connection, Made], Any]
 
 
 def registered(administration: Administration, connection: sa.Connection, tenant: str, digest: str) -> Any:
     wanted = Registration(name="style", tenant_id=tenant, base_model=MODEL)
-    return administration.register_adapter(connection, wanted, Facts(digest * 32), lambda: None)[0]
+    return administration.adapters.register(connection, wanted, Facts(digest * 32), lambda: None)[0]
 
 
 # In an order in which each finds what it needs; `made` has what the writes before answered, by their names.
 WRITES: dict[str, Write] = {
-    "create_tenant": lambda a, c, made: a.create_tenant(c, slug="acme", tier="premium"),
-    "update_tenant": lambda a, c, made: a.update_tenant(
-        c, made["create_tenant"].id, status="suspended", tier="batch", time_zone="Asia/Tokyo"
+    "tenants.create": lambda a, c, made: a.tenants.create(c, slug="acme", tier="premium"),
+    "tenants.update": lambda a, c, made: a.tenants.update(
+        c, made["tenants.create"].id, status="suspended", tier="batch", time_zone="Asia/Tokyo"
     ),
-    "create_project": lambda a, c, made: a.create_project(c, tenant_id=made["create_tenant"].id, name="search"),
-    "update_project": lambda a, c, made: a.update_project(c, made["create_project"].id, default_max_tokens=9),
-    "create_key": lambda a, c, made: a.create_key(c, tenant_id=made["create_tenant"].id, name="k", project="search"),
-    "update_key": lambda a, c, made: a.update_key(
-        c, made["create_key"].key.id, project="default", default_max_tokens=7
+    "projects.create": lambda a, c, made: a.projects.create(c, tenant_id=made["tenants.create"].id, name="search"),
+    "projects.update": lambda a, c, made: a.projects.update(c, made["projects.create"].id, default_max_tokens=9),
+    "keys.create": lambda a, c, made: a.keys.create(c, tenant_id=made["tenants.create"].id, name="k", project="search"),
+    "keys.update": lambda a, c, made: a.keys.update(
+        c, made["keys.create"].key.id, project="default", default_max_tokens=7
     ),
-    "rotate_key": lambda a, c, made: a.rotate_key(c, made["create_key"].key.id, overlap_s=60),
-    "revoke_key": lambda a, c, made: a.revoke_key(c, made["create_key"].key.id),
-    "publish_price": lambda a, c, made: a.publish_price(
+    "keys.rotate": lambda a, c, made: a.keys.rotate(c, made["keys.create"].key.id, overlap_s=60),
+    "keys.revoke": lambda a, c, made: a.keys.revoke(c, made["keys.create"].key.id),
+    "prices.publish": lambda a, c, made: a.prices.publish(
         c, subject=MODEL, input=2, cached_input=2, output=2, multipliers={}
     ),
-    "set_budget": lambda a, c, made: a.set_budget(
-        c, tenant_id=made["create_tenant"].id, unit="tokens", period="month", limit_amount=5, project="search"
+    "budgets.set": lambda a, c, made: a.budgets.set(
+        c, tenant_id=made["tenants.create"].id, unit="tokens", period="month", limit_amount=5, project="search"
     ),
-    "remove_budget": lambda a, c, made: a.remove_budget(c, made["set_budget"].id),
-    "set_limits": lambda a, c, made: a.set_limits(
-        c, tenant_id=made["create_tenant"].id, key_id=None, change=LimitsChange(concurrency=5)
+    "budgets.remove": lambda a, c, made: a.budgets.remove(c, made["budgets.set"].id),
+    "limits.set": lambda a, c, made: a.limits.set(
+        c, tenant_id=made["tenants.create"].id, key_id=None, change=LimitsChange(concurrency=5)
     ),
-    "remove_limits": lambda a, c, made: a.remove_limits(c, made["set_limits"].id),
-    "create_webhook": lambda a, c, made: a.create_webhook(
-        c, url="https://example.org/services/T0/kept-secret?token=kept-secret", tenant_id=made["create_tenant"].id
+    "limits.remove": lambda a, c, made: a.limits.remove(c, made["limits.set"].id),
+    "webhooks.create": lambda a, c, made: a.webhooks.create(
+        c, url="https://example.org/services/T0/kept-secret?token=kept-secret", tenant_id=made["tenants.create"].id
     ),
-    "remove_webhook": lambda a, c, made: a.remove_webhook(c, made["create_webhook"].webhook.id),
-    "register_adapter": lambda a, c, made: registered(a, c, made["create_tenant"].id, "ab"),
-    "update_adapter": lambda a, c, made: a.update_adapter(c, made["register_adapter"].id, shared=["*"], notes="n"),
-    "promote_adapter": lambda a, c, made: a.promote_adapter(
-        c, registered(a, c, made["create_tenant"].id, "cd").id, "cd" * 32
+    "webhooks.remove": lambda a, c, made: a.webhooks.remove(c, made["webhooks.create"].webhook.id),
+    "adapters.register": lambda a, c, made: registered(a, c, made["tenants.create"].id, "ab"),
+    "adapters.update": lambda a, c, made: a.adapters.update(c, made["adapters.register"].id, shared=["*"], notes="n"),
+    "adapters.promote": lambda a, c, made: a.adapters.promote(
+        c, registered(a, c, made["tenants.create"].id, "cd").id, "cd" * 32
     ),
-    "roll_back_adapter": lambda a, c, made: a.roll_back_adapter(c, made["register_adapter"].id),
-    "remove_adapter_version": lambda a, c, made: a.remove_adapter_version(c, made["register_adapter"].id, 2),
-    "remove_adapter": lambda a, c, made: a.remove_adapter(c, made["register_adapter"].id),
-    "close_period": lambda a, c, made: a.close_period(c, tenant="acme", month=past_month(c, made["create_tenant"].id)),
-    "create_export": lambda a, c, made: a.create_export(
-        c, ExportSpec(kind="focus", format="csv", month="2020-01", tenant_id=made["create_tenant"].id)
+    "adapters.roll_back": lambda a, c, made: a.adapters.roll_back(c, made["adapters.register"].id),
+    "adapters.remove_version": lambda a, c, made: a.adapters.remove_version(c, made["adapters.register"].id, 2),
+    "adapters.remove": lambda a, c, made: a.adapters.remove(c, made["adapters.register"].id),
+    "periods.close": lambda a, c, made: a.periods.close(
+        c, tenant="acme", month=past_month(c, made["tenants.create"].id)
     ),
-    "end_export": lambda a, c, made: a.end_export(c, made["create_export"].id),
-    "add_model": lambda a, c, made: priced(a, c, "second").add_model(c, NewModel(name="second", path="second")),
-    "set_model": lambda a, c, made: a.set_model(c, "second", ModelChange(tenants=["acme"], fallbacks=[MODEL])),
-    "remove_model": lambda a, c, made: a.remove_model(c, "second"),
-    "restore_model": lambda a, c, made: a.restore_model(c, "second"),
-    "make_correction": lambda a, c, made: a.make_correction(c, tenant="acme", picos=-5, reason="goodwill"),
-    "make_request_correction": lambda a, c, made: a.make_request_correction(
+    "exports.create": lambda a, c, made: a.exports.create(
+        c, ExportSpec(kind="focus", format="csv", month="2020-01", tenant_id=made["tenants.create"].id)
+    ),
+    "exports.end": lambda a, c, made: a.exports.end(c, made["exports.create"].id),
+    "models.add_model": lambda a, c, made: priced(a, c, "second").models.add_model(
+        c, NewModel(name="second", path="second")
+    ),
+    "models.update": lambda a, c, made: a.models.update(c, "second", ModelChange(tenants=["acme"], fallbacks=[MODEL])),
+    "models.remove": lambda a, c, made: a.models.remove(c, "second"),
+    "models.restore": lambda a, c, made: a.models.restore(c, "second"),
+    "corrections.correct_tenant": lambda a, c, made: a.corrections.correct_tenant(
+        c, tenant="acme", picos=-5, reason="goodwill"
+    ),
+    "corrections.correct_request": lambda a, c, made: a.corrections.correct_request(
         c, request_id=settled_request(c, made), meter="output", tokens=-1, reason="garbled"
     ),
 }
 IN_2031 = 1_925_000_000_000_000  # in January, a month to export
-OPERATORS_OWN = {"publish_price", "add_model", "set_model", "remove_model", "restore_model"}
+OPERATORS_OWN = {"prices.publish", "models.add_model", "models.update", "models.remove", "models.restore"}
 
 
-def priced(administration: Finance, connection: sa.Connection, model: str) -> Finance:
+def priced(administration: Administration, connection: sa.Connection, model: str) -> Administration:
     """Nobody may add a model that has no price; of this one nobody made any by name of an administrator."""
     prices.publish(connection, subject=model, input=1, cached_input=1, output=1, multipliers={"premium": 1})
     return administration
@@ -128,7 +141,7 @@ def past_month(connection: sa.Connection, tenant_id: str) -> str:
 
 def settled_request(connection: sa.Connection, made: Made) -> str:
     """One of three tokens, as the ledger writes it."""
-    now, tenant_id = database_now(connection), made["create_tenant"].id
+    now, tenant_id = database_now(connection), made["tenants.create"].id
     group = LedgerTransaction("gw_1", 1e9, lambda _connection: now, PriceBook())
     group.run(connection, [HoldRequest("req_1", tenant_id, "key_1", MODEL, None, "batch", 0, 3)], [])
     ending = Settlement(
@@ -153,9 +166,9 @@ def database(database_url: str) -> Iterator[Database]:
 
 
 @pytest.fixture
-def administration(tmp_path: Any) -> Finance:
+def administration(tmp_path: Any) -> Administration:
     toml = f'[[models]]\nname = "{MODEL}"\npath = "model"\n'
-    return Finance(parse(toml.encode(), tmp_path, "test", {}), ACTOR)
+    return Administration(parse(toml.encode(), tmp_path, "test", {}), ACTOR)
 
 
 @pytest.mark.parametrize("end", ["revoked", "expired"])
@@ -163,31 +176,31 @@ def test_a_key_that_is_no_longer_usable_changes_nothing(
     database: Database, administration: Administration, end: str
 ) -> None:
     """However long its request took to arrive: it was let in when the key still was."""
-    own = database.write_sync(lambda c: administration.create_key(c, tenant_id=None, name="thief", kind="admin")).key
-    by_key = Administration(administration._config, Actor(own.id, "req_2"))
-    database.write_sync(lambda c: by_key.create_tenant(c, slug="acme", tier="premium"))
+    own = database.write_sync(lambda c: administration.keys.create(c, tenant_id=None, name="thief", kind="admin")).key
+    by_key = Administration(administration.writes.config, Actor(own.id, "req_2"))
+    database.write_sync(lambda c: by_key.tenants.create(c, slug="acme", tier="premium"))
     if end == "revoked":
-        database.write_sync(lambda c: administration.revoke_key(c, own.id))
+        database.write_sync(lambda c: administration.keys.revoke(c, own.id))
     else:
         database.write_sync(lambda c: c.execute(sa.update(tables.keys).values(expires_at=1)))
     before = lines(database)
-    with pytest.raises(InvalidApiKey):
-        database.write_sync(lambda c: by_key.create_key(c, tenant_id=None, name="again", kind="admin"))
+    with pytest.raises(ActorKeyEnded):
+        database.write_sync(lambda c: by_key.keys.create(c, tenant_id=None, name="again", kind="admin"))
     assert lines(database) == before
     assert database.read_sync(lambda c: c.execute(sa.select(tables.keys.c.name)).scalars().all()) == ["thief"]
 
 
 def test_a_rotated_keys_budgets_are_the_new_keys(database: Database, administration: Administration) -> None:
     def write(c: sa.Connection) -> tuple[str, str]:
-        tenant = administration.create_tenant(c, slug="acme", tier="premium")
-        made = administration.create_key(c, tenant_id=tenant.id, name="k")
-        administration.set_budget(
+        tenant = administration.tenants.create(c, slug="acme", tier="premium")
+        made = administration.keys.create(c, tenant_id=tenant.id, name="k")
+        administration.budgets.set(
             c, tenant_id=tenant.id, key_id=made.key.id, unit="tokens", period="total", limit_amount=100
         )
         return tenant.id, made.key.id
 
     tenant_id, old = database.write_sync(write)
-    made = database.write_sync(lambda c: administration.rotate_key(c, old, overlap_s=60))
+    made = database.write_sync(lambda c: administration.keys.rotate(c, old, overlap_s=60))
     [budget] = database.read_sync(lambda c: budgets.listing(c, tenant_id=tenant_id))
     assert (budget.scope_id, budget.limit_amount) == (made.key.id, 100)
     [line] = [line for line in lines(database) if line.action == "budget.move"]
@@ -199,10 +212,16 @@ def lines(database: Database, **which: Any) -> list[audit_log.AuditLine]:
     return database.read_sync(lambda c: audit_log.listing(c, audit_log.AuditFilter(**which), limit=500))[::-1]
 
 
-def test_every_administrative_write_has_its_line(database: Database, administration: Finance) -> None:
-    there = {name for name, _ in inspect.getmembers(Finance, inspect.isfunction) if not name.startswith("_")}
+def test_every_administrative_write_has_its_line(database: Database, administration: Administration) -> None:
+    there = {
+        f"{part}.{name}"
+        for part, writes in vars(administration).items()
+        if not isinstance(writes, Writes)
+        for name, _ in inspect.getmembers(writes, inspect.ismethod)
+        if not name.startswith("_")
+    }
     assert there == set(WRITES) | READ_ONLY | OF_ALIASES
-    (administration._config.models_dir / "second").mkdir(parents=True)
+    (administration.writes.config.models_dir / "second").mkdir(parents=True)
     made: Made = {}
     latest: dict[str, Any] = {}  # what the log last said of each object
     for name, write in WRITES.items():
@@ -217,22 +236,22 @@ def test_every_administrative_write_has_its_line(database: Database, administrat
             assert line.before == latest.get(line.object_id), f"{name}: before is what it was"
             assert line.before != line.after
             assert line.action.partition(".")[0] in name
-            assert line.tenant_id == (None if name in OPERATORS_OWN else made["create_tenant"].id)
+            assert line.tenant_id == (None if name in OPERATORS_OWN else made["tenants.create"].id)
             latest[line.object_id] = line.after
     said = json.dumps([msgspec.to_builtins(line) for line in lines(database)])
-    for name in ("create_key", "rotate_key", "create_webhook"):
+    for name in ("keys.create", "keys.rotate", "webhooks.create"):
         assert made[name].secret not in said
         assert keys.hash_secret(made[name].secret) not in said
-    assert made["create_webhook"].webhook.url.endswith("kept-secret")
+    assert made["webhooks.create"].webhook.url.endswith("kept-secret")
     assert "kept-secret" not in said
     assert '"url": "https://example.org/\\u2026"' in said
-    rotated = lines(database, object_id=made["create_key"].key.id)[2]
-    assert (rotated.action, rotated.after["rotated_to"]) == ("key.rotate", made["rotate_key"].key.id)
+    rotated = lines(database, object_id=made["keys.create"].key.id)[2]
+    assert (rotated.action, rotated.after["rotated_to"]) == ("key.rotate", made["keys.rotate"].key.id)
 
 
 def test_a_write_that_fails_leaves_no_line(database: Database, administration: Administration) -> None:
     def write(connection: sa.Connection) -> None:
-        administration.create_tenant(connection, slug="acme", tier="premium")
+        administration.tenants.create(connection, slug="acme", tier="premium")
         raise InvalidValue("something after it")
 
     with pytest.raises(InvalidValue):
@@ -240,14 +259,14 @@ def test_a_write_that_fails_leaves_no_line(database: Database, administration: A
     assert lines(database) == []
 
 
-def test_filters(database: Database, administration: Finance) -> None:
+def test_filters(database: Database, administration: Administration) -> None:
     made: Made = {}
-    for name in ("create_tenant", "create_project", "publish_price"):
+    for name in ("tenants.create", "projects.create", "prices.publish"):
         made[name] = database.write_sync(lambda c, name=name: WRITES[name](administration, c, made))
     [first, second, third] = lines(database)
-    assert lines(database, tenant_id=made["create_tenant"].id) == [first, second]
+    assert lines(database, tenant_id=made["tenants.create"].id) == [first, second]
     assert lines(database, action="price.publish") == [third]
-    assert lines(database, object_id=made["create_project"].id) == [second]
+    assert lines(database, object_id=made["projects.create"].id) == [second]
     assert lines(database, actor="key_other") == []
     assert lines(database, start=second.at) == [second, third]
     assert lines(database, end=second.at) == [first]
@@ -255,7 +274,7 @@ def test_filters(database: Database, administration: Finance) -> None:
 
 @pytest.mark.parametrize("statement", ["UPDATE audit_log SET actor = 'me'", "DELETE FROM audit_log"])
 def test_nobody_changes_a_line(database: Database, administration: Administration, statement: str) -> None:
-    database.write_sync(lambda c: administration.create_tenant(c, slug="acme", tier="premium"))
+    database.write_sync(lambda c: administration.tenants.create(c, slug="acme", tier="premium"))
     with pytest.raises(sa.exc.DBAPIError, match="append-only"):
         database.write_sync(lambda c: c.exec_driver_sql(statement))
 

@@ -231,7 +231,7 @@ async def test_the_watch_is_fresh_for_a_second_and_tells_of_changes(database: Da
     now[0] += 0.01
     assert not watch.fresh
     make_key(database)
-    await watch.poll()
+    await watch.poll_revision()
     assert watch.fresh
     assert len(changes) == 2
 

@@ -15,7 +15,8 @@ import pytest
 
 from adapters.files.facts import Facts
 from gateway.access import keys
-from gateway.admin.administration import Actor, Administration
+from gateway.admin.administration import Administration
+from gateway.admin.writes import Actor
 from gateway.catalog.adapters import AdapterNameTaken, Registration
 from gateway.catalog.base_models import configured
 from gateway.commands.run import engine_file
@@ -174,6 +175,21 @@ def test_a_models_life(own: Operated) -> None:
     assert stack.open_holds() == 0
 
 
+def test_adding_a_model_again_changes_only_the_given_fields(own: Operated) -> None:
+    """false, [] and null are values: only a field that is left out does not change."""
+    own.lay("explicit")
+    own.price("explicit")
+    settings = {"pinned": True, "fallbacks": [MODEL], "tenants": ["acme"], "max_tokens_default": 5}
+    made = own.operator.ok("POST", "models", {"name": "explicit", **settings})
+    again = own.operator.ok("POST", "models", {"name": "explicit"})
+    assert {name: again[name] for name in settings} == {name: made[name] for name in settings}
+    assert (again["pinned"], again["fallbacks"], again["max_tokens_default"]) == (True, [MODEL], 5)
+    plain = {"pinned": False, "fallbacks": [], "tenants": None}
+    changed = own.operator.ok("POST", "models", {"name": "explicit", **plain})
+    assert {name: changed[name] for name in plain} == plain
+    assert changed["max_tokens_default"] == 5
+
+
 def test_two_gateways_and_an_engine_that_starts_again(
     make_stack: Callable[..., Stack], operate: Callable[[Stack], Operated], postgres_url: str
 ) -> None:
@@ -275,7 +291,7 @@ def name_adapter(stack: Stack, name: str, owner: str | None, shared: tuple[str, 
     actor = Actor("cli:test", role="owner" if owner is None else "tenant_admin", tenant_id=tenant_id)
     wanted = Registration(name=name, tenant_id=tenant_id, base_model=MODEL, shared=shared, promote=True)
     facts = Facts(name.encode().hex().ljust(64, "7"))
-    stack.write(lambda c: Administration(stack.config, actor).register_adapter(c, wanted, facts, lambda: None))
+    stack.write(lambda c: Administration(stack.config, actor).adapters.register(c, wanted, facts, lambda: None))
 
 
 def test_a_tenant_hears_nothing_of_names_that_are_others(own: Operated) -> None:

@@ -45,7 +45,7 @@ def test_models_come_and_go_by_command(make_stack: Callable[..., Stack], model_d
     assert "no directory inside" in refusal(stack, "models", "add", "../second", "--name", "second")
     made = command(stack, "models", "add", "second", "--tenant", "acme", "--fallback", MODEL, "--json")
     assert made.exit_code == 0, made.output
-    assert "the engine checks its files" in made.stderr
+    assert "the engine is checking the files" in made.stderr
     added = json.loads(made.stdout)
     assert (added["name"], added["tenants"], added["fallbacks"]) == ("second", [stack.tenants["acme"]], [MODEL])
     eventually(lambda: stack.chat("acme", model="second").status_code == 200)

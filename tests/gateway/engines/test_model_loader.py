@@ -17,9 +17,10 @@ import pytest
 from billing.accounts import prices
 from engine.protocol.client import EngineClient, Generation
 from engine.protocol.frames import Sampling
-from gateway.admin.administration import Actor, Administration
+from gateway.admin.administration import Administration
 from gateway.admin.model_rollout import ModelRollout
 from gateway.admin.models import NewModel
+from gateway.admin.writes import Actor
 from gateway.catalog.base_models import BaseModel
 from gateway.engines import model_sync
 from gateway.engines.model_sync import ModelLoader
@@ -205,10 +206,10 @@ async def test_whoever_restores_one_that_still_drains_waits_for_it(make_stack: C
         changes = ModelRollout(stack.database, client, administration, said.append)
         await changes.add_model(NewModel(name=SECOND, path=SECOND), lambda name, files: None)
         stream = await streaming(client)
-        await asyncio.to_thread(stack.write, lambda c: administration.remove_model(c, SECOND))
+        await asyncio.to_thread(stack.write, lambda c: administration.models.remove(c, SECOND))
         await eventually_async(lambda: SECOND not in client.models)
         restored = asyncio.create_task(changes.restore(SECOND, lambda name, files: None))
-        await eventually_async(lambda: "once what runs on it has ended" in said[-1])
+        await eventually_async(lambda: "waiting for requests from before the model's removal" in said[-1])
         assert stream.ending is None
         stream.abort()
         assert (await restored).active

@@ -245,7 +245,7 @@ async def test_a_fault_of_our_own_ends_one_attempt_and_nothing_else(
     with monkeypatch.context() as broken:
         broken.setattr("gateway.upkeep.webhook_deliveries.signature", lambda *_: 1 // 0)
         assert await deliverer(database).run_once() == 1
-    assert money.deliveries()[0].last_error == "a fault of the gateway: ZeroDivisionError"
+    assert money.deliveries()[0].last_error == "the gateway failed: ZeroDivisionError"
     money.make_due()
     await deliverer(database).run_once()
     assert money.deliveries()[0].state == "delivered"

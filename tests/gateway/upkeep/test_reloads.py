@@ -16,7 +16,8 @@ from billing.database import Database
 from billing.revision import EVERYTHING, LOG_ROWS_MAX, Change
 from gateway.access import keys
 from gateway.access.callers import Callers
-from gateway.admin.administration import Actor, Administration
+from gateway.admin.administration import Administration
+from gateway.admin.writes import Actor
 from gateway.config.allowance import Allowance
 from gateway.config.file import Config, parse
 from gateway.config.settings import TargetSection
@@ -213,7 +214,7 @@ class Memory:
         self.read: set[str] = set()
         for part, method in (("models", "follow"), ("registry", "reload"), ("router", "reload")):
             self._count(getattr(self.services, part), part, method, monkeypatch)
-        monkeypatch.setattr(self.services, "_follow", lambda: self.read.add("engine"))
+        monkeypatch.setattr(self.services, "_update_engine", lambda: self.read.add("engine"))
         self.administration = Administration(config, Actor("test"))
 
     def _count(self, part: Any, name: str, method: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -254,10 +255,10 @@ async def test_a_look_reads_what_the_writes_concern(memory: Memory) -> None:
         await services.callers.identify(f"Bearer {made.secret}")
 
     for write in (
-        lambda c: admin.create_key(c, tenant_id=acme, name="more"),
-        lambda c: admin.create_project(c, tenant_id=acme, name="more"),
-        lambda c: admin.set_limits(c, tenant_id=acme, key_id=None, change=LimitsChange(concurrency=5)),
-        lambda c: admin.update_key(c, of_acme.key.id, default_max_tokens=5),
+        lambda c: admin.keys.create(c, tenant_id=acme, name="more"),
+        lambda c: admin.projects.create(c, tenant_id=acme, name="more"),
+        lambda c: admin.limits.set(c, tenant_id=acme, key_id=None, change=LimitsChange(concurrency=5)),
+        lambda c: admin.keys.update(c, of_acme.key.id, default_max_tokens=5),
     ):
         await services.callers.identify(f"Bearer {of_acme.secret}")
         assert await memory.after(write) == set()
@@ -266,14 +267,14 @@ async def test_a_look_reads_what_the_writes_concern(memory: Memory) -> None:
 
     await services.callers.identify(f"Bearer {of_acme.secret}")
     assert (
-        await memory.after(lambda c: admin.set_budget(c, tenant_id=acme, unit="tokens", period="day", limit_amount=1))
+        await memory.after(lambda c: admin.budgets.set(c, tenant_id=acme, unit="tokens", period="day", limit_amount=1))
         == set()
     )
-    assert await memory.after(lambda c: admin.create_webhook(c, url="https://example.com/", tenant_id=acme)) == set()
+    assert await memory.after(lambda c: admin.webhooks.create(c, url="https://example.com/", tenant_id=acme)) == set()
     price: dict[str, Any] = {"input": 2, "cached_input": 1, "output": 3, "multipliers": {}}
-    assert await memory.after(lambda c: admin.publish_price(c, subject=MODEL, **price)) == {"router"}
+    assert await memory.after(lambda c: admin.prices.publish(c, subject=MODEL, **price)) == {"router"}
     chat = (TargetSection(model=MODEL),)
-    assert await memory.after(lambda c: admin.set_alias(c, "chat", models=chat)) == {"router"}
+    assert await memory.after(lambda c: admin.aliases.set(c, "chat", models=chat)) == {"router"}
     assert await memory.knows(of_acme), "none of these concerns a caller"
     everything = {"models", "registry", "router", "engine"}
     assert await memory.after(lambda c: register(c, name="a", tenant_id=acme, digest="0" * 64)) == everything
@@ -284,7 +285,7 @@ async def test_the_writes_of_one_interval_are_one_reload(memory: Memory) -> None
     admin = memory.administration
     await memory.after()
     chat = (TargetSection(model=MODEL),)
-    writes = [lambda c, n=number: admin.set_alias(c, f"alias-{n}", models=chat) for number in range(20)]
+    writes = [lambda c, n=number: admin.aliases.set(c, f"alias-{n}", models=chat) for number in range(20)]
     reads: list[str] = []
     real = memory.services.router.reload
 

@@ -205,7 +205,7 @@ def test_a_key_that_ends_soon_needs_attention_unless_it_was_made_to(database: Da
         one for one in database.read_sync(lambda c: overview.read_overview(c, None)).attention if one.kind == "keys"
     ]
     assert [(one.message, one.link) for one in found] == [
-        ("1 keys expire within 7 days.", "/admin/keys?status=expiring&sort=expires_at")
+        ("1 key will expire within 7 days and was not rotated.", "/admin/keys?status=expiring&sort=expires_at")
     ]
 
 
@@ -276,7 +276,8 @@ def test_a_tier_that_misses_its_target_needs_attention(make_stack: Callable[...,
         eventually(lambda: told("queue") and "has 2 requests" in told("queue")[0]["message"], target_s + 3)
         [queue] = told("queue")
         assert re.match(
-            r"Tier premium has 2 requests in the engine's queue, the oldest for \d+(\.\d+)? m?s\.", queue["message"]
+            r"The tier premium has 2 requests waiting in the engine's queue, the oldest for \d+(\.\d+)? m?s\.",
+            queue["message"],
         )
         assert (queue["severity"], queue["link"]) == ("warning", "/admin/live")
         assert not [
@@ -285,8 +286,8 @@ def test_a_tier_that_misses_its_target_needs_attention(make_stack: Callable[...,
         assert all(one.result().status_code == 200 for one in (first, *waits))
     eventually(lambda: told("tiers"), 30)
     [tier] = told("tiers")
-    assert "33.3 % of 3 requests met it, and p99 was" in tier["message"]
-    assert tier["message"].startswith("Tier premium misses its target for the first token. Within the last hour")
+    assert "33.3 % of 3 requests met it, and the p99 was" in tier["message"]
+    assert tier["message"].startswith("The tier premium misses its target for the first token. In the last hour")
     assert (tier["severity"], tier["link"]) == ("warning", "/admin/tiers")
     assert told("queue") == []
     assert not [one for one in own.get("/v1/admin/overview").json()["attention"] if one["kind"] == "tiers"]
@@ -310,11 +311,11 @@ def test_what_a_tier_came_to_is_held_to_its_target() -> None:
     assert tier_attention.missed_targets(tiers, {}) == []
     assert told(summary(100, 99)) is None
     assert told(summary(0, 0)) is None
-    ends = "The target is 99 % within 250 ms and 750 ms for each 1,000 tokens of the prompt."
-    begins = "Tier premium misses its target for the first token. Within the last hour"
-    assert told(summary(100, 98)) == f"{begins} 98.0 % of 100 requests met it, and p99 was 1.5 s. {ends}"
+    ends = "The target is 99 % within 250 ms plus 750 ms per 1,000 prompt tokens."
+    begins = "The tier premium misses its target for the first token. In the last hour"
+    assert told(summary(100, 98)) == f"{begins}, 98.0 % of 100 requests met it, and the p99 was 1.5 s. {ends}"
     assert (
         told(summary(100, 100, 2))
-        == f"{begins} 100.0 % of 100 requests met it, and p99 was 1.5 s; 2 requests got a 503. {ends}"
+        == f"{begins}, 100.0 % of 100 requests met it, and the p99 was 1.5 s; 2 requests got a 503. {ends}"
     )
-    assert told(summary(0, 0, 3)) == f"{begins} 3 requests got a 503. {ends}"
+    assert told(summary(0, 0, 3)) == f"{begins}, 3 requests got a 503. {ends}"

@@ -1,6 +1,6 @@
-"""What an operator wrote holds in this gateway process before it is answered, whatever was written.
+"""Read your writes: this gateway process applies every administrative write before it answers the write.
 
-Other processes, the other workers of this host among them, look at the revision themselves: within a second.
+Other gateway processes, such as the other workers of this host, read the revision themselves within a second.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ READING = frozenset(("GET", "HEAD", "OPTIONS"))
 
 
 def reload_after_writes(services: Services) -> Middleware:
-    """ASGI middleware of every operator's route: before a write is answered with success, this process reads the
+    """ASGI middleware of all admin routes: before the answer to a successful write is sent, this process reads the
     revision, and drops or reloads what the write concerns."""
 
     def around(app: ASGIApp) -> ASGIApp:
@@ -26,12 +26,12 @@ def reload_after_writes(services: Services) -> Middleware:
                 await app(scope, receive, send)
                 return
 
-            async def send_when_followed(message: Message) -> None:
+            async def send_after_reload(message: Message) -> None:
                 if message["type"] == "http.response.start" and message["status"] < 400:
                     await reload_now(services)
                 await send(message)
 
-            await app(scope, receive, send_when_followed)
+            await app(scope, receive, send_after_reload)
 
         return answer
 
@@ -39,6 +39,7 @@ def reload_after_writes(services: Services) -> Middleware:
 
 
 async def reload_now(services: Services) -> None:
-    """Apply here what was written. When the database goes away just then, it holds later."""
+    """Apply committed writes in this process. If the database is unavailable just then, the revision watch applies them
+    later."""
     with contextlib.suppress(DatabaseUnavailable):
         await services.watch.poll_revision()

@@ -1,0 +1,97 @@
+"""Setting and removing budgets."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import sqlalchemy as sa
+
+from billing.accounts import budgets
+from billing.accounts.budget_windows import Kind, Scope, Unit
+from billing.accounts.budgets import Budget, BudgetState
+from billing.clock import Period
+from billing.errors import InvalidValue, RowNotFound
+from gateway.access import keys
+from gateway.admin.writes import Writes, key_of, project_of
+
+
+class BudgetWrites:
+    """The budgets of a tenant itself are changed by operators only; those of its projects and keys by its
+    administrators too."""
+
+    def __init__(self, writes: Writes) -> None:
+        self._writes = writes
+
+    def set(
+        self,
+        connection: sa.Connection,
+        *,
+        tenant_id: str,
+        unit: Unit,
+        period: Period,
+        limit_amount: int,
+        project: str | None = None,
+        key_id: str | None = None,
+        kind: Kind | None = None,
+        thresholds: Sequence[int] | None = None,
+    ) -> Budget:
+        """Make the budget of this unit and period, or change the given fields of it: a tenant, a project (id or name)
+        or a key has one. `limit_amount` in tokens or picos, `thresholds` in percent of it."""
+        self._writes.lock(connection)
+        tenant_id = self._writes.tenant(connection, tenant_id).id
+        scope, scope_id, first_key_id = self._scope(connection, tenant_id, project, key_id)
+        if scope == "tenant":
+            self._check_operator()
+        same = [b for b in budgets.listing(connection, scope_id=scope_id) if (b.unit, b.period) == (unit, period)]
+        before = same[0] if same else None
+        if before is not None:
+            budget = budgets.change(connection, before.id, limit_amount=limit_amount, kind=kind, thresholds=thresholds)
+        else:
+            budget = budgets.create(
+                connection,
+                tenant_id=tenant_id,
+                scope=scope,
+                scope_id=scope_id,
+                unit=unit,
+                period=period,
+                limit_amount=limit_amount,
+                kind=kind or "hard",
+                thresholds=thresholds,
+                first_key_id=first_key_id,
+            )
+        return self._writes.record(connection, "budget.set", before, budget)
+
+    def remove(self, connection: sa.Connection, budget_id: str) -> Budget:
+        self._writes.lock(connection)
+        before = budgets.get(connection, budget_id)
+        if before is None or not before.active or not self._writes.actor.sees(before.tenant_id):
+            raise RowNotFound(f"there is no budget {budget_id!r}")
+        if before.scope == "tenant":
+            self._check_operator()
+        return self._writes.record(connection, "budget.remove", before, budgets.remove(connection, budget_id))
+
+    def _check_operator(self) -> None:
+        self._writes.check_operator("a tenant's own budgets")
+
+    def _scope(
+        self, connection: sa.Connection, tenant_id: str, project: str | None, key_id: str | None
+    ) -> tuple[Scope, str, str | None]:
+        """The budget's scope and the id of its subject; of a key that was rotated, the newest key's id, and the id of
+        the first."""
+        if project is not None and key_id is not None:
+            raise InvalidValue("a budget belongs to a project or to a key, not to both", "key_id")
+        if project is not None:
+            return "project", project_of(connection, tenant_id, project).id, None
+        if key_id is None:
+            return "tenant", tenant_id, None
+        key = key_of(connection, key_id, self._writes.actor)
+        if key.tenant_id != tenant_id:
+            raise RowNotFound(f"the tenant has no key {key_id!r}", "key_id")
+        newest = keys.newest(connection, key)
+        return "key", newest, None if key.shares_as == newest else key.shares_as
+
+
+def budget_state(connection: sa.Connection, budget: Budget) -> BudgetState:
+    """An active budget in its present window."""
+    states = budgets.states(connection, scope_id=budget.scope_id)
+    return next(state for state in states if state.budget.id == budget.id)

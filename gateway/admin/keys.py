@@ -1,0 +1,142 @@
+"""Making, changing, rotating and revoking keys."""
+
+from __future__ import annotations
+
+import msgspec
+import sqlalchemy as sa
+
+from billing.accounts import budgets, tenants
+from billing.accounts.prices import REQUEST_TOKENS_MAX
+from billing.errors import InvalidValue
+from gateway.access import keys
+from gateway.access.keys import Key, Kind, MadeKey
+from gateway.access.roles import TENANT_ADMIN, Role
+from gateway.admin.writes import Writes, key_of, project_of
+
+
+class KeyWrites:
+    """An actor makes, changes and ends keys of its own role or a lower one."""
+
+    def __init__(self, writes: Writes) -> None:
+        self._writes = writes
+
+    def create(
+        self,
+        connection: sa.Connection,
+        *,
+        name: str,
+        tenant_id: str | None,
+        project: str | None = None,
+        kind: Kind = "live",
+        tier: str | None = None,
+        scopes: list[str] | None = None,
+        expires_at: int | None = None,
+        default_max_tokens: int | None = None,
+        secret: str | None = None,
+        role: Role | None = None,
+    ) -> MadeKey:
+        """Make a key. `expires_at` in Unix seconds. Admin keys belong to the operator, except for those of the role
+        tenant_admin. These and all other keys belong to a tenant, in `project` (id or name) or its default project.
+        Without `role`, an admin key has the role of the actor."""
+        self._writes.lock(connection)
+        tenant_id = self._writes.visible_tenant(connection, tenant_id)
+        role = self._checked_role(kind, role, tenant_id)
+        if tier is not None:
+            self._writes.check_tier(tier)
+        _check_default_tokens(default_max_tokens)
+        if kind == "admin":
+            self._writes.check_expiry(connection, expires_at)
+        project_id = None
+        if tenant_id is not None:
+            self._check_quota(connection, tenant_id)
+            project_id = project_of(connection, tenant_id, project or tenants.DEFAULT_PROJECT).id
+        made = keys.create(
+            connection,
+            tenant_id=tenant_id,
+            name=name,
+            kind=kind,
+            project_id=project_id,
+            tier=tier,
+            scopes=scopes,
+            expires_at=expires_at,
+            default_max_tokens=default_max_tokens,
+            secret=secret,
+            role=role,
+        )
+        self._writes.record(connection, "key.create", None, made.key)
+        return made
+
+    def update(
+        self,
+        connection: sa.Connection,
+        key_id: str,
+        *,
+        project: str | None = None,
+        default_max_tokens: int | msgspec.UnsetType | None = msgspec.UNSET,
+    ) -> Key:
+        """Change the fields that are given. From then on the key's requests count in the budgets of `project` (id or
+        name)."""
+        self._writes.lock(connection)
+        before = self._changeable(connection, key_id)
+        if default_max_tokens is not msgspec.UNSET:
+            _check_default_tokens(default_max_tokens)
+        project_id = None
+        if project is not None:
+            if before.tenant_id is None:
+                raise InvalidValue("an admin key belongs to the operator, and to no project", "project")
+            project_id = project_of(connection, before.tenant_id, project).id
+        after = keys.update(connection, key_id, project_id=project_id, default_max_tokens=default_max_tokens)
+        return self._writes.record(connection, "key.update", before, after)
+
+    def rotate(self, connection: sa.Connection, key_id: str, *, overlap_s: int) -> MadeKey:
+        """Make a key that replaces this one. The new key has the budgets and rate limits of the old one; requests of
+        both count in them until the old key ends, after `overlap_s`."""
+        self._writes.lock(connection)
+        before = self._changeable(connection, key_id)
+        if overlap_s and before.tenant_id is not None:
+            self._check_quota(connection, before.tenant_id)
+        if before.kind == "admin":
+            self._writes.check_expiry(connection, before.expires_at)  # the new key gets the same expiry
+        made = keys.rotate(connection, key_id, overlap_s=overlap_s)
+        self._writes.record(connection, "key.rotate", before, key_of(connection, key_id))
+        self._writes.record(connection, "key.create", None, made.key)
+        for old, new in budgets.hand_over(connection, key_id, made.key.id):
+            self._writes.record(connection, "budget.move", old, new)
+        return made
+
+    def revoke(self, connection: sa.Connection, key_id: str) -> Key:
+        self._writes.lock(connection)
+        before = self._changeable(connection, key_id)
+        return self._writes.record(connection, "key.revoke", before, keys.revoke(connection, key_id))
+
+    def _changeable(self, connection: sa.Connection, key_id: str) -> Key:
+        """A key that the actor may change. Raises RowNotFound, NotPermitted."""
+        key = key_of(connection, key_id, self._writes.actor)
+        self._writes.check_role(key.role)
+        return key
+
+    def _checked_role(self, kind: Kind, role: Role | None, tenant_id: str | None) -> Role | None:
+        if kind != "admin":
+            return role  # `keys.create` refuses a role of such a key
+        role = role or self._writes.actor.role
+        self._writes.check_role(role)
+        if role != TENANT_ADMIN and tenant_id is not None:
+            raise InvalidValue(f"an admin key of the role {role} is the operator's: it belongs to no tenant", "tenant")
+        if role == TENANT_ADMIN and tenant_id is None:
+            raise InvalidValue(f"a key of the role {TENANT_ADMIN} needs a tenant", "tenant")
+        return role
+
+    def _check_quota(self, connection: sa.Connection, tenant_id: str) -> None:
+        """Raises InvalidValue when the tenant has administration.tenant_keys_max usable keys already."""
+        limit = self._writes.config.administration.tenant_keys_max
+        if keys.count_usable(connection, tenant_id) >= limit:
+            raise InvalidValue(
+                f"the tenant has {limit} keys that are neither revoked nor expired, which is the limit "
+                "(administration.tenant_keys_max): revoke one first",
+                "tenant",
+            )
+
+
+def _check_default_tokens(default_max_tokens: int | None) -> None:
+    if default_max_tokens is not None and not 1 <= default_max_tokens <= REQUEST_TOKENS_MAX:
+        raise InvalidValue(f"must be 1 to {REQUEST_TOKENS_MAX}", "default_max_tokens")

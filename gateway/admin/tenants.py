@@ -1,0 +1,110 @@
+"""Making and changing tenants and their projects."""
+
+from __future__ import annotations
+
+import msgspec
+import sqlalchemy as sa
+
+from billing.accounts import tenants
+from billing.accounts.tenants import Project, Tenant
+from billing.errors import RowNotFound
+from gateway.admin.writes import Writes
+
+
+class TenantWrites:
+    """For operators without a tenant only."""
+
+    def __init__(self, writes: Writes) -> None:
+        self._writes = writes
+
+    def create(
+        self,
+        connection: sa.Connection,
+        *,
+        slug: str,
+        tier: str,
+        name: str | None = None,
+        currency: str = "USD",
+        default_max_tokens: int | None = None,
+        share_weight: float = 1.0,
+        time_zone: str = "UTC",
+    ) -> Tenant:
+        self._writes.lock(connection)
+        self._writes.check_operator("tenants")
+        self._writes.check_tier(tier)
+        tenant = tenants.create(
+            connection,
+            slug=slug,
+            name=slug if name is None else name,
+            tier=tier,
+            currency=currency,
+            default_max_tokens=default_max_tokens,
+            share_weight=share_weight,
+            time_zone=time_zone,
+        )
+        self._writes.record_line(connection, "tenant.create", tenant.id, tenant.id, after=tenant)
+        return tenant
+
+    def update(
+        self,
+        connection: sa.Connection,
+        tenant_id: str,
+        *,
+        name: str | None = None,
+        tier: str | None = None,
+        status: tenants.Status | None = None,
+        default_max_tokens: int | msgspec.UnsetType | None = msgspec.UNSET,
+        share_weight: float | None = None,
+        time_zone: str | None = None,
+        cheapest: bool | None = None,
+    ) -> Tenant:
+        """Change the fields that are given. Keys of a suspended tenant are refused."""
+        self._writes.lock(connection)
+        before = self._writes.tenant(connection, tenant_id)
+        self._writes.check_operator("tenants")
+        if tier is not None:
+            self._writes.check_tier(tier)
+        after = tenants.update(
+            connection,
+            before.id,
+            name=name,
+            tier=tier,
+            default_max_tokens=default_max_tokens,
+            share_weight=share_weight,
+            time_zone=time_zone,
+            cheapest=cheapest,
+        )
+        if status is not None:
+            change = tenants.suspend if status == "suspended" else tenants.resume
+            after = change(connection, before.id)
+        self._writes.record_line(connection, "tenant.update", after.id, after.id, before=before, after=after)
+        return after
+
+
+class ProjectWrites:
+    def __init__(self, writes: Writes) -> None:
+        self._writes = writes
+
+    def create(
+        self, connection: sa.Connection, *, tenant_id: str, name: str, default_max_tokens: int | None = None
+    ) -> Project:
+        self._writes.lock(connection)
+        owner = self._writes.tenant(connection, tenant_id).id
+        project = tenants.create_project(connection, tenant_id=owner, name=name, default_max_tokens=default_max_tokens)
+        return self._writes.record(connection, "project.create", None, project)
+
+    def update(
+        self,
+        connection: sa.Connection,
+        project_id: str,
+        *,
+        name: str | None = None,
+        default_max_tokens: int | msgspec.UnsetType | None = msgspec.UNSET,
+    ) -> Project:
+        """Change the fields that are given."""
+        self._writes.lock(connection)
+        before = tenants.get_project(connection, project_id)
+        if before is None or not self._writes.actor.sees(before.tenant_id):
+            raise RowNotFound(f"there is no project {project_id!r}")
+        after = tenants.update_project(connection, project_id, name=name, default_max_tokens=default_max_tokens)
+        return self._writes.record(connection, "project.update", before, after)
