@@ -154,7 +154,7 @@ def _sqlite_engine(url: sa.URL, writes: bool) -> sa.Engine:
 
     @event.listens_for(engine, "connect")
     def connect(dbapi_connection: Any, _record: object) -> None:
-        dbapi_connection.isolation_level = None  # the driver begins nothing by itself: `begin` below does
+        dbapi_connection.isolation_level = None  # the driver must not begin a transaction: `begin_transaction` does
         # A statement of several rows keeps what undoes it in memory, and pages that were read stay: no system calls.
         pragmas = ["journal_mode = WAL", "synchronous = FULL", "foreign_keys = ON", "temp_store = MEMORY"]
         pragmas.append(f"cache_size = -{CACHE_KIB}")
@@ -162,7 +162,7 @@ def _sqlite_engine(url: sa.URL, writes: bool) -> sa.Engine:
             dbapi_connection.execute(f"PRAGMA {pragma}").close()
 
     @event.listens_for(engine, "begin")
-    def begin(connection: sa.Connection) -> None:
+    def begin_transaction(connection: sa.Connection) -> None:
         connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
 
     return engine

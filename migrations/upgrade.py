@@ -86,7 +86,7 @@ def _own_transactions(engine: sa.Engine) -> None:
         _use_wal(dbapi_connection)
 
     @event.listens_for(engine, "begin")
-    def begin(connection: sa.Connection) -> None:
+    def begin_transaction(connection: sa.Connection) -> None:
         connection.exec_driver_sql("BEGIN IMMEDIATE")
 
 

@@ -17,7 +17,7 @@ from engine.compute.host_pool import build_host_pool
 from engine.compute.shared import PAGE_TOKENS, check_page, host_memory
 from engine.gpu.driver import OUT_OF_MEMORY, DriverError, DriverMemory
 from engine.gpu.graphs import CudaRecorder, Graphs
-from engine.gpu.layouts import StepLimits, row_buckets
+from engine.gpu.layouts import LayoutLimits, row_buckets
 from engine.gpu.memory import ChunkedSpace, UnboundedSpace, WeightSpace, chunk_size
 from engine.gpu.opening import OpenedModel, dtype_of, open_model
 from engine.gpu.pinned import CudaCopies, pinned_pieces
@@ -105,7 +105,7 @@ def _runner(
     adapters = TilePool(arena, dtype, {}, rows, host=host_memory(config, pinned=True), staging=staging)
     weights = _weights(config, opened, device, lock)
     graphs = Graphs(CudaRecorder(device), config.graph_bytes if capture else 0, lock)
-    limits = StepLimits(max(config.step_tokens_max, sequences), sequences, 0)
+    limits = LayoutLimits(max(config.step_tokens_max, sequences), sequences, 0)
     pool = build_host_pool(arena, config.host_pool_bytes)
     runner = GpuRunner(arena, adapters, weights, graphs, pool, limits)
     runner.reserve_step_memory(opened)

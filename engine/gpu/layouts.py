@@ -26,7 +26,7 @@ def row_buckets(rows_max: int) -> list[int]:
 
 
 @dataclass(frozen=True, slots=True)
-class StepLimits:
+class LayoutLimits:
     """The largest step."""
 
     rows: int
@@ -38,7 +38,7 @@ class StepLimits:
 class StepLayouts:
     """Of one model. `programs`: of prefill attention at once, which says into how many parts long chunks are cut."""
 
-    limits: StepLimits
+    limits: LayoutLimits
     tiles_max: int
     heads: int
     kv_heads: int

@@ -22,7 +22,7 @@ from engine.gpu.decoder import GpuDecoder
 from engine.gpu.draws import PendingLogprobs, draw_fields, mode_of, report, to_host, undrawable
 from engine.gpu.driver import DriverError
 from engine.gpu.graphs import Graphs
-from engine.gpu.layouts import StepLayouts, StepLimits
+from engine.gpu.layouts import LayoutLimits, StepLayouts
 from engine.gpu.model import STEPS_AHEAD, WARM_ROWS, WARM_SENDS, GpuModel, SharedStepState
 from engine.gpu.opening import OpenedModel, open_model
 from engine.gpu.packing import PackedStep, Packer, StepLayout
@@ -83,7 +83,7 @@ class GpuRunner:
         weights: GpuWeights,
         graphs: Graphs,
         host_pool: HostPool | None,
-        limits: StepLimits,
+        limits: LayoutLimits,
     ) -> None:
         """`arena` [pages, page_bytes] uint8: every model's K and V, and the adapters' tiles, lie in it.
         `adapters` learns of every model here. `limits.pages` is not looked at: each model has its own."""
@@ -277,7 +277,7 @@ class GpuRunner:
         limits = self._limits
         # No sequence has more pages than there are, whatever context its model's files promise.
         tables = limits.sequences * min(self.pages, -(-shape.context_tokens // tokens_per_page))
-        own = StepLimits(limits.rows, limits.sequences, tables)
+        own = LayoutLimits(limits.rows, limits.sequences, tables)
         programs = self._multiprocessors * PROGRAMS_PER_SM
         return StepLayouts(own, self._rows.table.tiles_max, shape.heads, shape.kv_heads, programs)
 

@@ -140,13 +140,13 @@ class StepMemories:
             self._stretches += fitting
         stretch, position = fitting[0], 0
 
-        def take(tensor: Tensor) -> Tensor:
+        def place_tensor(tensor: Tensor) -> Tensor:
             nonlocal position
             own = stretch[position : position + tensor.nbytes].view(tensor.dtype).view(tensor.shape)
             position += _aligned(tensor)
             return own
 
-        placed: StepMemory = _each(form, take)
+        placed: StepMemory = _each(form, place_tensor)
         return placed
 
 

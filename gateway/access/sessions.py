@@ -72,13 +72,13 @@ class Sessions:
             raise InvalidApiKey()
         cookie = secrets.token_urlsafe(SECRET_BYTES)
 
-        def begin(connection: sa.Connection) -> Session:
+        def begin_session(connection: sa.Connection) -> Session:
             session = _begin(connection, caller, cookie, request_id)
             if replaced is not None:
                 _end_replaced(connection, replaced, request_id)
             return session
 
-        return cookie, await self._database.write_in_background(begin)
+        return cookie, await self._database.write_in_background(begin_session)
 
     async def identify(self, cookie: str) -> tuple[Caller, Session]:
         """Raises SessionExpired, Overloaded, DatabaseUnavailable."""

@@ -69,7 +69,20 @@ def test_two_public_classes_never_share_a_name() -> None:
 def test_a_method_name_is_shared_by_few_unrelated_classes() -> None:
     """More than SHARED_MAX classes that do not inherit one another: the name needs its object (`begin_step`)."""
     shared_max = 5
-    conventional = {"of", "run", "close", "check_integrity", "start", "stop", "read", "write", "get", "load", "check"}
+    conventional = {
+        "of",
+        "run",
+        "close",
+        "check_integrity",
+        "start",
+        "stop",
+        "read",
+        "write",
+        "get",
+        "load",
+        "check",
+        "remove",
+    }
     classes = defaultdict(set)
     for path in MODULES:
         for node in definitions(path):

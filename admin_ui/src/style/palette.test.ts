@@ -86,7 +86,7 @@ function themes(): { surface: string; colours: string[] }[] {
   return surfaces.map((surface, index) => ({ surface, colours: colours.slice(8 * index, 8 * index + 8) }));
 }
 
-test("the colours of the charts can be told apart by everybody, in the light and in the dark", () => {
+test("the colours of the charts are distinguishable for everybody, in light and dark", () => {
   const [light, dark, system] = themes();
   assert.deepEqual(system, dark);
   for (const { surface, colours } of [light!, dark!]) {

@@ -16,7 +16,7 @@ from engine.compute.penalties import Draw
 from engine.gpu.decoder import GpuDecoder
 from engine.gpu.draws import draw_fields, mode_of, undrawable
 from engine.gpu.graphs import RUNS_BEFORE, GraphKind, Graphs, Run, _end_capture
-from engine.gpu.layouts import StepLayouts, StepLimits
+from engine.gpu.layouts import LayoutLimits, StepLayouts
 from engine.gpu.model import GpuModel, SharedStepState
 from engine.gpu.packing import PackedStep, Packer
 from engine.gpu.step_memory import StepMemories, StepSizes, form_bytes, step_form
@@ -30,7 +30,7 @@ from kernels.sample import Mode
 from support import oracle
 
 CPU = torch.device("cpu")
-LIMITS = StepLimits(rows=64, sequences=4, pages=0)
+LIMITS = LayoutLimits(rows=64, sequences=4, pages=0)
 NEW = 6
 
 
@@ -97,7 +97,9 @@ class Served:
             source.fill(0, slab)
             weights = slab_weights(slab, source.layout, shape)
             decoder = GpuDecoder(shape, base_shape(directory), weights, self.arena)
-            limits = StepLimits(LIMITS.rows, LIMITS.sequences, 4 * -(-shape.context_tokens // decoder.tokens_per_page))
+            limits = LayoutLimits(
+                LIMITS.rows, LIMITS.sequences, 4 * -(-shape.context_tokens // decoder.tokens_per_page)
+            )
             layouts = StepLayouts(limits, 1, shape.heads, shape.kv_heads, programs=8)
             packer.ensure(layouts.words_max())
             sizes = StepSizes(layouts.words_max(), limits.rows, limits.sequences, limits.sequences)

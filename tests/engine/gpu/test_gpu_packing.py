@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from engine.gpu.layouts import StepLayouts, StepLimits, row_buckets
+from engine.gpu.layouts import LayoutLimits, StepLayouts, row_buckets
 from engine.gpu.packing import NOWHERE, PackedStep, Packer, Sizes, StepLayout, StepTensors, views
 from engine.protocol.frames import Sampling
 from engine.step import PENDING_ID, Chunk, Sequence
@@ -130,7 +130,7 @@ def test_buckets_cover_every_number_of_rows(most: int) -> None:
 @pytest.mark.parametrize("sequences", [1, 16, 64])
 @pytest.mark.parametrize(("heads", "kv_heads"), [(6, 2), (32, 8), (16, 1)])
 def test_one_buffer_holds_every_kind_of_step(rows: int, sequences: int, heads: int, kv_heads: int) -> None:
-    layouts = StepLayouts(StepLimits(rows, sequences, 1000), 4, heads, kv_heads, programs=264)
+    layouts = StepLayouts(LayoutLimits(rows, sequences, 1000), 4, heads, kv_heads, programs=264)
     words = layouts.words_max()
     assert all(layouts.decode(own).words <= words for own in layouts.decode_rows)
     assert all(layouts.mixed(own).words <= words for own in layouts.mixed_rows)
