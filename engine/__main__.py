@@ -62,7 +62,7 @@ class Stopper:
     """Turns the first reason to stop into a Stop for the loop, and ends the process if the loop does not obey."""
 
     def __init__(self) -> None:
-        self.inbox: Inbox | None = None  # None while the models load: then there is nobody to answer
+        self.inbox: Inbox | None = None  # None while the models load: no gateway is connected then
         self.asked_at = 0.0  # time.monotonic() of the first reason
         self._once = threading.Lock()
 
@@ -146,8 +146,8 @@ def serve(
     models = [pinned_or_not(scheduler, info) for info in runner.models.values()]
     hello = Hello(PROTOCOL_VERSION, secrets.token_hex(16), models, tiers, runner.refused, targets)
     if not isinstance(runner, FakeRunner):
-        # Before somebody looks; not at the top: numpy starts threads, which must find the signals blocked. The fake
-        # loads it when it is watched.
+        # Before the first snapshot, and not at the top: numpy starts threads, which must find the signals blocked. The
+        # fake imports it at its first snapshot.
         import engine.loop.snapshot  # noqa: F401
     inbox, progress = Inbox(), LoopProgress()
     server = Server(socket_path, hello, inbox, progress, parent=parent, ended=stopper.ask)

@@ -26,8 +26,8 @@ class Sequence:
 
     Its tokens are `prompt_ids + output_ids`. The KV of the first `computed` tokens is in `pages`
     (token i lies in `pages[i // tokens_per_page]` at row `i % tokens_per_page`).
-    A preempted sequence has computed 0 and no pages; its output_ids stay, and are recomputed as if prompt, unless its
-    KV was swapped to host memory and comes back.
+    A preempted sequence has computed 0 and no pages; its output_ids remain and are recomputed like a prompt, unless its
+    KV was swapped to host memory and is copied back.
 
     While steps are in flight `computed` counts their tokens too, as soon as the next step is scheduled, and the last
     of `output_ids` may be PENDING_ID.
@@ -147,8 +147,8 @@ class AdapterMove(Protocol):
 
 
 class AdapterTable(Protocol):
-    """Which adapters are known, which come nearer and which lie in the arena. The scheduler decides who is wanted, and
-    pages; this moves weights.
+    """Which adapters are registered, loading, and resident in the arena. The scheduler decides which are needed and
+    assigns pages; this moves weights.
 
     What is wanted comes nearer beside the steps, which wait for nothing of it. `place` and `remove` are in order with
     the steps: one begun before still reads what lay there, one begun later finds what lies there now. On a device that
@@ -180,9 +180,9 @@ class AdapterTable(Protocol):
         ...
 
     def is_adapter_ready(self, digest: str, *, hidden: bool) -> bool:
-        """Until the next `poll`: `place` would keep no step waiting. Asked of the first in a queue, which comes before
-        all that are merely wanted. `hidden`: a step is in flight, behind which a copy may hide, or nobody
-        else would wait for it."""
+        """Whether `place_adapter` would delay no step, until the next `poll_adapters`. Called for the first request of
+        a queue, whose adapter has priority over the others requested. `hidden`: a copy would delay no other request,
+        because a step is in flight or none waits."""
         ...
 
     def poll_adapters(self) -> Iterable[AdapterMove]:
@@ -234,8 +234,8 @@ class WeightsMove(NamedTuple):
 
 
 class WeightsTable(Protocol):
-    """Where the models' weights lie: on the device, in host memory, or in their files alone. The scheduler decides who
-    is wanted and who goes; this moves bytes, beside the steps, which wait for nothing of it.
+    """Where the models' weights are: on the device, in host memory, or only in their files. The scheduler decides what
+    is loaded and evicted; this moves bytes while steps run, and no step waits for it.
 
     `drop` is in order with the steps: one begun before still reads the weights, which are free for others only when it
     is done."""
@@ -251,12 +251,12 @@ class WeightsTable(Protocol):
         ...
 
     def weights_location(self, model: str) -> Literal["device", "host", "disk"]:
-        """Where it is whole and nearest; one that comes is not on the device yet."""
+        """The nearest place with all of its weights; a load in flight is not on the device yet."""
         ...
 
     def load_seconds(self, model: str) -> float:
-        """Until it would be on the device if it began to come now; of one that comes, what is left; 0 on the device.
-        By what copies took until now."""
+        """Predicted seconds until the weights are on the device if their load began now, or the rest of a load in
+        flight; 0 on the device. From the measured speed of copies."""
         ...
 
     def prefetch_weights(self, model: str) -> None:
@@ -272,7 +272,8 @@ class WeightsTable(Protocol):
         ...
 
     def poll_weights(self) -> Iterable[WeightsMove]:
-        """What came since, or failed to: those that came may be in steps from now on. Before each step."""
+        """The loads that completed or failed since the last call; a loaded model may be in steps from now on. Called
+        before each step."""
         ...
 
     @property
@@ -327,8 +328,8 @@ class Runner(Protocol):
     `fake.FakeRunner`.
 
     A page, a tile or a table row may be given to a later step while an earlier one in flight still reads or writes
-    it: as all work is in order, that harms neither. What a chunk draws after its request has ended, and after its
-    chunk of the step before failed, nobody looks at; it must only do no harm to its neighbours.
+    it: as all work is in order, that harms neither. The id that a chunk draws after its request has ended, or after its
+    chunk of the previous step failed, is ignored; it must not affect other chunks.
     """
 
     @property
@@ -344,7 +345,7 @@ class Runner(Protocol):
 
     @property
     def host_pool(self) -> HostPool | None:
-        """None: whoever is preempted computes all again."""
+        """None: preempted requests recompute everything."""
         ...
 
     @property
@@ -358,8 +359,8 @@ class Runner(Protocol):
         ...
 
     def load_model(self, model: ModelConfig) -> ModelInfo:
-        """Check its files, and know it from now on; its weights come when `weights` is told to bring them. Runs beside
-        the steps. Raises ValueError with the reason, OSError."""
+        """Check the model's files and register it; `weights` loads its weights later. Runs while steps run. Raises
+        ValueError with the reason, OSError."""
         ...
 
     def unload_model(self, name: str) -> None:

@@ -1,6 +1,6 @@
-"""Host memory for pages of requests that were preempted: whole pages, copied there and back beside no other work.
+"""Host memory for pages of requests that were preempted: whole pages, copied there and back in order with the steps.
 
-It moves bytes where it is told. It must never know whose they are: the scheduler's swap does.
+It only moves bytes; `engine/scheduler/swap.py` knows whose they are.
 """
 
 from __future__ import annotations

@@ -18,8 +18,8 @@ LOGPROB_MIN = -9999.0
 
 
 def logprobs(logits: Tensor, draws: Many[Draw], ids: Many[int | None]) -> dict[int, Logprobs]:
-    """By row, of those that asked and drew an id: log softmax of `logits` [rows, vocab] as the model made them, so
-    before biases, penalties and temperature (vLLM's default too)."""
+    """By row, for rows that requested logprobs and drew an id: log softmax of the raw `logits` [rows, vocab], before
+    biases, penalties and temperature (vLLM's default too)."""
     rows = [row for row, draw in enumerate(draws) if draw.sampling.logprobs >= 0 and ids[row] is not None]
     if not rows:
         return {}

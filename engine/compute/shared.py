@@ -51,7 +51,7 @@ def draw_of(chunk: Chunk) -> Draw:
 
 
 def sort_out(chunks: list[Chunk], info: ModelInfo) -> tuple[list[Chunk], dict[int, str]]:
-    """Those that can be computed, and by index why the others cannot."""
+    """The chunks that can be computed, and for each other chunk, by index, the reason."""
     reasons = [_unfit(chunk, info) for chunk in chunks]
     good = [chunk for chunk, reason in zip(chunks, reasons, strict=True) if reason is None]
     return good, {index: reason for index, reason in enumerate(reasons) if reason is not None}

@@ -17,9 +17,9 @@ from torch import Tensor
 from engine.compute.penalties import Draw, penalize
 from kernels.reference_sample import exponentials, row_key
 
-# Rows with min-p, top-k or top-p look at so many of the likeliest ids first; one whose nucleus is wider sorts them all.
+# Rows with min-p, top-k or top-p sort this many of the likeliest ids first; a wider nucleus sorts all ids.
 CANDIDATES = 1024
-# Rows without look at so many one by one, and at all others only when one of those is drawn.
+# Rows without compute this many of the likeliest ids one by one, and the others only when one of them is drawn.
 FAVOURITES = 64
 
 
@@ -45,7 +45,7 @@ def sample(logits: Tensor, draws: Many[Draw]) -> list[int | None]:
 
 
 def _probabilities(logits: Tensor, largest: Tensor, draws: list[Draw]) -> Tensor:
-    """[rows, vocab] float64. The maximum goes first: a tiny temperature must not overflow."""
+    """[rows, vocab] float64. The maximum is subtracted first: a tiny temperature must not overflow."""
     temperatures = _column([draw.sampling.temperature for draw in draws], logits)
     return ((logits.double() - largest[:, None].double()) / temperatures).softmax(dim=-1)
 

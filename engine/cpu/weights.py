@@ -1,6 +1,6 @@
-"""The weights of a CPU's models: in memory as the decoder multiplies with them, or in their files alone.
+"""The weights of a CPU's models: resident in the layout that the decoder multiplies with, or only in their files.
 
-They come and go on a thread of its own, beside the steps. It must never know a request, nor who is wanted.
+A thread of its own loads and frees them while steps run. It must never know a request; the scheduler decides.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from engine.models.weights import LoadStopped, check_weights, cpu_bytes, load_we
 from engine.protocol.config import ModelConfig
 from engine.step import WeightsMove, WeightsTable
 
-# Of files, before any were read here.
+# Speed of reading files, assumed until one was measured.
 FIRST_BYTES_PER_S = 400e6
-# The loads by which the next ones' time is told.
+# Loads whose measured speed predicts the next ones.
 LOADS_KEPT = 8
 
 _log = logging.getLogger(__name__)
@@ -91,7 +91,7 @@ class _Job:
     began: float = field(default_factory=time.monotonic)
     seconds: float = 0.0
     error: str = ""
-    goes: bool = False  # from the beginning, or since nobody waits for it any more
+    goes: bool = False  # to be freed: from the beginning, or since the load was cancelled
 
 
 class CpuWeights(WeightsTable):
@@ -118,7 +118,7 @@ class CpuWeights(WeightsTable):
         self._known[model.config.name] = model
 
     def load_now(self, name: str) -> None:
-        """Before anybody is served. Raises ModelRefused, OSError."""
+        """Load in this thread, before requests are served. Raises ModelRefused, OSError."""
         model, began = self._known[name], time.monotonic()
         self._decoders[name] = model.build_decoder(self._arena)
         self._loads.append((model.read_bytes, time.monotonic() - began))
@@ -207,7 +207,7 @@ class CpuWeights(WeightsTable):
                 self._came.append(job)
             elif job.decoder is None:
                 self._going.discard(job)
-            else:  # it came when nobody waited for it any more
+            else:  # loaded after its load was cancelled
                 self._ask(job)
 
     def _ask(self, job: _Job) -> _Job:

@@ -169,7 +169,7 @@ class FakeAdapters(AdapterTable):
 
 
 class FakeHostPool(HostPool):
-    """Remembers which page each slot was copied from; `copied(pages)` is told of every copy, out or in."""
+    """Remembers which page each slot was copied from; `copied(pages)` is called for every copy, out or in."""
 
     def __init__(self, slots: int, page_copy_s: float, copied: Callable[[int], None]) -> None:
         self.slots = slots
@@ -356,7 +356,7 @@ class FakeRunner:
         return words[(state ^ (state >> 13)) % len(words)]
 
     def _known(self, sequence: Sequence, token: int) -> int:
-        """The id itself; for one that is pending, what the step before drew. When that one failed, it is any id."""
+        """The id itself; for a pending id, what the previous step drew, which is arbitrary if that chunk failed."""
         if token != PENDING_ID:
             return token
         return self._in_flight[-1].drawn.get(sequence, token) if self._in_flight else token

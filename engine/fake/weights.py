@@ -1,4 +1,4 @@
-"""The fake's weights: bytes that come in so many milliseconds from host memory or from disk, one model after another.
+"""The fake's weights: loads that take configured times from host memory or from disk, one model after another.
 
 Nothing is copied. It must never load a tensor library, and looks at no clock but the caller's.
 """
@@ -24,8 +24,7 @@ class _FakeLoad:
 
 
 class FakeWeights(WeightsTable):
-    """Who comes from disk passes host memory, and stays there as long as that has room: least recently used out
-    first."""
+    """A load from disk passes through host memory and leaves a copy there, evicting the least recently used."""
 
     def __init__(
         self, config: FakeConfig, clock: Callable[[], float], bytes_max: int | None = None, host_bytes: int = 0
@@ -55,7 +54,7 @@ class FakeWeights(WeightsTable):
         self._fetching.pop(model, None)
 
     def put(self, model: str) -> None:
-        """There at once: before anybody is served."""
+        """Make it resident at once, before requests are served."""
         if not self._made_to_fail(model):
             self._device.add(model)
 
@@ -135,7 +134,7 @@ class FakeWeights(WeightsTable):
                 self._keep_in_host(model)
 
     def _has_host_room(self) -> bool:
-        """For one more, in place of one that does not come."""
+        """Whether host memory can hold one more model, evicting models that are not loading."""
         kept = sum(1 for model in self._host if model in self._coming)
         return kept + len(self._fetching) < self._host_max
 

@@ -38,8 +38,7 @@ def build_gpu_runner(config: EngineConfig, *, capture: bool = True, with_lora: b
     """Know every configured model, bring the weights that there is room for, and lay out the arena. A model that cannot
     be served is among the runner's `refused`, if any other can. Raises ModelRefused, OSError.
 
-    `capture` False leaves graphs out, which tests need for steps that are all eager; `with_lora` False those that no
-    step needs without adapters."""
+    `capture` False captures no graph, for tests of eager steps; `with_lora` False captures none with LoRA."""
     if not torch.cuda.is_available():
         raise ModelRefused("device: cuda is configured, and torch sees no CUDA device here")
     device = torch.device("cuda", torch.cuda.current_device())
@@ -143,7 +142,7 @@ def _weights(config: EngineConfig, opened: list[OpenedModel], device: torch.devi
 
 
 def _load_at_start(runner: GpuRunner) -> None:
-    """Those that are there at first; the next ones wait in host memory."""
+    """Load the first models to the device, as many as fit, and the following ones to host memory."""
     weights = runner.weights
     order = [model.name for model in loading_order(runner.models.values())]
     for name, why in weights.load_models(order).items():

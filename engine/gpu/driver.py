@@ -65,7 +65,7 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {
 
 
 class _TensorMemory:
-    """Memory as torch is told of it, which keeps this as long as any tensor lies there."""
+    """Mapped memory under torch's array interface. torch keeps this object while a tensor uses the memory."""
 
     def __init__(self, address: int, size: int, owner: object) -> None:
         self.__cuda_array_interface__ = {

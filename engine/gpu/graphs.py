@@ -19,7 +19,8 @@ import torch
 
 from adapters.device.staging import Mark
 
-# A step of one kind and size is captured when it runs for so many times; twice as often each time that its graph went.
+# A step of one kind and size is captured at its RUNS_BEFORE-th run. Each eviction of its graph doubles that number, up
+# to RUNS_BEFORE_MAX.
 RUNS_BEFORE = 3
 RUNS_BEFORE_MAX = 3000
 # Of an error that is not torch's own allocator's, which has a class for it.
@@ -70,7 +71,7 @@ class Graphs:
 
     def __init__(self, recorder: Recorder, bytes_max: int, lock: threading.Lock) -> None:
         """`lock`: while something is captured nothing is mapped, nor unmapped."""
-        self.bytes = 0  # of those that are held
+        self.bytes = 0  # of the graphs held
         self.captures = 0
         self._recorder = recorder
         self._bytes_max = bytes_max

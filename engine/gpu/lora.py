@@ -59,8 +59,8 @@ class LoraDeltas:
         """After the base product: the delta of x [rows, in], [rows, outputs of the stack], valid in adapted rows alone,
         which what the current stream does next sees.
 
-        It is started behind the product, and on a stream of lower priority, so that it takes the multiprocessors that
-        the product leaves free and no others: one that it takes first holds up the whole product."""
+        The delta is launched after the base product and on a stream of lower priority, so that it runs only on the
+        multiprocessors that the product leaves free: a multiprocessor taken before delays the whole product."""
         out = sum(stack.outs)
         delta = self._deltas[: x.shape[0] * out].view(x.shape[0], out)
         with torch.cuda.stream(self._side):

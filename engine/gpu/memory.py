@@ -1,7 +1,7 @@
-"""Device memory for the weights of models: a slab at the same addresses for as long as a model is known, and who has
-bytes behind it.
+"""Device memory for the weights of models. A model's slab has the same addresses for as long as the model is known;
+memory is mapped behind them while its weights are resident.
 
-Captured steps hold addresses: a model that goes and comes back must find its own. It must never copy a byte of weights.
+Captured graphs hold addresses, so a model that is evicted and loaded again needs its own. Nothing here copies weights.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ class WeightSpace(Protocol):
     bytes_max: int | None
 
     def add_slab(self, model: str, needed: int) -> Tensor:
-        """From now on it is known; its slab, uint8 [needed]. What lies there is anybody's until a lease of its is
-        prepared and filled. Raises MemoryError."""
+        """Register a model. Returns its slab, uint8 [needed], whose bytes are undefined until an allocation of the
+        model is prepared and filled. Raises MemoryError."""
         ...
 
     def remove_slab(self, model: str) -> None:
@@ -126,10 +126,10 @@ class _Slab:
 class ChunkedSpace:
     """A budget of physical chunks of one size, all taken at the start: models of any size share them without gaps.
 
-    Every address of every known model has some chunk behind it at any time, its own or another's: a chunk may be behind
-    several models' slabs, and belongs to the one that has it leased. So a model that comes back and gets the chunks it
-    had needs no mapping at all; two that take turns in one place are mapped once each. (Where the mapper failed there
-    is a gap until a lease of the model is prepared, before which nobody reads.)"""
+    Every address of every known model has a chunk mapped at any time. A chunk may be mapped into several models' slabs
+    and belongs to the model that has it allocated. A model that gets the same chunks again therefore needs no mapping,
+    and two models that alternate on the same chunks are mapped once each. (After a failed mapping there is a gap until
+    an allocation of the model is prepared; nothing reads the slab before.)"""
 
     def __init__(self, mapper: Mapper, budget: int, chunk_bytes: int, lock: threading.Lock) -> None:
         """`lock` is held while anything is mapped. Raises what the mapper raises where the device has no such room."""
@@ -185,7 +185,7 @@ class ChunkedSpace:
         planned = self._slabs[model].planned
         assert len(self._free) >= len(planned)
         chunks: list[int | None] = []
-        for chunk in planned:  # those it had, where nobody else has them now
+        for chunk in planned:  # the chunks that it had, where they are free
             own = chunk in self._free
             if own:
                 del self._free[chunk]

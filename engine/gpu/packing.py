@@ -167,8 +167,8 @@ class PackedStep:
 
 
 class Packer:
-    """Pinned host buffers in turn, from which each step goes to the device in one copy. That copy follows the step
-    before on the stream, so nobody reads where it is written."""
+    """Page-locked host buffers used in turn. Each step is sent to the device in one copy, which follows the previous
+    step on the stream: no kernel reads the buffer while it is written."""
 
     def __init__(self, words: int, depth: int, *, pinned: bool) -> None:
         """`depth`: how many steps may be under way while another is packed, and that one."""
@@ -179,8 +179,7 @@ class Packer:
         self.ensure(words)
 
     def ensure(self, words: int) -> None:
-        """Steps of so many words may be sent from now on. May run beside the others: what is under way keeps its
-        buffer."""
+        """Allow steps of `words` words. May be called while steps are in flight: they keep their buffers."""
         if not self._host or len(self._host[0]) < words:
             self._host = [torch.zeros(words, dtype=torch.int32, pin_memory=self._pinned) for _ in range(self._depth)]
 

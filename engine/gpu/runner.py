@@ -1,7 +1,7 @@
 """Executes steps on one GPU: packs a step, replays its graph or runs it eagerly, draws on the device, and returns.
 
-The host is told the ids when it asks for the result. It decides nothing: which chunk runs, and in which pages, is the
-scheduler's. It must never import it.
+The ids reach the host when the result is read. The scheduler decides which chunk runs and in which pages; this module
+must never import it.
 """
 
 from __future__ import annotations
@@ -318,8 +318,8 @@ def _packed(chunks: list[Chunk], info: ModelInfo) -> tuple[PackedStep, list[Chun
 
 @contextmanager
 def _device_errors() -> Iterator[None]:
-    """After an error such as an illegal access CUDA refuses every further call of this process. What torch's allocator
-    lacks is not of this class. What the driver lacks is, and is not told apart: nobody knows what it left undone."""
+    """After an error such as an illegal access CUDA refuses every further call of this process: raises DeviceLost. An
+    out-of-memory error of torch's allocator is not such an error. One of the driver is, since its state is unknown."""
     try:
         yield
     except torch.AcceleratorError as error:

@@ -1,6 +1,6 @@
-"""Where the weights of models lie, and their way onto the device: the table that the scheduler asks and tells.
+"""Where each model's weights are, and the loads in flight: the WeightsTable of a GPU.
 
-It keeps the books between the loop and the thread that moves bytes. It must never wait, nor decide who comes.
+It connects the engine's loop with the thread that copies. It never blocks, and the scheduler decides what is loaded.
 """
 
 from __future__ import annotations
@@ -21,9 +21,10 @@ from engine.gpu.weights_loader import PASSING, Copies, SlabLoad, SlabLoader
 from engine.models.slab_source import SlabSource
 from engine.step import WeightsMove
 
-# Bytes a second, until some have come.
+# Bytes per second, assumed until a load was measured.
 HOST_RATE, DISK_RATE = 20e9, 1.5e9
-# What was brought to host memory for somebody who waits keeps others that are waited for from taking its place so long.
+# For so many seconds weights that were read into host memory for a waiting request are not evicted from there for
+# another waiting request.
 AWAITED_S = 20.0
 # Files that could not be read ahead are not tried again at once.
 RETRY_S = 10.0
@@ -54,13 +55,14 @@ class _KnownModel:
 
 
 class GpuWeights:
-    """Implements engine.step.WeightsTable. One thread uses it, but for `add`, and `remove` of what nobody else was told
-    of, which may run beside."""
+    """Implements engine.step.WeightsTable. One thread uses it; `register_model`, and `forget_weights` of a model that
+    was registered but never served, may run on another."""
 
     def __init__(
         self, room: WeightSpace, copies: Copies, host: list[Tensor], passing: list[Tensor], piece_bytes: int
     ) -> None:
-        """`host` and `passing`: pinned pieces uint8 [piece_bytes], for slabs that stay and for those that pass."""
+        """`host` and `passing`: page-locked pieces uint8 [piece_bytes], for slabs kept in host memory and for slabs on
+        their way to the device."""
         self.bytes_max = room.bytes_max
         self.rates = {"host": HOST_RATE, "disk": DISK_RATE}
         self.host = HostSlabs(host)
@@ -88,7 +90,7 @@ class GpuWeights:
         known.forgotten = True
         if known.gathering is not None:
             known.gathering.stopped = True
-        # One that never had anything under way is not busy, and does not become so: it may be removed beside the loop.
+        # A model without a load or copy in flight is not busy and may be removed on another thread.
         self._tidy(known)
 
     def load_models(self, models: list[str]) -> dict[str, str]:
@@ -201,7 +203,7 @@ class GpuWeights:
     # ---- books
 
     def _host_slab(self, known: _KnownModel) -> HostSlab | None:
-        """Room for it in host memory, in place of others that nobody needs there now."""
+        """A slab in host memory for the model, evicting slabs that no load needs."""
         now = time.monotonic()
         needed = {other.key for other in self._busy.values() if other.uses_host()}
         needed |= {other.key for other in list(self._known.values()) if other.awaited > now}
@@ -233,7 +235,7 @@ class GpuWeights:
         return WeightsMove(known.name, source, time.monotonic() - load.asked, load.error)
 
     def _tidy(self, known: _KnownModel) -> None:
-        """What nobody reads any more is free, once that is so."""
+        """Free the allocations whose last reading step has completed."""
         for lease, mark in list(known.leaving):
             if mark.query():
                 known.leaving.remove((lease, mark))

@@ -1,6 +1,7 @@
-"""Models' slabs in pinned host memory, in pieces, so that models of any size share it; the least recently used go.
+"""Models' slabs in page-locked host memory, in pieces, so that models of any size share it. Eviction is least recently
+used.
 
-The bookkeeping is one thread's; another fills the pieces. It must never know a device's memory or who asks.
+One thread keeps the books; another fills the pieces. It must never know a device's memory.
 """
 
 from __future__ import annotations
@@ -44,7 +45,8 @@ class HostSlabs:
             self._slabs.move_to_end(model)
 
     def allocate_slab(self, model: str, count: int, may_go: Callable[[str], bool]) -> HostSlab | None:
-        """Room for so many pieces, in place of others that `may_go`. None, nothing being changed: there is none."""
+        """A slab of `count` pieces, evicting slabs that `may_go` allows. None, with nothing changed, if that frees too
+        few."""
         assert model not in self._slabs
         if count > self._count:
             return None

@@ -1,7 +1,7 @@
 """Slabs on their way, on one thread: from their files into pinned memory, and from there to a device, piece by piece
 beside the steps.
 
-Few copies are under way at once, so that a step's own input waits behind little. It must never decide who comes.
+Few copies are in flight at once, so that a step's own input waits little. The scheduler decides what is loaded.
 """
 
 from __future__ import annotations
@@ -73,8 +73,9 @@ class SlabLoad:
 
 
 class SlabLoader:
-    """Loads to the device in the order in which they are asked for; those to host memory in between, as long as there
-    is none. `ended` has those that were done, stopped or failed: nothing of them is under way any more."""
+    """Loads to the device run in the order of their requests; loads to host memory run while no load to the device
+    waits.
+    `ended` receives each load that is done, stopped or failed, when no read or copy of it is in flight any more."""
 
     def __init__(self, copies: Copies, passing: list[Tensor], piece_bytes: int) -> None:
         """`passing` [PASSING] uint8 [piece_bytes], pinned."""
@@ -178,7 +179,7 @@ class _LoaderWork:
         try:
             while index < count or reads:
                 if load.stopped or self.urgent:
-                    # What is read is kept: one that goes first may be of the same slab.
+                    # What was read is kept: the urgent load may be of the same slab.
                     while reads:
                         self._finish(load, *reads.popleft())
                     if load.stopped:

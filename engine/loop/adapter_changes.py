@@ -31,8 +31,8 @@ class AdapterChanges:
         inbox: Inbox,
         answer: Answer,
     ) -> None:
-        """`evict(digest)` takes one that nothing uses out of the arena; `reads(digest)`: a step in flight uses it;
-        `pin(digest, pinned)` says why that cannot be, or ""; `answer(gateway, state)` sends."""
+        """`evict(digest)` evicts an unused adapter from the arena; `reads(digest)`: whether a step in flight uses it;
+        `pin(digest, pinned)` returns why it is impossible, or ""; `answer(gateway, state)` sends the answer."""
         self._runner = runner
         self._evict = evict
         self._reads = reads
@@ -55,8 +55,8 @@ class AdapterChanges:
             changes.begin_check(digest, gateway, frame)
 
     def unload(self, gateway: int, frame: UnloadAdapter) -> None:
-        """From now on requests for it are refused; forgotten, and answered "unloaded", once no request and no step uses
-        it. One that is unknown is "unloaded" at once."""
+        """Refuse requests for the adapter from now on. It is forgotten, and the gateway gets "unloaded", once no
+        request and no step uses it; at once if it is unknown."""
         digest, changes = frame.digest, self._changes
         if changes.full():
             self._answer(gateway, AdapterState(digest, "failed", changes.too_many))
@@ -67,7 +67,7 @@ class AdapterChanges:
             self._forget_unused(digest)
 
     def forget_model(self, model: str) -> None:
-        """Its adapters go with it, but for those that serve another model too. No request and no step uses them."""
+        """Forget the model's adapters, except those that another model uses too. No request and no step uses them."""
         for digest in [digest for digest, models in self._models.items() if model in models]:
             self._models[digest].discard(model)
             if not self._models[digest]:

@@ -41,7 +41,7 @@ class FileChecks(Generic[Request, Checked]):
         self._check = check
         self._checked = checked
         self._inbox = inbox
-        # By name, the gateways to answer; one that asked twice is there twice.
+        # By name, the gateways to answer; a gateway that requested it twice is listed twice.
         self._loading: dict[str, list[int]] = {}
         self._retiring: dict[str, list[int]] = {}
         self._waiting = 0  # of both, together
@@ -64,7 +64,7 @@ class FileChecks(Generic[Request, Checked]):
         return tuple(self._retiring)
 
     def begin_check(self, name: str, gateway: int, asked: Request) -> None:
-        """Check it, if nobody asked for it before."""
+        """Check the files, unless a check of them is in flight."""
         self._waiting += 1
         if name in self._loading:
             self._loading[name].append(gateway)

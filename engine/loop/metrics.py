@@ -35,7 +35,7 @@ REMOVED_NAMED_MAX = 16
 
 
 class Histogram:
-    """Counts by upper bound. Plain numbers, as it is told once a token; one thread."""
+    """Counts by upper bound. Plain numbers, since it is updated for every token; one thread."""
 
     def __init__(self, bounds: tuple[float, ...]) -> None:
         self.bounds = bounds
@@ -279,9 +279,9 @@ class EngineMetrics(Collector):
                 "Ids made for gateways that went away before they recorded them.",
                 self.tokens_lost,
             ),
-            ("laneway_tokens_overrun", "Ids made after the ending of their request: nobody's.", now.tokens_overrun),
-            ("laneway_tokens_swapped", "Tokens whose KV came back from host memory.", now.tokens_swapped),
-            ("laneway_snapshots", "Looks at the engine that were answered.", self.snapshots),
+            ("laneway_tokens_overrun", "Ids made after the ending of their request.", now.tokens_overrun),
+            ("laneway_tokens_swapped", "Tokens whose KV was copied back from host memory.", now.tokens_swapped),
+            ("laneway_snapshots", "Snapshots sent to gateways.", self.snapshots),
             ("laneway_step_errors", "Steps in which the runner raised.", self.step_errors),
             ("laneway_chunk_errors", "Chunks that failed alone.", self.chunk_errors),
             ("laneway_request_errors", "Frames whose handling raised.", self.request_errors),

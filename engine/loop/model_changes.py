@@ -1,6 +1,6 @@
 """Models added and removed while others serve: files are checked on a thread, all else between two steps.
 
-It knows what is served, and who is told. It must never move weights: when and which is the scheduler's.
+It knows which models are served and which gateways to answer. The scheduler alone moves weights.
 """
 
 from __future__ import annotations
@@ -96,8 +96,8 @@ class ModelChanges:
         changes.begin_check(name, gateway, config)
 
     def unload(self, gateway: int, frame: UnloadModel) -> None:
-        """From now on requests for it are refused; forgotten, and answered "unloaded", once no request and no step uses
-        it. One that is unknown is "unloaded" at once."""
+        """Refuse requests for the model from now on. It is forgotten, and the gateway gets "unloaded", once no request
+        and no step uses it; at once if it is unknown."""
         name, changes = frame.name, self._changes
         if changes.full():
             self._fail(gateway, name, changes.too_many)

@@ -1,7 +1,7 @@
-"""What a watcher sees of the engine: whose each page is, the queues, who runs, where adapters are.
+"""A snapshot of the engine for watchers: the owner of each page, queues, running requests, where adapters are.
 
-Made in the loop's thread, between two steps, when somebody asks: so it counts pages by the array and never one by one,
-and every list has a limit. It only reads; it must never know who watches, or whose requests these are.
+It is made on request in the loop's thread, between two steps. Therefore pages are counted as arrays and every list has
+a limit. It only reads, and knows neither watchers nor tenants.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from engine.scheduler.scheduler import Scheduler
 
 REQUESTS_MAX = 256
 ADAPTERS_MAX = 1024
-# In an arena with more pages the map shows each so many-th.
+# Cells of the map of pages. In a larger arena a cell stands for several pages.
 MAP_CELLS_MAX = 65_536
 # A request's id is its gateway's, of any length.
 REQUEST_ID_CHARS_MAX = 128

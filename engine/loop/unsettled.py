@@ -1,4 +1,4 @@
-"""What was made and is in nobody's books yet: by gateway, the requests that ended and that it has not recorded.
+"""Finished requests whose gateway has not confirmed their settlement yet, by gateway.
 
 It knows counts and ids, not why a request ended.
 """

@@ -50,8 +50,8 @@ from engine.step import DeviceLost, Pending, Runner, Sequence, Step, StepResult
 
 # Idle for so long, the loop looks its books over once.
 INTEGRITY_AFTER_S = 1.0
-# With nothing to do until an adapter or a model's weights come: between two looks whether they have, at first, and
-# after so long a wait.
+# With nothing to do until a load completes: seconds between two polls, COMING_LOOK_S at first, COMING_LOOK_LATER_S
+# after a wait of COMING_LONG_S.
 COMING_LOOK_S, COMING_LONG_S, COMING_LOOK_LATER_S = 0.00025, 0.02, 0.005
 MESSAGE_CHARS_MAX = 500
 # Of each list of digests in a StatusReport.
@@ -242,7 +242,7 @@ class EngineLoop:
         progress, scheduler = self._progress, self._scheduler
         progress.running = scheduler.running
         progress.waiting = sum(scheduler.waiting().values())
-        # Who waits for a slow disk alone is not stuck.
+        # An engine that only waits for a slow disk is not stuck.
         progress.busy = self._busy() and self._coming_since is None
 
     def _failed(self, step: Step, error: Exception) -> StepResult:
@@ -253,7 +253,7 @@ class EngineLoop:
         return StepResult([None] * len(step.chunks), dict.fromkeys(range(len(step.chunks)), message))
 
     def _note_failed(self, step: Step, errors: dict[int, str], outcome: StepOutcome) -> None:
-        """Chunks that failed alone, and ended their requests now; of those that had ended before nobody asks."""
+        """Log the chunks that failed alone and so ended their requests; requests that had ended before are left out."""
         ended = {ended.sequence for ended in outcome.ended}
         for index, message in errors.items():
             sequence = step.chunks[index].sequence

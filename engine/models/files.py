@@ -111,7 +111,7 @@ def weight_files(directory: Path) -> list[Path]:
 
 
 def stamp(stat: os.stat_result) -> tuple[int, int]:
-    """By which a file that was changed is told: size, time of modification."""
+    """Size and modification time: they differ for a changed file."""
     return stat.st_size, stat.st_mtime_ns
 
 

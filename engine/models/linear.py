@@ -9,8 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-# Steps of 2 to so many rows use the packed copy, padded to exactly so many, which is what MKL packs for. One row is a
-# matrix-vector product, and gains nothing; beyond, the plain layout is as fast.
+# Steps of 2 to PACKED_ROWS rows use the packed copy, padded to PACKED_ROWS, the row count that MKL packs for. One row
+# is a matrix-vector product and gains nothing; above PACKED_ROWS the plain layout is as fast.
 PACKED_ROWS = 8
 
 

@@ -1,6 +1,6 @@
 """What fills a model's slab, a stretch at a time: its files, or random numbers in its shape.
 
-Both may be asked by several threads at once. It must never know where the slab lies, nor who waits for it.
+Several threads may read from either at once. It must never know where the slab is.
 """
 
 from __future__ import annotations

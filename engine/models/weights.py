@@ -51,7 +51,7 @@ class Weights:
 
 
 class LoadStopped(Exception):
-    """Nobody waits for it any more."""
+    """The load was cancelled."""
 
 
 class Fused(NamedTuple):

@@ -85,15 +85,15 @@ class EngineConfig(ConfigSection, frozen=True, kw_only=True):
     adapter_rank_max: Annotated[int, Meta(ge=1, le=256)] = 64  # on a GPU; memory between two kernels grows with it
     # Host memory for adapters, least recently used out first; each must fit. On a GPU it is pinned.
     adapter_host_bytes: Annotated[int, Meta(ge=1024 * 1024, le=2**48)] = 1024 * 1024 * 1024
-    # A GPU's, beside the arena, through which adapters come; each must fit.
+    # Of a GPU's memory, beside the arena: the copy buffer of adapter loads. Each adapter must fit.
     adapter_staging_bytes: Annotated[int, Meta(ge=1024 * 1024, le=2**48)] = 512 * 1024 * 1024
-    # Of the device, for the weights of models: beyond it those that are used least go. 0: all models stay there.
+    # Of the device, for weights: beyond it the least used models are evicted. 0: all models are resident.
     weights_bytes: Annotated[int, Meta(ge=0, le=2**48)] = 0
-    # Of the host, pinned on a GPU, for weights that are not on the device; those that do not fit come from their files.
+    # Of the host, page-locked on a GPU, for weights that are not resident; the others are read from their files.
     weights_host_bytes: Annotated[int, Meta(ge=0, le=2**48)] = 0
-    # A model in use stays at least so long after it came, however many wait for another of no higher tier.
+    # A model in use is resident for at least so many seconds, however many requests of no higher tier wait for another.
     weights_residence_s: Annotated[float, Meta(ge=0, le=3600)] = 2.0
-    # Which idle model goes first: "use", whose bytes save least loading; "lru", used longest ago. For comparing alone.
+    # Which idle model is evicted first: "use", whose bytes save the least loading; "lru", for comparison in benchmarks.
     weights_policy: Literal["use", "lru"] = "use"
     graph_bytes: Annotated[int, Meta(ge=0, le=2**48)] = 8 * 1024**3  # of a GPU, for captured steps; 0: none is captured
     threads: Annotated[int, Meta(ge=0, le=1024)] = 0  # of the CPU's arithmetic; 0: as many as there are cores

@@ -1,6 +1,6 @@
 """The frames between a gateway and an engine: length-prefixed msgpack over one stream per gateway.
 
-The seam between who asks and what makes tokens. It carries ids, digests and opaque names; it must never carry a
+The seam between callers and computation. It carries ids, digests and opaque names; it must never carry a
 tenant's name, a key, a price or a prompt's text. `client.py` speaks one side, `server.py` the other.
 """
 
@@ -69,7 +69,7 @@ class Sampling(msgspec.Struct, frozen=True, array_like=True):
     frequency_penalty: float = 0.0
     repetition_penalty: float = 1.0
     logit_bias: dict[int, float] = {}
-    min_tokens: int = 0  # no stop id is drawn before so many
+    min_tokens: int = 0  # no stop id is drawn before as many tokens
     logprobs: int = -1  # likeliest ids to report beside each drawn one, 0 to 20; -1: none, nor the drawn one's
 
 
@@ -96,7 +96,7 @@ class EngineUsage(msgspec.Struct, frozen=True, array_like=True):
 
     prompt_tokens: int = 0
     cached_tokens: int = 0  # of the prompt, found in the prefix cache when the request first ran
-    completion_tokens: int = 0  # made, whether or not anybody received them
+    completion_tokens: int = 0  # made, whether or not they were received
     queue_s: float = 0.0  # from arrival until its first chunk began
     ttft_s: float = 0.0  # from arrival until its first id was known; 0 when there was none
     device_s: float = 0.0  # its share of the steps it took part in, without what is in `recomputed`
@@ -143,9 +143,9 @@ class Recorded(Frame, frozen=True, tag="recorded", array_like=True):
 
 
 class LoadAdapter(Frame, frozen=True, tag="load_adapter", array_like=True):
-    """Make an adapter known. `path` is a directory of the store, named by digest, which the engine can read. Its
-    numbers are read when a request comes for it, so that it must stay until the digest is "unloaded". A `pinned` one,
-    once in memory, is never evicted; one that is known already becomes pinned or not."""
+    """Register an adapter. `path` is a directory of the store, named by digest, which the engine can read. Its weights
+    are read when a request needs them, so the directory must exist until the digest is "unloaded". A `pinned` adapter
+    is never evicted once it is resident. For a registered adapter the frame changes `pinned` alone."""
 
     digest: Digest
     model: str
@@ -161,8 +161,8 @@ class UnloadAdapter(Frame, frozen=True, tag="unload_adapter", array_like=True):
 
 class LoadModel(Frame, frozen=True, tag="load_model", array_like=True):
     """Serve one more base model beside the others. `path` is a directory that the engine can read, as Hugging Face lays
-    it out, and stays until the model is "unloaded". One that is known already, with the same path, dtype and context,
-    becomes pinned or not."""
+    it out, and must exist until the model is "unloaded". For a served model with the same path, dtype and context the
+    frame changes `pinned` alone."""
 
     name: ModelName
     path: str
@@ -172,8 +172,8 @@ class LoadModel(Frame, frozen=True, tag="load_model", array_like=True):
 
 
 class UnloadModel(Frame, frozen=True, tag="unload_model", array_like=True):
-    """Serve a model no more: from now on Submits naming it are refused as model_unknown; those that were queued run to
-    their end. Then its pages, its adapters and its weights go, and it is "unloaded"."""
+    """Stop serving a model: from now on a Submit that names it is refused as model_unknown, and queued requests run to
+    their end. Then its pages, adapters and weights are freed, and it is "unloaded"."""
 
     name: ModelName
 
@@ -279,17 +279,17 @@ class StatusReport(Frame, frozen=True, tag="status_report", array_like=True):
     adapters_resident: list[str]
     tokens_made: int  # completion ids made since the process started, over all gateways, the overrun among them
     metrics: bytes  # Prometheus text format, vLLM's names
-    tokens_overrun: int = 0  # of those, made after the ending of their request: nobody's
-    tokens_lost: int = 0  # and made for gateways that went away before they recorded them
+    tokens_overrun: int = 0  # of those, made after the ending of their request
+    tokens_lost: int = 0  # and made for gateways that disconnected before they recorded them
     adapters_running: list[Digest] = []  # that running requests use
     adapters_waiting: list[Digest] = []  # that waiting requests will use
     adapters_step_max: int = 0  # of one step
 
 
 class PageOwner(msgspec.Struct, frozen=True, array_like=True):
-    """Whose `pages` pages of the arena are. A page that several requests share is the highest tier's. "cached": named
-    by the prefix cache and held by nobody; "adapter" without a digest: taken for one that left, kept by others' tiles,
-    or for one beyond the adapters' limit."""
+    """Whose `pages` pages of the arena are. A page that several requests share is the highest tier's. "cached": in
+    the prefix cache and used by no request. "adapter" without a digest: the page of an evicted adapter that other
+    adapters' tiles still use, or of an adapter beyond the limit of the list."""
 
     kind: Literal["free", "kv", "cached", "adapter"]
     tier: str | None
@@ -339,8 +339,8 @@ class AdapterPlace(msgspec.Struct, frozen=True, array_like=True):
 
 
 class ModelPlace(msgspec.Struct, frozen=True, array_like=True):
-    """A base model, and where its weights are. `wait_s`: until a request that came now could begin, as far as weights
-    are concerned; 0 for one that is resident."""
+    """A base model, and where its weights are. `wait_s`: predicted seconds until its weights are resident for a
+    request that arrives now; 0 if they are."""
 
     name: str
     where: Literal["device", "host", "disk"]
@@ -371,7 +371,7 @@ class Snapshot(Frame, frozen=True, tag="snapshot", array_like=True):
     runs: bytes
     map_cell_pages: int
     tiers: list[TierState]
-    requests: list[RequestState]  # running, by tier and then the oldest first; then those that wait, the oldest first
+    requests: list[RequestState]  # the running ones by tier, oldest first; then the waiting ones, oldest first
     requests_total: int
     preemptions: list[Preemption]  # the oldest first
     preempted: int  # the number of the newest there ever was

@@ -35,7 +35,7 @@ class Outbox:
         mail.ended.append(ending.handle)
 
     def drop_gateway(self, gateway: int) -> None:
-        """It is gone: nobody reads what lies here for it."""
+        """Discard the frames for a gateway that disconnected."""
         self._mail.pop(gateway, None)
 
     def post(self) -> None:

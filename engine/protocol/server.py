@@ -34,7 +34,7 @@ from engine.protocol.frames import (
 from engine.protocol.inbox import GatewayDisconnected, Inbox, LoopProgress
 
 STREAMS_MAX = 64
-# What may lie unsent for one gateway. One that does not read for so long is cut; its requests are aborted.
+# Unsent bytes for one gateway. Above it the gateway, which does not read, is disconnected and its requests aborted.
 OUTBOX_BYTES_MAX = 8 * 1024 * 1024
 HEARTBEAT_S = 1.0
 PAUSE_CHECK_S = 0.005
@@ -276,7 +276,7 @@ class Server:
 
 
 def listen(path: Path) -> socket.socket:
-    """A listening Unix socket at `path`, mode 0600; one that a dead engine left behind is replaced.
+    """A listening Unix socket at `path`, mode 0600. The socket of a dead engine is replaced.
 
     Raises SocketInUse."""
     if len(os.fsencode(path)) > SOCKET_PATH_BYTES_MAX:

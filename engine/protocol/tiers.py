@@ -54,8 +54,8 @@ class Tier(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         return self.ttft_base_ms / 1000 / 2 / (1 + steps_ahead)
 
     def crowd_tokens(self, step_tokens_max: int, prefill_tokens_min: int) -> int:
-        """Of prefill in a step, up to which shares that crowd the tier may add to it: never less than what the floor
-        promises the tier, which may have nobody else."""
+        """Prefill tokens of a step up to which shares that crowd the tier may add to it. At least what the floor
+        promises the tier, since the crowding share may be its only one."""
         return max(int(self.crowd_part * step_tokens_max), math.ceil(self.floor * prefill_tokens_min), 1)
 
     def crowd_places(self, sequences_max: int) -> int:

@@ -12,8 +12,8 @@ SMALL_BYTES_MAX = 4 * 1024 * 1024
 
 
 def read_small(path: Path, bytes_max: int = SMALL_BYTES_MAX) -> bytes:
-    """Raises OSError, and ValueError that names the file: one that is larger, or none (a pipe would be waited for for
-    ever)."""
+    """Raises OSError, and ValueError with the file's name if it is larger or not a regular file (reading a pipe could
+    block)."""
     if path.exists() and not path.is_file():
         raise ValueError(f"{path}: not a file")
     with path.open("rb") as file:

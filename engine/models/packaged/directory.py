@@ -78,5 +78,5 @@ def refuse_to_overwrite(directory: Path) -> None:
 def write_weights(tensors: dict[str, Float32], directory: Path, say: Progress) -> None:
     say(f"writing {sum(t.nbytes for t in tensors.values()) / 1e6:.0f} MB of float32 weights")
     save_file(tensors, directory / "model.safetensors", metadata={"format": "pt"})
-    # safetensors makes its file 0600; the engine may run as another user than the one that installs.
+    # safetensors makes its file 0600; the engine may run as another user than the installer.
     (directory / "model.safetensors").chmod(0o644)
