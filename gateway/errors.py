@@ -16,7 +16,7 @@ RETRY_AFTER_S_MAX = 60  # official SDKs ignore a longer one
 JITTER_PART = 0.25
 JITTER_S_MIN = 2
 JSON_TYPE = b"application/json"
-STATUS_CLIENT_LEFT = 499  # nobody reads it; for the log
+STATUS_CLIENT_LEFT = 499  # for the log only: the client has disconnected
 
 
 class ErrorDetail(msgspec.Struct, frozen=True):
@@ -34,7 +34,7 @@ class ErrorBody(msgspec.Struct, frozen=True):
 
 class ApiError(Exception):
     """A refusal. Subclasses fix status, type and code; an instance adds the message and, where one applies, the
-    field (`param`) and when to come back."""
+    field (`param`) and when to retry."""
 
     status = 400
     type = "invalid_request_error"
@@ -148,8 +148,7 @@ class CsrfTokenInvalid(ApiError):
 
 
 class SessionExpired(ApiError):
-    """Of whoever comes with a session's cookie, or asks for the session: it is none, over, or signed out; or its key
-    is revoked."""
+    """The session of the cookie is unknown, expired or signed out, or its key is revoked."""
 
     status = 401
     code = "session_expired"

@@ -19,8 +19,8 @@ _requests = logging.getLogger("gateway.request")
 
 
 class RequestRecord(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """What one request's line says. Written when the last of those who hold it lets go: the HTTP exchange and, once
-    it was admitted, the owner of its generation."""
+    """The fields of a request's log line. It is written when its last holder releases it: the HTTP exchange or, for an
+    admitted request, its owner."""
 
     request_id: str
     method: str

@@ -28,7 +28,7 @@ class Metrics:
             "laneway_tokens", "Tokens settled: prompt, cached, completion", ["tier", "kind"], registry=registry
         )
         self.discarded = Counter(
-            "laneway_tokens_discarded", "Tokens made that nobody pays for", ["reason"], registry=registry
+            "laneway_tokens_discarded", "Tokens made and not billed", ["reason"], registry=registry
         )
         self.fallbacks = Counter(
             "laneway_fallbacks", "Requests that another model was tried for", ["from", "to"], registry=registry

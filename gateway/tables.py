@@ -45,7 +45,7 @@ keys = sa.Table(
 sa.Index("ix_keys_tenant_id", keys.c.tenant_id)
 sa.Index("ix_keys_first_key_id", keys.c.first_key_id)
 
-# Somebody who signed in at the console with an admin key. What the cookie says is hashed, as keys are.
+# Sessions of the console, signed in with an admin key. The cookie's value is hashed, as keys are.
 sessions = sa.Table(
     "sessions",
     metadata,
@@ -99,7 +99,7 @@ base_models = sa.Table(
     sa.Column("id", sa.String(64), primary_key=True),  # mod_…
     sa.Column("name", sa.String(128), nullable=False, unique=True),
     sa.Column("path", sa.String(256), nullable=True),  # inside the models' folder; null: laneway.toml has the model
-    sa.Column("dtype", sa.String(16), nullable=True),  # of one that was added, as the next
+    sa.Column("dtype", sa.String(16), nullable=True),  # of an added model, as the next
     sa.Column("context_tokens", sa.BigInteger, nullable=True),  # null: what its config.json says
     sa.Column("pinned", sa.Boolean, nullable=True),  # null, here and in what follows: what laneway.toml says
     sa.Column("tenants", sa.JSON(none_as_null=True), nullable=True),  # list of ids, or of "*" alone: all
@@ -162,7 +162,7 @@ adapter_shares = sa.Table(
     sa.Column("tenant_id", sa.ForeignKey("tenants.id"), primary_key=True),
 )
 
-# Names that stand for models. One that is here overrules the configuration's of that name.
+# Names that stand for models. A row here overrides the configuration's alias of that name.
 model_aliases = sa.Table(
     "model_aliases",
     metadata,

@@ -20,7 +20,7 @@ BLOCK_KEYS = 32  # keys of one tile
 PROGRAMS_PER_SM = 4  # resident at once: each holds STAGES tiles of K and V in shared memory
 STAGES = 3
 WARPS = 2
-ITEMS_PER_PROGRAM = 4  # up to so many work items a program, so that uneven ones even out
+ITEMS_PER_PROGRAM = 4  # work items per program at most, so that uneven items are balanced
 TILES_MIN = 8  # tiles of an item, unless the sequence is shorter: below it, combining costs more than it gains
 # int32 of an item in the plan: row, first key, end, page start, sequence, the sequence's first item, its items, unused
 RECORD = 8

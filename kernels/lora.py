@@ -30,7 +30,8 @@ from kernels.lora_work import (
 )
 
 MODULES_STACKED_MAX = 3
-# An adapter of up to so many tiles has them multiplied at once, with so many columns, which divide every block_n.
+# The tiles of an adapter with at most TILES_AT_ONCE tiles are multiplied at once, FEW_COLUMNS columns at a time, which
+# divides every block_n.
 TILES_AT_ONCE = 4
 FEW_COLUMNS = 64
 
@@ -258,8 +259,8 @@ def _lora_kernel(
     PREFETCH: tl.constexpr, SHRINK_QUARTERS: tl.constexpr, EXPAND_QUARTERS: tl.constexpr,
     GROUP: tl.constexpr, FEW_N: tl.constexpr,
 ):  # fmt: skip
-    """Tickets below the number of shrink units are those, the next ones are expand units. An expand unit waits until
-    every shrink unit has arrived; those were all drawn before, by programs that wait for nobody, so it ends."""
+    """Tickets below the number of shrink units are shrink units, the following ones are expand units. An expand unit
+    spins until every shrink unit has arrived. Shrink units have lower tickets and never wait, so the spin ends."""
     ticket = tl.atomic_add(sync, 1, sem="relaxed")
     segments = tl.load(header)
     pieces = tl.load(header + 1)

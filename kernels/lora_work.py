@@ -1,4 +1,4 @@
-"""What the LoRA kernels are told: where tiles lie in the arena, and which rows of a step belong to which adapter.
+"""The LoRA kernels' inputs: where tiles are in the arena, and which rows of a step belong to which adapter.
 
 Tensors and numbers only: this knows neither adapters' names nor how pages are given out, and loads no triton.
 """

@@ -29,8 +29,8 @@ COMBINED_PARTS = 4
 class PrefillPartials:
     """Space for what blocks with split keys hand over, shared by all layers. No two launches may use it at once."""
 
-    programs: int  # to be kept busy
-    blocks_max: int  # queries of so many blocks are split at most
+    programs: int  # to keep busy
+    blocks_max: int  # blocks of queries that may be split
     partials: torch.Tensor  # float32 [parts, kv_heads × BLOCK_ROWS, head_dim]
     weights: torch.Tensor  # float32 [parts, kv_heads × BLOCK_ROWS]
 

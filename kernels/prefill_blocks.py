@@ -37,8 +37,8 @@ def prefill_blocks(
     q_lens: npt.ArrayLike, kv_lens: npt.ArrayLike, heads: int, kv_heads: int, *, programs: int = 0
 ) -> npt.NDArray[np.int32]:
     """The blocks of one step [blocks, FIELDS], the same for all layers. `q_lens` new tokens and `kv_lens` keys of each
-    sequence, the new included. `programs`: split the keys of a block that has much more than so many programs' even
-    share; 0: split none. Split blocks have `parts_max` parts at most, all of them together.
+    sequence, the new included. `programs`: split the keys of a block that has much more than an even share of
+    `programs` programs; 0: split none. All split blocks together have `parts_max` parts at most.
 
     Those whose parts are to be combined come first, once each; then those with most keys, so that none of them is left
     to the end.

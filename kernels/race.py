@@ -44,6 +44,6 @@ def exponentials(key, ids):
 
 @triton.jit
 def winner_of(times, ids):
-    """(time, id) of the first of the race; the lowest id of those that tie."""
+    """(time, id) of the earliest; of equal times, the lowest id."""
     first = tl.min(times)
     return first, tl.min(tl.where(times == first, ids, 0x7FFFFFFF))

@@ -17,13 +17,13 @@ import triton.language as tl
 from kernels.filters import draw_filtered, ordered
 from kernels.race import exponentials, row_key, winner_of
 
-# A program looks at so many ids at once.
+# Ids that a program processes at once.
 CHUNK = 4096
 CHUNK_WARPS = 8
 FILTER_WARPS = 16
-# Of so many ids together only the maximum is looked at when candidates are sought.
+# Candidates are searched by the maximum of each SPAN ids.
 SPAN = 32
-# Candidates of a row that there is room for.
+# Candidates of a row at most.
 CANDIDATES_MAX = 4096
 # Of a float32 that holds a number of this dtype.
 EMPTY_BITS = {torch.float32: 0, torch.float16: 13, torch.bfloat16: 16}
@@ -350,7 +350,7 @@ def sample(logits: torch.Tensor, draws: Draws, scratch: Scratch, out: torch.Tens
 
 
 def _spans_many(vocab: int) -> int:
-    """Of so many spans the likeliest ids just find room, if they lie anywhere in the row: n of s spans hold an id over
-    a threshold when about −s · log(1 − n / s) ids are over it."""
+    """The number n of spans whose ids fill the candidates, if the likeliest ids are spread evenly over the row: n of s
+    spans hold an id over a threshold when about −s · log(1 − n / s) ids are over it."""
     spans = vocab / SPAN
     return int(spans * (1 - math.exp(-0.9 * CANDIDATES_MAX / spans)))

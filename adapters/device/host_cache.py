@@ -1,6 +1,6 @@
-"""Adapters in host memory: read from their files on threads, the least recently used out first.
+"""Adapters in host memory: read from their files on threads, evicted least recently used first.
 
-The bookkeeping is one thread's. It must never know devices, pages or who asks.
+One thread keeps the books. It must never know devices or pages.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from adapters.files.header import AdapterRefused
 from adapters.files.slab_order import ReadStopped
 
 _log = logging.getLogger(__name__)
-# (what to read, where to: uint8 [bytes], whether nobody waits for it any more)
+# (what to read, where to: uint8 [bytes], whether the read was cancelled)
 Reader = Callable[[Source, torch.Tensor, Callable[[], bool]], None]
 
 
@@ -66,7 +66,7 @@ class HostMemory:
             self._slabs.touch(digest)
 
     def held(self) -> list[str]:
-        """Those that are here whole, least recently used first."""
+        """Digests read completely, least recently used first."""
         return [digest for digest in self._slabs.names() if digest not in self._reading]
 
     def used(self) -> int:
@@ -101,7 +101,7 @@ class HostMemory:
         return digest in self._reading
 
     def stop_read(self, digest: str) -> None:
-        """Nobody waits for it any more. Its room is free once its thread has noticed."""
+        """Cancel a read. Its memory is free once the reading thread has noticed."""
         if digest in self._reading:
             self._reading[digest].stopped = True
 
@@ -112,7 +112,7 @@ class HostMemory:
             self._slabs.free_slab(digest)
 
     def poll_reads(self) -> list[SlabRead]:
-        """Reads that have ended since, but for those that were stopped."""
+        """Reads that have ended since the last call, without the cancelled ones."""
         ended = []
         while not self._done.empty():
             read = self._done.get()

@@ -1,6 +1,6 @@
-"""Adapters in one stretch of memory, each in one piece; the least recently used give way. One thread uses it.
+"""Adapters in one stretch of memory, each in one piece, evicted least recently used first. One thread uses it.
 
-It must never know where the bytes come from, nor who may go: the caller says.
+The caller says which adapters may be evicted.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ from adapters.files.slab_order import (
 )
 from adapters.files.spec import AdapterSpec, BaseShape
 
-# Files that are read at once. Who waits for a slow disk keeps its place; more wait for theirs.
+# Files read at once. A read that waits for a slow disk keeps its slot; further reads are queued.
 READS_MAX = 4
 # Threads of one read of a slab: several copy faster out of the page cache, and ask more of a disk. Together no more
 # than three quarters of the cores.
@@ -152,8 +152,8 @@ def _read_threads() -> int:
 
 
 def read_weights(source: Source, slab: torch.Tensor, stopped: Callable[[], bool]) -> None:
-    """As `read_numbers`, from the file's first byte to its last. It never maps the file: one that is cut short
-    meanwhile is an error, not the end of the process."""
+    """As `read_numbers`, from the file's first byte to its last. It never maps the file: a file truncated
+    meanwhile is an error and does not end the process."""
     target = slab.numpy()
     with source.file.open("rb", buffering=0) as raw:
         if read_past_header(raw, source.spec) != source.header:

@@ -13,7 +13,7 @@ import torch
 from adapters.device.pool import ResidentAdapter, TilePool
 from kernels.reference import LoraSegment, Rows, lora
 
-# Up to so many rows one thread multiplies: with a tile it takes microseconds, and to wake another takes tens of them.
+# Up to this many rows one thread multiplies: a tile takes microseconds, and waking another thread takes tens of them.
 ONE_THREAD_ROWS_MAX = 64
 
 
@@ -64,7 +64,7 @@ class LoraBatch:
 
 @contextmanager
 def _threads(count: int | None) -> Iterator[None]:
-    """So many threads of the CPU's arithmetic meanwhile; None: as many as there are. Setting them takes 0.1 µs."""
+    """Run the block with `count` threads of CPU arithmetic; None: with all of them. The change takes 0.1 µs."""
     before = torch.get_num_threads()
     if count is None or count == before:
         yield

@@ -24,12 +24,13 @@ from adapters.files.slab_order import TileSpan
 from adapters.files.spec import AdapterRefused, BaseShape
 from kernels.reference import LoraTile
 
-# Of host memory, where nobody says how much.
+# Of host memory, unless the configuration says more or less.
 HOST_BYTES = 256 << 20
-# Placed between two steps at most, if it is more than one adapter: by the host, and by a GPU on its way. That copies in
-# no time, but takes the host a millisecond or two for each, which must end before the step in flight does.
+# Bytes placed between two steps at most, if they are of several adapters: PLACE_BYTES_MAX by the host, STAGED_BYTES_MAX
+# from a GPU's copy buffer. The GPU copies fast, but each adapter takes the host one or two milliseconds, which must end
+# before the step in flight does.
 PLACE_BYTES_MAX, STAGED_BYTES_MAX = 32 << 20, 128 << 20
-# Copies of so many bytes together are taken to end while the step in flight runs.
+# Copies of up to this many bytes together are assumed to end while the step in flight runs.
 HIDDEN_BYTES_MAX = 128 << 20
 # Cached page counts, by the tuple of tile sizes; adapters of equal rank share an entry.
 SIZES_KEPT = 1024
@@ -93,8 +94,8 @@ class _KnownAdapter:
 
 
 class PoolMove(NamedTuple):
-    """An adapter that came nearer: from "disk" to host memory, or from there ("host") towards a device; or, with an
-    `error`, one that did not."""
+    """A completed part of an adapter's load: from "disk" to host memory, or from "host" memory to the device's copy
+    buffer; with an `error`, a failed one."""
 
     digest: str
     source: str
@@ -106,9 +107,9 @@ class TilePool:
     """Adapters by digest: known, in host memory, in the arena. Structurally an `engine.step.AdapterTable`; one thread
     uses it, but for `load` and `add_base`.
 
-    The way of one that is wanted: a thread reads its file into host memory; a GPU copies it on to its staging memory,
-    beside the steps; then it is `ready`, and `place` takes it into tiles, a few large copies in the order of the steps.
-    `place` also takes one that is not ready, and waits for it."""
+    A load: a thread reads the file into host memory; a GPU copies the slab into its copy buffer while steps run; then
+    the adapter is ready, and `place_adapter` copies its tiles into pages, a few large copies in the order of the steps.
+    `place_adapter` accepts an adapter that is not ready, and blocks until it is."""
 
     def __init__(
         self,
@@ -134,7 +135,8 @@ class TilePool:
         self._page_bytes = int(arena.shape[1])
         self._dtype = dtype
         self._bases: dict[str, BaseShape] = {}
-        self._knowing = threading.Lock()  # between threads that learn of bases and adapters, and the one that forgets
+        # Threads register bases and adapters, one thread forgets them.
+        self._knowing = threading.Lock()
         self._place_bytes_max = PLACE_BYTES_MAX if staging is None else STAGED_BYTES_MAX
         self._known: dict[str, _KnownAdapter] = {}
         self._resident: dict[str, ResidentAdapter] = {}  # least recently used first
@@ -147,7 +149,7 @@ class TilePool:
         # Since the last `poll`: what was promised to whoever asked, and what came; and how much was placed.
         self._kept: set[str] = set()
         self._placed = 0
-        self._full_host = self._full_staging = False  # also for those that come before others
+        self._full_host = self._full_staging = False  # also for urgent loads
         for model, base in bases.items():
             self.add_base(model, base)
 
@@ -282,16 +284,16 @@ class TilePool:
         return slab
 
     def cancel_load(self, digest: str) -> None:
-        """Nobody wants it any more: what is under way for it ends, and nobody hears of it."""
+        """Cancel the load of an adapter. `poll_adapters` does not report it."""
         self._wanted.discard(digest)
         self.host.stop_read(digest)
         if self.staging is not None:
             self.staging.discard_copy(digest)
 
     def is_adapter_ready(self, digest: str, *, hidden: bool = False) -> bool:
-        """Until the next `poll`: whether a `place` would wait for nothing; if not it is brought nearer, before all that
-        nobody asks for now. `hidden`: a copy may still be under way: a step is in flight, during which it ends, or
-        nobody else would wait for it."""
+        """Whether `place_adapter` would not block, until the next `poll_adapters`. If it would, the adapter's load gets
+        priority over loads not requested now. `hidden`: a copy may still be in flight, because it ends during the step
+        in flight, or because no other request would wait for it."""
         if digest in self._resident:
             return True
         if not self._is_near(digest, hidden) and not (
@@ -305,7 +307,8 @@ class TilePool:
         return True
 
     def poll_adapters(self) -> list[PoolMove]:
-        """Take in what has ended. What came stays at least until the next time, so that whoever waits has a turn."""
+        """Take the loads that have ended. A loaded adapter is not evicted before the next call, so that a waiting
+        request can use it."""
         self._kept.clear()
         self._placed = 0
         self._full_host = self._full_staging = False

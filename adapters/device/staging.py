@@ -71,9 +71,9 @@ class CopyBuffer:
         """`memory` uint8 [bytes] on the device."""
         self._slabs = SlabMemory(memory)
         self._lane = lane
-        self._copying: dict[str, Mark] = {}  # digest → when it is here
+        self._copying: dict[str, Mark] = {}  # digest → when its copy has ended
         self._sources: dict[str, tuple[Mark, float]] = {}  # digest → until when its host memory is read, and since when
-        self._cooling: dict[str, Mark] = {}  # key → after which nobody reads or writes its bytes
+        self._cooling: dict[str, Mark] = {}  # key → after which its bytes are not read or written
         self._cooled = 0
 
     @property

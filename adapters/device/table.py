@@ -17,9 +17,9 @@ from adapters.files.slab_order import TileSpan
 from adapters.files.spec import PARENTS, BaseShape
 from kernels.lora_work import TILE_ALIGN_BYTES, TILE_RANK, Stack, TileTable, pack_entry
 
-# The modules in the order of the table's rows: those that share an x are neighbours.
+# The modules in the order of the table's rows: modules with the same input are neighbours.
 MODULES = tuple(PARENTS)
-# A table is for models of so many layers at least: such a one may be added later.
+# A table has room for models of this many layers at least: such a model may be added later.
 LAYERS_MIN = 128
 
 

@@ -33,8 +33,8 @@ class TilePlacement(NamedTuple):
 
 
 class TilePages:
-    """Pages with tiles in them, on shelves by the bits of their largest free extent: one with room is found without
-    looking at those that are full, which are nearly all."""
+    """Pages with tiles in them, on shelves by the bit length of their largest free extent, so that a page with enough
+    free bytes is found without visiting full pages, which are nearly all."""
 
     def __init__(self, page_bytes: int) -> None:
         self.pages: dict[int, _Page] = {}

@@ -1,4 +1,4 @@
-"""What is worth knowing of an adapter that was checked, as plain data: for those who list adapters and load none.
+"""The facts of a checked adapter as plain data, for processes that list adapters and load none.
 
 It must never know about tenants or names of adapters.
 """
@@ -39,9 +39,9 @@ class Facts:
 
 
 def facts_of(checked: CheckedAdapter, size: int, base_names: Iterable[str]) -> Facts:
-    """`base_names`: what the base is called, here and by those who made it."""
+    """`base_names`: the base's names, here and by its publisher."""
     named = checked.spec.base_model_name_or_path
-    if named is not None:  # whoever made the file wrote it: it goes into a database, logs and terminals
+    if named is not None:  # untrusted text: it is written into a database, logs and terminals
         named = "".join(char if char.isprintable() else "\ufffd" for char in named[:TRAINED_FOR_CHARS_MAX])
     return Facts(
         digest=checked.digest,

@@ -81,9 +81,9 @@ def make_slab(source: Path, target: Path, checked: CheckedAdapter, base: BaseSha
 
 
 def read_slab(path: Path, key: bytes, slab: memoryview, stopped: Callable[[], bool], threads: int = 1) -> None:
-    """Into memory of the slab's size, on so many threads, this one among them. It holds the interpreter's lock for
-    moments only. Raises SlabUnusable, then the memory may hold anything; OSError, FileNotFoundError among them;
-    ReadStopped soon after `stopped()`."""
+    """Read into memory of the slab's size, on `threads` threads, this one included. The interpreter's lock is held only
+    for moments. Raises SlabUnusable, after which the memory's content is undefined; OSError, including
+    FileNotFoundError; ReadStopped soon after `stopped()`."""
     size = len(slab)
     with path.open("rb", buffering=0) as raw:
         descriptor, found = raw.fileno(), os.fstat(raw.fileno()).st_size

@@ -31,7 +31,7 @@ Bits = npt.NDArray[Any]  # numbers as unsigned integers of their size: numpy has
 
 
 class ReadStopped(Exception):
-    """Nobody waits for it any more."""
+    """The read was cancelled."""
 
 
 class TileSpan(NamedTuple):

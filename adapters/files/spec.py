@@ -91,7 +91,7 @@ class ModuleSpec:
 
 @dataclass(slots=True, frozen=True)
 class AdapterSpec:
-    """A valid adapter for a base. Modules by layer, then name; one that is absent has rank 0."""
+    """A valid adapter for a base. Modules by layer, then name; an absent module has rank 0."""
 
     modules: tuple[ModuleSpec, ...]
     base_model_name_or_path: str | None

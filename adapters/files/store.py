@@ -125,7 +125,7 @@ class AdapterStore:
         except OSError:
             if not path.is_dir():
                 raise
-            return path  # somebody stored the same content before
+            return path  # the same content was stored before
         for file in path.iterdir():
             file.chmod(0o600)
         _sync(self.root)

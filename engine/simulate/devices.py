@@ -34,7 +34,7 @@ class Device(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     pages: Annotated[int, Meta(ge=1, le=16_777_216)] = 32_768
     tokens_per_page: Annotated[int, Meta(ge=1, le=4096)] = 16
     adapter_pages: Annotated[int, Meta(ge=1, le=65536)] = 1  # each adapter's
-    adapter_load_s: Annotated[float, Meta(ge=0, le=60)] = 0.0  # until one that is not in the arena can join
+    adapter_load_s: Annotated[float, Meta(ge=0, le=60)] = 0.0  # of an adapter that is not resident
     context_tokens: Annotated[int, Meta(ge=2, le=16_777_216)] = 131_072
     step_tokens_max: Annotated[int, Meta(ge=16, le=65536)] = 2048
     prefill_tokens_min: Annotated[int, Meta(ge=1, le=65536)] = 64

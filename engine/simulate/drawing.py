@@ -148,7 +148,7 @@ def _logarithmic(values: Sequence[float]) -> tuple[Callable[[float], float], lis
 
 
 def _ticks(top: float, about: int) -> list[float]:
-    """Round numbers from 0 up to `top`, about so many."""
+    """About `about` round numbers from 0 up to `top`."""
     raw = top / about
     power = 10.0 ** math.floor(math.log10(raw))
     step = next(factor * power for factor in (1, 2, 2.5, 5, 10) if factor * power >= raw)

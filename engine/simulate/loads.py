@@ -24,7 +24,7 @@ class SimulatedAdapters(FakeAdapters):
         super().__init__(pages_each)
         self._load_s = load_s
         self._now = now
-        self._ready_at: dict[str, float] = {}  # of those that come, and those that have come and wait for their request
+        self._ready_at: dict[str, float] = {}  # of adapters that load, and of loaded ones that no request has used yet
 
     def request_load(self, digest: str) -> bool:
         if digest in self._resident or digest in self._ready_at:
@@ -46,7 +46,7 @@ class SimulatedAdapters(FakeAdapters):
         return ()
 
     def next_at(self) -> float | None:
-        """When the next one that comes will have come; None: none comes."""
+        """When the next load ends; None: none is in flight."""
         return min((at for at in self._ready_at.values() if at > self._now()), default=None)
 
 
@@ -71,7 +71,7 @@ class SimulatedWeights(WeightsTable):
         self._idle_at = idle_at
         self._there = set(models[:resident])
         self._comes_at: dict[str, float] = {}
-        self._read_until: list[float] = []  # of those that went: while steps read them
+        self._read_until: list[float] = []  # of evicted models: until when steps read them
 
     def weights_bytes(self, model: str) -> int:
         return self._bytes

@@ -1,7 +1,4 @@
-"""What a simulation saw: every request's ending, every gap between tokens, and a picture over time.
-
-It counts what it is told. It must never decide, nor know how a percentile is printed.
-"""
+"""What a simulation measured: every request's ending, every gap between tokens, and counters over time."""
 
 from __future__ import annotations
 
@@ -34,7 +31,7 @@ class FinishedRequest:
     queue_s: float  # until its first chunk began, or it ended without
     ttft_s: float | None  # None: it made nothing
     made: int
-    prompt_tokens: int  # of those that ran; 0: it never did
+    prompt_tokens: int  # 0: it never ran
     cached_tokens: int
     preemptions: int
     recomputed_tokens: dict[str, int]  # by the tier that caused it
@@ -114,7 +111,7 @@ class Measure:
             self._to_begin += 1
 
     def displaced(self, handle: int, asked: SimulatedRequest, refusal: Refusal) -> None:
-        """One that was queued is refused after all."""
+        """A queued request is refused after all."""
         rank = self._tier_of[handle]
         self._begins(rank, self._tenant_of[handle])
         self._bin(asked.at_s).refused[rank] += 1

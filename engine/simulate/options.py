@@ -63,10 +63,10 @@ OPTIONS = [
     click.option("--step-noise", type=Number(0, 2), default=0.0, show_default=True, help=(
         "Standard deviation of the logarithm of a step's time."
     )),
-    # who asks
+    # the traffic
     click.option("--trace", type=FILE, help="Arrivals and lengths: a CSV (TIMESTAMP, ContextTokens, GeneratedTokens)."),
     click.option("--speed", type=Number(0, SPEED_MAX, min_open=True), default=1.0, show_default=True, help=(
-        "The trace's clock runs so many times faster."
+        "How many times faster the trace's clock runs."
     )),
     click.option("--duration", "duration_s", type=Number(0, DURATION_S_MAX, min_open=True), metavar="SECONDS", help=(
         "Requests arrive for so long. Without it: the trace, or 60."
@@ -95,21 +95,21 @@ OPTIONS = [
     # beside the trace
     click.option("--poisson", multiple=True, metavar="TIER:PER_S:PROMPT:NEW", help="Arrivals at a mean rate."),
     click.option("--flood", multiple=True, metavar="TIER:OUTSTANDING:PROMPT:NEW", help=(
-        "One more tenant, who always has so many requests outstanding."
+        "One more tenant that always has OUTSTANDING requests in flight."
     )),
-    click.option("--burst", multiple=True, metavar="AT_S:COUNT:TIER[:PROMPT:NEW]", help="Requests that come at once."),
+    click.option("--burst", multiple=True, metavar="AT_S:COUNT:TIER[:PROMPT:NEW]", help="COUNT requests at once."),
     click.option("--weight", multiple=True, metavar="TENANT=WEIGHT", help=(
-        "A tenant's share weight; of floods too, who are called TIER-flood-1 and so on."
+        "A tenant's share weight. The tenants of floods are TIER-flood-1, TIER-flood-2, …"
     )),
-    click.option("--noisy", metavar="TENANT:FACTOR", help="This tenant asks so many times as often."),
+    click.option("--noisy", metavar="TENANT:FACTOR", help="Multiply this tenant's request rate."),
     # what goes wrong
     click.option("--abort-rate", type=Number(0, 1), default=0.0, show_default=True, help=(
         "Share of requests whose client hangs up …"
     )),
     click.option("--patience", "patience_s", type=Number(0, DURATION_S_MAX, min_open=True), default=5.0, help=(
-        "… after so many seconds on average.  [default: 5.0]"
+        "… after this many seconds on average.  [default: 5.0]"
     )),
-    click.option("--stall", multiple=True, metavar="AT_S:FOR_S", help="The device does nothing for so long."),
+    click.option("--stall", multiple=True, metavar="AT_S:FOR_S", help="The device stands still for FOR_S."),
     click.option("--seed", type=int, default=0, show_default=True, help="The same seed makes the same simulation."),
 ]  # fmt: skip
 
@@ -171,7 +171,8 @@ def scenario(given: dict[str, Any]) -> Scenario:
 
 
 def read_tiers(path: Path) -> tuple[Tier, ...]:
-    """Of a TOML file, whose other sections do not matter here; without [[tiers]] those that ship. Raises BadInput."""
+    """The [[tiers]] of a TOML file, whose other sections are ignored; the shipped tiers if it has none. Raises
+    BadInput."""
     try:
         fields = tomllib.loads(read_file(path, "--tiers").decode()).get("tiers")
         tiers = SHIPPED_TIERS if fields is None else msgspec.convert(fields, tuple[Tier, ...])

@@ -18,7 +18,7 @@ from engine.simulate.traffic import SimulatedRequest
 from engine.simulate.world import World
 
 SCHEMA = 1
-# A tier's first-token target holds when so many of its requests met theirs; between tokens the same share of gaps.
+# A tier's target holds if this part of its requests met the first-token target, or of its gaps the inter-token target.
 SHARE_TO_HOLD = 0.99
 
 

@@ -1,4 +1,4 @@
-"""Who asks for what and when: a trace's rows dealt to tenants, tiers and adapters, and traffic made up beside it.
+"""Simulated traffic: a trace's rows assigned to tenants, tiers and adapters, and synthetic arrivals beside it.
 
 All draws come from the seed. Each aspect has a generator of its own, so that changing one leaves the others as they
 were: the requests of a quiet tenant are the same with a noisy one beside it. It must never look at the scheduler.
@@ -29,7 +29,7 @@ class SimulatedRequest:
     tenant: str
     adapter: str | None
     prompt_tokens: int
-    new_tokens: int  # that it makes, if nobody aborts it
+    new_tokens: int  # that it makes unless it is aborted
     by_stop: bool = False  # what ends it; otherwise max_tokens
     leaves_at_s: float | None = None  # when its client hangs up
     flood: int | None = None  # the flood that it belongs to
@@ -48,7 +48,7 @@ class Poisson:
 
 @dataclass(slots=True, frozen=True)
 class Flood:
-    """One tenant of its own that has so many requests outstanding all the time."""
+    """A tenant of its own that always has the same number of requests outstanding."""
 
     tier: str
     outstanding: int

@@ -154,7 +154,7 @@ class World:
         self._arrived = 0
         self._due: list[
             tuple[float, int, SimulatedRequest | int]
-        ] = []  # a heap: who asks, or the handle of whom a client leaves
+        ] = []  # a heap: a request that arrives, or the handle of a request whose client leaves
         self._dues = 0
         self._asked: list[SimulatedRequest] = []  # by handle
         self._last_token: list[int] = []  # by handle, the index of the last token whose id is drawn
@@ -217,7 +217,7 @@ class World:
         return True
 
     def _wait(self) -> None:
-        """Nothing can be computed before an adapter or weights have come, or before somebody else asks."""
+        """Nothing can be computed: advance the clock to the next load that ends, or the next arrival."""
         weights_at = self.weights.next_at() if self.weights else None
         dues = [at for at in (self.adapters.next_at(), weights_at, self._next_at()) if at is not None]
         self.clock.now = max(self.clock.now, min(dues, default=self.clock.now + LOOK_S))

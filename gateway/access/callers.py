@@ -26,14 +26,15 @@ from gateway.limits.overrides import NAMES
 from gateway.limits.rates import Scope, Subject
 from gateway.tables import keys, rate_limits
 
-# Usable keys remembered, and as many unusable ones, apart: a flood of wrong keys pushes no right one out.
+# Cached keys: this many usable ones and, apart from them, as many unusable ones. A flood of wrong keys evicts no valid
+# key.
 CACHE_MAX = 10_000
-# Keys being looked up: so many at once, that other reads still come through, and so many with those that wait. Above
-# it a key that is not remembered is turned away.
+# Look-ups of keys: LOOK_UPS_AT_ONCE in the database, so that other reads proceed, and LOOK_UPS_MAX with the waiting
+# ones. Above that an uncached key is refused (503).
 LOOK_UPS_AT_ONCE = 8
 LOOK_UPS_MAX = 1000
-LOOK_UP_WAIT_S = 5.0  # of a database that hangs
-# A key's last use is written once in this time at most, so many keys in one transaction.
+LOOK_UP_WAIT_S = 5.0  # timeout of a look-up
+# A key's last use is written at most once in USED_FLUSH_S, for USED_GROUP_MAX keys in one transaction.
 USED_FLUSH_S = 60.0
 USED_GROUP_MAX = 500
 # Tenants whose last drop is remembered; beyond it all callers count as changed.
@@ -94,8 +95,8 @@ class Callers:
         freshen: Callable[[], Awaitable[bool]] = _always,
         cache_max: int = CACHE_MAX,
     ) -> None:
-        """`tiers`: names from high to low. `defaults`: the limits of who has none of its own. `freshen`: whether a
-        change would be known here, if need be after a moment."""
+        """`tiers`: names from high to low. `defaults`: limits of keys and tenants without their own. `freshen`: returns
+        whether the cache is current, after reading the revision if necessary."""
         self._database = database
         self._defaults = defaults
         self._ranks = {name: rank for rank, name in enumerate(tiers)}
@@ -138,8 +139,8 @@ class Callers:
         self._used[caller.key_id] = int(self._wall_clock())
 
     async def confirm(self, caller: Caller) -> None:
-        """That somebody who was identified a while ago still may ask. Raises InvalidApiKey, and DatabaseUnavailable
-        when that is not known."""
+        """Check that a caller identified earlier is still valid. Raises InvalidApiKey, and DatabaseUnavailable when
+        that is unknown."""
         if not await self._freshen():
             raise DatabaseUnavailable("the revision is unread")
         age = caller.age
@@ -216,7 +217,7 @@ class Callers:
 
 
 def unusable(connection: sa.Connection, key_ids: Collection[str]) -> set[str]:
-    """Of these keys, those that are revoked or whose tenant is suspended."""
+    """The keys among these that are revoked or whose tenant is suspended."""
     usable = _USABLE.rows(connection, {"key_ids": list(key_ids)})
     return set(key_ids) - {key_id for (key_id,) in usable}
 

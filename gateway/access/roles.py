@@ -60,8 +60,8 @@ def permissions(role: Role) -> list[str]:
 
 
 def may_grant(role: Role, other: Role) -> bool:
-    """Whether `other` is not above `role`: it may do nothing that `role` may not. Somebody of a tenant grants within
-    it alone, which whoever asks sees to."""
+    """Whether `other` may do nothing that `role` may not. A tenant's admin grants only within the tenant, which the
+    caller checks."""
     if role == TENANT_ADMIN:
         return other == TENANT_ADMIN
     return set(permissions(other)) <= set(permissions(role))

@@ -32,9 +32,9 @@ SESSION_IDLE_S = 3600  # without a request
 SEEN_S = 60  # how exactly its last use is known
 SESSIONS_MAX = 100  # of one key; one more ends the oldest
 SECRET_BYTES = 32
-COOKIE_CHARS = 43  # of so many bytes in base64
-# Anybody may make up cookies, and each is looked up: so many at once, that other reads still come through, and so many
-# with those that wait. Above it they are turned away.
+COOKIE_CHARS = 43  # SECRET_BYTES in base64
+# Anybody can send made-up cookies, and each is looked up: LOOK_UPS_AT_ONCE in the database, so that other reads
+# proceed, and LOOK_UPS_MAX with the waiting ones. Above that a cookie is refused (503).
 LOOK_UPS_AT_ONCE = 2
 LOOK_UPS_MAX = 256
 

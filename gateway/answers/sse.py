@@ -62,7 +62,7 @@ class Shape(Protocol):
         ...
 
     def failure(self, error: ApiError) -> bytes:
-        """The end of one that did not."""
+        """The last bytes of a stream that failed."""
         ...
 
 
@@ -82,8 +82,8 @@ async def watch_caller(receive: Receive, answer: Answer) -> None:
 
 
 class WholeAnswer:
-    """ASGI application: the answer as one JSON body. Raises its ApiError before anything is sent. One that is `kept`
-    is made to its end though the caller leaves, who may ask for it again."""
+    """ASGI application: the answer as one JSON body. Raises its ApiError before anything is sent. A `kept`
+    answer is finished even if the caller disconnects, since a retry with its Idempotency-Key may fetch it."""
 
     def __init__(self, answer: Answer, admission: Admission, shape: Shape, *, kept: bool) -> None:
         self._answer = answer

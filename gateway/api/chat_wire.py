@@ -1,7 +1,7 @@
 """The bytes of a chat completion, in and out, as types: what a caller may send, and what it gets back.
 
 A field has an effect, or is in HINTS, or is in UNSUPPORTED_FIELDS: then only its neutral values are accepted. Every
-other field is unknown. It must never know who asks or what happens next.
+other field is unknown.
 """
 
 from __future__ import annotations
@@ -289,7 +289,7 @@ class TokenLogprob(msgspec.Struct, frozen=True):
 
 
 class ChoiceLogprobs(msgspec.Struct, frozen=True, kw_only=True):
-    """One for each completion token, also for the one that ended the text and shows nothing."""
+    """One for each completion token, including the token that ended the text and shows nothing."""
 
     content: list[TokenLogprob]
     refusal: None = None

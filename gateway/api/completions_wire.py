@@ -1,4 +1,4 @@
-"""The bytes of a legacy completion, in and out, as types. It must never know who asks or what happens next."""
+"""The bytes of a legacy completion, in and out, as types."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The bytes of Anthropic's Messages API, in and out, as types. It must never know who asks or what happens next."""
+"""The bytes of Anthropic's Messages API, in and out, as types."""
 
 from __future__ import annotations
 
@@ -199,7 +199,7 @@ class TextContent(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", t
 
 
 class MessagesUsage(msgspec.Struct, frozen=True, kw_only=True):
-    """`input_tokens` are those that were not found in the cache. Nothing extra is charged for what goes into it."""
+    """`input_tokens` counts the tokens that were not found in the cache. Cache writes are not charged."""
 
     input_tokens: int
     cache_creation_input_tokens: int = 0

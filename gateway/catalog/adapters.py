@@ -36,7 +36,7 @@ _SORTED = ListColumns(
 
 
 class AdapterNameTaken(AlreadyExists):
-    """The name already means something to those who would see this adapter."""
+    """A tenant that would see this adapter already sees something under its name."""
 
 
 class Adapter(msgspec.Struct, frozen=True, kw_only=True):
@@ -182,7 +182,7 @@ def change(
 
 
 def remove_version(connection: sa.Connection, adapter: Adapter, number: int) -> Version:
-    """Nobody may promote it any more. Raises RowNotFound, InvalidValue for the one that is served."""
+    """Remove a version: it cannot be promoted any more. Raises RowNotFound, InvalidValue for the served version."""
     version = version_of(connection, adapter.id, number)
     if adapter.version == number:
         raise InvalidValue(f"version {number} is served; promote another first, or remove the adapter", "version")
@@ -198,7 +198,7 @@ def remove_version(connection: sa.Connection, adapter: Adapter, number: int) -> 
 
 
 def remove(connection: sa.Connection, adapter_id: str) -> Adapter:
-    """The adapter and all its versions: nobody may call it from now on."""
+    """Remove the adapter and all its versions: requests for it are refused from now on."""
     _remove(connection, adapter_versions.c.adapter_id == adapter_id)
     connection.execute(sa.delete(adapter_shares).where(adapter_shares.c.adapter_id == adapter_id))
     values = {"active": False, "for_all": False}
@@ -210,7 +210,7 @@ def remove(connection: sa.Connection, adapter_id: str) -> Adapter:
 
 
 def list_adapters(connection: sa.Connection, *, active: bool | None = None) -> list[Adapter]:
-    """All adapters by name and owner, or those that are active, or those that are not."""
+    """All adapters by name and owner, or only the active or the inactive ones."""
     query = sa.select(adapters).order_by(adapters.c.name, adapters.c.id)
     if active is not None:
         query = query.where(adapters.c.active.is_(active))
@@ -223,8 +223,7 @@ def list_adapters(connection: sa.Connection, *, active: bool | None = None) -> l
 def found(
     connection: sa.Connection, asked: ListQuery, *, tenant_id: str | None = None, name: str | None = None
 ) -> ListPage[Adapter]:
-    """The active ones, of all owners or of one; with a `name`, those that have exactly this one. Raises
-    InvalidValue."""
+    """Active adapters, of all owners or of one; with `name`, only those with exactly this name. Raises InvalidValue."""
     query = sa.select(adapters).where(adapters.c.active.is_(True))
     if tenant_id is not None:
         query = query.where(adapters.c.tenant_id == tenant_id)
@@ -271,13 +270,13 @@ def named(connection: sa.Connection, tenant_id: str | None, name: str) -> Adapte
 
 
 def versions(connection: sa.Connection, adapter_id: str) -> list[Version]:
-    """Those that are not removed, the newest first."""
+    """Versions that are not removed, the newest first."""
     query = sa.select(adapter_versions).where(*_live(adapter_id)).order_by(adapter_versions.c.number.desc())
     return [_version(row) for row in connection.execute(query)]
 
 
 def version_of(connection: sa.Connection, adapter_id: str, number: int) -> Version:
-    """Raises RowNotFound for one that is not, or not any more."""
+    """Raises RowNotFound for an unknown or removed version."""
     query = sa.select(adapter_versions).where(*_live(adapter_id), adapter_versions.c.number == number)
     row = connection.execute(query).one_or_none()
     if row is None:
@@ -286,8 +285,8 @@ def version_of(connection: sa.Connection, adapter_id: str, number: int) -> Versi
 
 
 def operators_names(connection: sa.Connection) -> set[str]:
-    """Of adapters that are no tenant's, or that others than their owner may call: an operator's doing. What a tenant
-    calls its own adapters keeps no name from anybody else."""
+    """Names of adapters without an owning tenant, or shared beyond it, which only an operator can do. The names of a
+    tenant's private adapters stay available to others."""
     found = list_adapters(connection, active=True)
     return {one.name for one in found if one.tenant_id is None or set(one.shared) - {one.tenant_id}}
 
@@ -379,7 +378,7 @@ def _share(connection: sa.Connection, adapter_id: str, tenant_ids: Iterable[str]
 
 
 def _check_alone(connection: sa.Connection, adapter: Adapter) -> None:
-    """Nobody has two adapters of this name shared with it. Raises AdapterNameTaken."""
+    """Check that no tenant would see two adapters of this name. Raises AdapterNameTaken."""
     same = sa.select(adapters.c.id).where(adapters.c.name == adapter.name, adapters.c.active.is_(True))
     for adapter_id in connection.execute(same.where(adapters.c.id != adapter.id)).scalars().all():
         other = adapter_by_id(connection, adapter_id)

@@ -1,6 +1,6 @@
-"""Base models as they are now: those of laneway.toml, what was changed of them, and those that were added beside.
+"""Base models as they are now: those of laneway.toml with the changes made to them, and those that were added.
 
-Whoever writes here has bumped the revision before, so that one write comes after another. Nothing here knows the
+A writer must have raised the revision before, which serialises writes. Nothing here knows the
 engine or who may do it.
 """
 
@@ -36,8 +36,9 @@ Dtype = Literal["float32", "bfloat16", "float16"]
 
 
 class BaseModel(msgspec.Struct, frozen=True, kw_only=True):
-    """A base model. `path` is absolute, `directory` the same as it was given. `tenants`: the ids of those that may call
-    it; None: all. `context_tokens` and `max_tokens_default` None: what its config.json says, and the gateway's. Not
+    """A base model. `path` is absolute, `directory` the same as it was given. `tenants`: ids of the tenants that may
+    call it; None: all. `context_tokens` and `max_tokens_default` None: what its config.json says, and the gateway's.
+    Not
     `active`: it is removed. Without an `id` nothing was ever changed of what laneway.toml says. Moments in Unix
     seconds."""
 
@@ -86,12 +87,13 @@ class ModelChange(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def configured(config: Config) -> list[BaseModel]:
-    """Those of laneway.toml as it says. Who may call one that is some tenants' alone only a database knows: nobody."""
+    """The models of laneway.toml. A model restricted to tenants is callable by none here: their ids are in a
+    database."""
     return [_of_section(section, None, None if section.tenants is None else ()) for section in config.models]
 
 
 def list_models(connection: sa.Connection, config: Config) -> list[BaseModel]:
-    """All, the removed ones too: those of laneway.toml in its order, then those that were added, the oldest first."""
+    """All models, removed ones included: those of laneway.toml in its order, then the added ones, the oldest first."""
     rows = {row.name: row for row in connection.execute(sa.select(base_models).order_by(*_BY_AGE))}
     ids = _tenant_ids(connection, config.models)
     found = []
@@ -117,8 +119,8 @@ def model_named(connection: sa.Connection, config: Config, name: str) -> BaseMod
 
 
 def taken_names(connection: sa.Connection, config: Config, tenant: Tenant | None = None) -> dict[str, str]:
-    """Each name that means a base model now, or an alias, and which of the two: to anybody, or to this tenant alone,
-    which must not be told of others'."""
+    """Names taken by active base models and aliases, and which of the two each is. With `tenant`, only names that this
+    tenant sees."""
     models = [model for model in active_models(connection, config) if tenant is None or model.allows(tenant.id)]
     names = {model.name for model in models}
     aliases = [alias for alias in alias_rows.in_force(connection, config).values() if alias.active]
@@ -207,7 +209,7 @@ def check_name(name: str) -> None:
 
 
 class NoSuchDirectory(InvalidValue):
-    """Whoever is on the host may also be told where the models' folder is."""
+    """The message does not name the models' folder; on the host, `where` does."""
 
     def __init__(self, path: str) -> None:
         super().__init__(f"the models' folder has no directory {path!r}, or a dead link in it", "path")

@@ -1,6 +1,6 @@
-"""Which names of models and adapters /metrics shows: a name that is some tenants' alone has no place there.
+"""Which names of models and adapters /metrics shows: names that only some tenants may see are left out.
 
-It edits text that others made. It must never know who asks.
+It edits metrics text made elsewhere.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def without_restricted(text: bytes, open_models: Collection[str], secret: bytes)
 
 def adapters_in_use(report: StatusReport, names: Mapping[str, str]) -> bytes:
     """Prometheus text: which adapters running and waiting requests use, under vLLM's name, and how many. `names`:
-    digest → name of those that every tenant may call; the others are PRIVATE."""
+    digest → name of adapters that every tenant may call; the others are shown as PRIVATE."""
     registry = CollectorRegistry()
     info = Gauge(
         "vllm:lora_requests_info",

@@ -88,10 +88,10 @@ class Registry:
         self._everyones = {row.name: row for row in usable if EVERYONE in row.shared}
 
     def resolve(self, tenant_id: str | None, name: str) -> ModelTarget:
-        """The tenant's own adapter, a base model, an adapter that is shared with it, one that is everyone's: the first
-        of that name whose base model the tenant may call, whatever else has the name. Raises ModelNotFound, the same
-        for a name that is another tenant's and for one that is nobody's; ModelUnavailable for one that the tenant may
-        call and that cannot be loaded."""
+        """The first of these with that name whose base model the tenant may call: the tenant's own adapter, a base
+        model, an adapter shared with the tenant, an adapter shared with everyone. Raises ModelNotFound, with the same
+        message for another tenant's name and for an unknown one; ModelUnavailable for a callable model that cannot be
+        loaded."""
         target = self.find(tenant_id, name)
         if self.is_refused(target.model):
             raise ModelUnavailable(name)
@@ -103,7 +103,7 @@ class Registry:
         return served is None or served.refused is not None
 
     def find(self, tenant_id: str | None, name: str) -> ModelTarget:
-        """As `resolve`, one that cannot be loaded too. Raises ModelNotFound."""
+        """As `resolve`, including models that cannot be loaded. Raises ModelNotFound."""
         for model, adapter in self._meanings(tenant_id, name):
             base = self._models.get(model)
             if base is not None and base.model.allows(tenant_id):
@@ -151,11 +151,11 @@ class Registry:
         return self._models[model].created
 
     def active(self) -> dict[str, str]:
-        """Digest → base model of all that somebody may call."""
+        """Digest → base model of all callable adapters."""
         return {row.digest: row.base_model for row in self._callable()}
 
     def names(self) -> dict[str, str]:
-        """Digest → name of all that somebody may call; where one content has several names, any of them."""
+        """Digest → name of all callable adapters; any of the names if a content has several."""
         return {row.digest: row.name for row in self._callable()}
 
     def open_names(self) -> dict[str, str]:

@@ -75,8 +75,8 @@ class Router:
     # ---- what a name stands for
 
     def route(self, caller: Caller, name: str, sticky: str) -> Route:
-        """A base model or an adapter that the tenant sees, or else an alias. Requests that are `sticky` alike go alike.
-        Raises ModelNotFound, one and the same for what is another's and what is nobody's."""
+        """A base model or an adapter that the tenant sees, or else an alias. Requests with the same `sticky` value get
+        the same model. Raises ModelNotFound, with the same message for another tenant's name and for an unknown one."""
         target = self._target(caller, name)
         if target is not None:
             return Route((target,), (target,))
@@ -90,7 +90,7 @@ class Router:
         if alias.cheapest and caller.cheapest:
             return Route(among, among, alias)
         served = self._served()
-        # Where none is served, the one that would be says so.
+        # If none is served, the chosen one's refusal is the answer.
         parts = [(part, target) for part, target in parts if target.model in served] or parts
         chosen = choose(alias.name, caller.tenant_id or "", sticky, [part for part, _ in parts])
         return Route((next(target for target in among if target.model == chosen),), among, alias)

@@ -64,8 +64,8 @@ class ServedModels:
         self._config = config
         self._database = database
         self._registry = registry
-        self._files: dict[str, ModelFiles] = {}  # by name, of those that are not removed
-        self._faults: dict[str, tuple[str, str]] = {}  # by name: of which path, and why it cannot be loaded here
+        self._files: dict[str, ModelFiles] = {}  # by name, of models that are not removed
+        self._faults: dict[str, tuple[str, str]] = {}  # by name: the path, and why it cannot be loaded here
         self._refused: Mapping[str, str] = {}  # by the engine
         self._following = asyncio.Lock()
         for model in self.active().values():
@@ -78,7 +78,7 @@ class ServedModels:
         self._apply()
 
     def active(self) -> dict[str, BaseModel]:
-        """By name; those that cannot be loaded too."""
+        """Models that are not removed, by name, including those that cannot be loaded."""
         return {model.name: model for model in self.all if model.active}
 
     def refused(self, name: str) -> str | None:
@@ -111,8 +111,8 @@ class ServedModels:
         self._apply()
 
     async def load_files(self) -> bool:
-        """Read the files of those that are new, and again of those that could not be read, one after another and not in
-        the loop. Whether all could."""
+        """Read the files of new models, and again of models whose files could not be read, one after another and
+        outside the event loop. Returns whether all could be read."""
         async with self._following:
             for model in list(self.active().values()):
                 if model.name not in self._files:

@@ -87,7 +87,7 @@ def check_command(console: Console, directory: Path, base_model: str | None, as_
 
 
 @adapters_group.command("list")
-@click.option("--tenant", help="Those that this tenant owns, a slug or an id.")
+@click.option("--tenant", help="Only adapters that this tenant owns: a slug or an id.")
 @json_option
 @pass_console
 def list_command(console: Console, tenant: str | None, as_json: bool) -> None:
@@ -179,11 +179,12 @@ def set_command(
 
 @adapters_group.command("remove")
 @click.argument("adapter")
-@click.option("--version", help="Forget this one of its versions alone; not the one that is served.")
+@click.option("--version", help="Remove only this version, which must not be the served one.")
 @owner_option
 @pass_console
 def remove_command(console: Console, adapter: str, version: str | None, tenant: str | None) -> None:
-    """Nobody may call ADAPTER from now on. A running gateway deletes its files once nothing runs on them."""
+    """Remove ADAPTER. Requests for it are refused; a running gateway deletes its files when the last request has
+    ended."""
     administration = console.administration
 
     def change(connection: sa.Connection) -> str:
@@ -201,7 +202,7 @@ def _adapter(connection: sa.Connection, adapter: str, tenant: str | None) -> Ada
 
 
 def _staged(console: Console, directory: Path, base_model: str | None) -> StagedAdapter:
-    """Copied and checked, with a bar where somebody looks."""
+    """Copy and check an adapter, with a progress bar on a terminal."""
     config = console.config
     try:
         base = base_for(config, base_models(console), base_model, directory)

@@ -25,7 +25,7 @@ tenant_option = click.option("--tenant", help="A slug or an id; without it: all.
 
 @click.group("webhooks")
 def webhooks_group() -> None:
-    """Who is told when a budget reaches a threshold."""
+    """Webhooks that receive alerts of budgets."""
 
 
 @webhooks_group.command("add")
@@ -61,7 +61,7 @@ def remove_command(console: Console, webhook_id: str) -> None:
     """Tell it nothing more."""
     administration = console.administration
     write(console, lambda c: administration.webhooks.remove(c, webhook_id))
-    click.echo(f"{webhook_id} is told nothing more")
+    click.echo(f"{webhook_id} is removed")
 
 
 @webhooks_group.command("alerts")

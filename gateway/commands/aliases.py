@@ -25,7 +25,7 @@ def aliases_group() -> None:
 @json_option
 @pass_console
 def list_command(console: Console, as_json: bool) -> None:
-    """All that hold, by name: those that were set, and what laneway.toml says of other names."""
+    """List the aliases in force, by name: aliases that were set, then those of laneway.toml."""
     found = read(console, lambda c: aliases.in_force(c, console.config))
     show_rows([_row(alias, as_json) for alias in found.values()], COLUMNS, as_json=as_json)
 
@@ -34,9 +34,13 @@ def list_command(console: Console, as_json: bool) -> None:
 @click.argument("name")
 @click.argument("models", nargs=-1, required=True)
 @click.option("--cheapest", is_flag=True, help="Tenants that opted in get the cheapest that can serve the request.")
-@click.option("--fallback", "fallbacks", multiple=True, help="A model to try when the chosen one is saturated or away.")
-@click.option("--tenant", "tenants", multiple=True, help="Who may call it, a slug or an id; without it: all.")
-@click.option("--off", is_flag=True, help="Nobody may call it, also where laneway.toml has it.")
+@click.option(
+    "--fallback", "fallbacks", multiple=True, help="A model to try when the chosen one is saturated or unavailable."
+)
+@click.option(
+    "--tenant", "tenants", multiple=True, help="Only these tenants may call it: a slug or an id. Default: all."
+)
+@click.option("--off", is_flag=True, help="Switch the alias off, also one of laneway.toml.")
 @json_option
 @pass_console
 def set_command(
@@ -71,7 +75,7 @@ def set_command(
 @click.argument("name")
 @pass_console
 def remove_command(console: Console, name: str) -> None:
-    """What laneway.toml says of NAME holds again; else nobody may call it."""
+    """Remove NAME as it was set; an alias NAME of laneway.toml is in force again."""
     write(console, lambda c: console.administration.aliases.remove(c, name))
     click.echo(f"{name} is removed")
 

@@ -1,4 +1,4 @@
-"""`laneway config check`: is the configuration one that can be kept?"""
+"""`laneway config check`: whether the configuration is valid."""
 
 from __future__ import annotations
 

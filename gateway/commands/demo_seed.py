@@ -42,14 +42,14 @@ from gateway.uploads.staged import AdapterBase, StagedAdapter, base_named, stage
 
 EXAMPLES = Path(package.__path__[0]).resolve().parent / "examples" / "adapters"
 TENANTS = {"acme": "premium", "globex": "standard", "initech": "batch"}
-# Who owns an example adapter; one that is not named here is shared by all.
+# Owning tenants of example adapters; the others are shared with everyone.
 OWNERS = {"support-triage": "acme", "pirate": "globex"}
 # For a million tokens 0.10, 0.05 and 0.40 of a currency unit, as picos per token.
 PRICES = UnitPrices(input=100_000, cached_input=50_000, output=400_000)
 # A smaller model is cheaper: a tenth.
 OWN_PRICES = {OWN_MODEL: UnitPrices(input=10_000, cached_input=5_000, output=40_000)}
 MULTIPLIERS = {"premium": "3", "batch": "0.5"}
-# What a model is asked that knows little.
+# The question in the curl lines of a small model.
 QUESTIONS = {OWN_MODEL: "Who are you?"}
 BUDGET_PICOS = 100 * PICOS_PER_UNIT  # a month
 KEY_NAME = "demo"
@@ -103,7 +103,7 @@ class Demo:
             self._file.unlink(missing_ok=True)  # what it says is true only while they run
 
     def seed(self) -> None:
-        """Everything but the processes, for those that are started apart. Raises CannotStart."""
+        """Everything but the processes. Raises CannotStart."""
         secrets, served, _ = self._prepare(processes=False)
         self._say("")
         self._say(welcome(self._config.base_url, secrets, served))
@@ -173,7 +173,7 @@ class Example:
 
 
 class Seed:
-    """What the demo puts into the database. What is there already, changed by somebody or not, is left alone."""
+    """What the demo writes into the database. Rows that exist are left alone."""
 
     def __init__(self, config: Config, secrets: Secrets, examples: Path) -> None:
         self._config = config
@@ -226,7 +226,7 @@ class Seed:
             self._administration.keys.create(connection, name=KEY_NAME, tenant_id=tenant_id, kind=kind, secret=secret)
 
     def _adapter(self, connection: sa.Connection, name: str, owner: Tenant | None, example: Example) -> None:
-        """Register a content that its name has never had, and serve it; else leave what somebody made of it."""
+        """Register and serve the example unless its name has had this content before."""
         tenant_id = None if owner is None else owner.id
         found = adapter_rows.named(connection, tenant_id, name)
         had = adapter_rows.versions(connection, found.id) if found is not None and found.active else []

@@ -28,7 +28,7 @@ model_argument = click.argument("model")
 
 @click.group("models")
 def models_group() -> None:
-    """Base models: those of laneway.toml, and those that come and go while everything serves."""
+    """Base models: those of laneway.toml, and models added while the engine serves."""
 
 
 @models_group.command("list")
@@ -125,7 +125,7 @@ def set_command(
 @model_argument
 @pass_console
 def remove_command(console: Console, model: str) -> None:
-    """Nobody may call MODEL from now on, nor its adapters. What runs on it ends as it would have."""
+    """Remove MODEL. Requests for it and for its adapters are refused; running requests continue to their end."""
     administration = console.administration
     after = write(console, lambda c: administration.models.remove(c, model))
     click.echo(f"{after.name}: removed; a running engine drains it. Back with: laneway models restore {after.name}")

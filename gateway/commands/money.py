@@ -29,7 +29,8 @@ KINDS = ("hard", "soft")
 
 
 def picos(per: int = 1) -> Callable[[click.Context, click.Parameter, str | None], int | None]:
-    """Reads a decimal amount of a currency as whole picos divided by `per`; one that is not whole is refused."""
+    """Parse a decimal amount of a currency as picos divided by `per`. An amount that is not a whole number is
+    refused."""
 
     def read_amount(_: click.Context, __: click.Parameter, text: str | None) -> int | None:
         if text is None:
@@ -212,7 +213,7 @@ def budgets_group() -> None:
     "thresholds",
     multiple=True,
     type=click.IntRange(1, budgets.THRESHOLD_MAX),
-    help="An alert at so many percent. May be given more than once; without it: as they are.",
+    help="Alert at this percentage. May be repeated. Default: unchanged.",
 )
 @json_option
 @pass_console

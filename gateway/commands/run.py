@@ -186,8 +186,8 @@ def _install(config: Config) -> None:
 def specs(
     config: Config, file: Path | None, *, fake: bool, workers: int = 1, demo: bool = False
 ) -> list[supervisor.ChildSpec]:
-    """The gateway and the engine of this configuration, in the order in which they stop. The targets of a `demo` are
-    nobody's promise: its engine raises those that the machine cannot keep."""
+    """The gateway and the engine of this configuration, in the order in which they stop. A `demo` promises no
+    targets: its engine raises those that the machine cannot meet."""
     environ = child_environ(file)
     health = (config.gateway.host, config.gateway.port)
     return [
@@ -248,8 +248,8 @@ def child_environ(file: Path | None) -> dict[str, str]:
 @workers_option
 @pass_console
 def gateway_command(console: Console, host: str | None, port: int | None, workers: int) -> None:
-    """Run a gateway alone. It takes requests once an engine answers on the socket. Of several workers, one that dies,
-    or stands still for gateway.still_s_max, is started again."""
+    """Run a gateway alone. It accepts requests once an engine answers on the socket. A worker that dies, or makes no
+    progress for gateway.still_s_max, is restarted."""
     _listen_at(host, port)
     config = console.config  # a bad file is refused here, in one sentence
     _check_workers(config, workers)

@@ -149,8 +149,8 @@ def _unique(field: str, values: list[str]) -> None:
 
 
 def _check_targets(tiers: Sequence[TierSection]) -> None:
-    """A first token takes a step, and so does whoever waits for one; no step is planned to be shorter than the
-    strictest inter-token target of all."""
+    """Check that the first-token targets are possible: a request waits for the step in flight, then needs a step of its
+    own, and no step is planned shorter than the strictest inter-token target."""
     strictest = min(tiers, key=lambda tier: tier.inter_token_ms)
     for index, tier in enumerate(tiers):
         for field in ("ttft_base_ms", "queue_target_ms"):

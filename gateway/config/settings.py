@@ -83,7 +83,7 @@ class GatewaySection(Section, frozen=True, kw_only=True):
 class EngineSection(Section, frozen=True, kw_only=True):
     socket: str = ""  # empty: <data_dir>/engine.sock
     arena_bytes: Annotated[int, Meta(ge=16 * 1024 * 1024, le=2**48)] = 512 * 1024 * 1024
-    host_pool_bytes: Annotated[int, Meta(ge=0, le=2**48)] = 0  # 0: who is preempted computes all again
+    host_pool_bytes: Annotated[int, Meta(ge=0, le=2**48)] = 0  # 0: preempted requests recompute everything
     step_tokens_max: Annotated[int, Meta(ge=16, le=65536)] = 512
     prefill_tokens_min: Annotated[int, Meta(ge=1, le=65536)] = 64
     sequences_max: Annotated[int, Meta(ge=1, le=4096)] = 64
@@ -176,7 +176,7 @@ class TierSection(Section, frozen=True, kw_only=True):
             raise ValueError(f"service_tier is {self.service_tier!r}, which callers write for the tier of their key")
 
     def ttft_target_ms(self, prompt_tokens: int) -> float:
-        """Within it a request with so long a prompt has its first token, by the tier's promise."""
+        """The tier's target for the first token of a request with `prompt_tokens`."""
         return self.ttft_base_ms + self.ttft_per_1k_prompt_tokens_ms * prompt_tokens / 1000
 
 

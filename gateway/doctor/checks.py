@@ -130,7 +130,7 @@ def device(config: Config) -> Iterator[Check]:
 
 
 def memory(config: Config, running: bool) -> Check:
-    """Whether the host has what an engine takes. One that runs already has taken it, which is no lack."""
+    """Whether the host has the memory that an engine needs. A running engine has allocated it already."""
     free, total = doctor_device.host_memory()
     needed = doctor_device.host_needs(config)
     detail = f"{size(free)} of {size(total)} available, an engine takes about {size(needed)}"

@@ -52,7 +52,7 @@ def is_locked(data_dir: Path) -> bool:
 
 
 def answers(socket_path: Path) -> bool:
-    """Whether somebody listens on this Unix socket."""
+    """Whether a process listens on this Unix socket."""
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
             probe.settimeout(ASKED_S_MAX)

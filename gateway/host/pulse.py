@@ -1,8 +1,4 @@
-"""Whether an engine or a gateway's worker that is alive still moves: asked over its own socket, by whoever keeps its
-process.
-
-It knows heartbeats and silence. It must never know what an engine computes, or who asks for it.
-"""
+"""Whether a living engine or gateway worker still makes progress, checked over its own socket by the supervisor."""
 
 from __future__ import annotations
 
@@ -51,8 +47,8 @@ class WorkerPulse:
     still_s: float
 
     async def lost(self) -> str:
-        """Wait until it has not answered for so long. Time in which whoever asks stood still itself counts for one
-        look: a host that slept kills nobody."""
+        """Wait until the worker has not answered for `still_s`. Time in which the supervisor itself stood still counts
+        as one look only: a host that was suspended restarts no worker."""
         silent_s = 0.0
         while silent_s <= self.still_s:
             began = time.monotonic()

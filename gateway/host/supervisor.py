@@ -64,7 +64,7 @@ class ChildSpec:
     orphan_signal: signal.Signals  # what the kernel sends it when its parent dies
     health: tuple[str, int] | None = None  # host, port
     speaks: bool = False
-    pulse: Pulse | None = None  # one that lives and stands still is killed
+    pulse: Pulse | None = None  # a living process that makes no progress is killed
 
 
 class Child:

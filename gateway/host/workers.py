@@ -40,7 +40,7 @@ def socket_path(data_dir: Path, number: int) -> Path:
 
 
 class Workers:
-    """`start` it, ask for `metrics`, `close` it. Alone there is nobody to listen to."""
+    """The metrics of all workers of a host. With one worker no socket is opened."""
 
     def __init__(self, data_dir: Path, place: WorkerIndex, own: Callable[[], bytes]) -> None:
         self._data_dir = data_dir

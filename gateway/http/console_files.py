@@ -44,7 +44,7 @@ class ConsoleFile:
     contents: dict[str, bytes]
 
     def encoding(self, accepted: str) -> str:
-        """The best one there is of those that an Accept-Encoding header takes."""
+        """The smallest available encoding that an Accept-Encoding header accepts."""
         names = set()
         for part in accepted.split(","):
             name, _, weight = part.partition(";")

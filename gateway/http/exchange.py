@@ -119,7 +119,7 @@ def _client(scope: Scope, record: RequestRecord) -> str:
 
 
 def _route(scope: Scope) -> str:
-    """The route that took it, of the known ones: a path that somebody made up is no label."""
+    """The known route that matched: an arbitrary path is no label."""
     handler = scope.get("route_handler")
     return "unknown" if handler is None else str(handler.opt.get("route") or min(handler.paths))
 

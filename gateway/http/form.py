@@ -1,6 +1,6 @@
 """A multipart form whose files go to disk as they arrive: bounded in bytes, in time and in memory.
 
-It must never know what the files are for: who asks says which names it takes.
+The caller says which field names are accepted; the files' purpose is not known here.
 """
 
 from __future__ import annotations

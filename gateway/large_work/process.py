@@ -1,4 +1,4 @@
-"""The processes of `large_work`: one that loads the tokenizers and forks the others, which do the jobs.
+"""The processes of `large_work`: a parent that loads the tokenizers and forks the processes that do the jobs.
 
 `python -m gateway.large_work.process FD DIRECTORY=ENCODING …`. For each socket received over FD it forks a process that
 serves the socket. A process ends when the gateway closes its end of the socket. It must never know a tenant.

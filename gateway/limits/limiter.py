@@ -1,4 +1,4 @@
-"""Who is admitted under the rate limits: by Redis where there is one, else by what this gateway itself allowed.
+"""Admission under the rate limits: by Redis if one is configured, else by what this gateway itself admitted.
 
 Without Redis each gateway allows its part: the limits divided by the gateways that live. What Redis allows is counted
 here too, so that neither its absence nor its forgetting begins a minute anew. It knows no request's contents.
@@ -26,9 +26,9 @@ PLACE_S = 15.0
 RENEW_S = 5.0
 LOOK_S = 1.0  # between counts of the gateways, and looks whether Redis is back
 UNANSWERED_S = 1.0  # how long an ending waits for Redis's answer to a reservation
-OWED_MAX = 10_000  # places that Redis may have counted and was not told the end of; more end with their leases
+OWED_MAX = 10_000  # slots whose end Redis may have missed; further ones expire with their leases
 
-LimitState = tuple[Sequence[Subject], list[SubjectUse]]  # who is limited, by how much here, and what was taken
+LimitState = tuple[Sequence[Subject], list[SubjectUse]]  # the limited subjects with their limits, and what they used
 
 
 def own_clock_us() -> int:
@@ -208,7 +208,8 @@ class Limiter:
         return asked
 
     def _owe(self, place: str, owed: _UnreportedUse) -> None:
-        """Redis, which is away, is told later. What it is not told in time ends with its lease, and flows out."""
+        """Report the end of a slot to Redis later, since it is unavailable. Unreported slots expire with their
+        lease."""
         if len(self._owed) < OWED_MAX:
             self._owed[place] = owed
 
@@ -246,7 +247,7 @@ class Limiter:
     async def refresh(self) -> None:
         """Once."""
         if self._count_gateways is not None:
-            with contextlib.suppress(DatabaseUnavailable):  # it stays what it was; nobody is admitted meanwhile
+            with contextlib.suppress(DatabaseUnavailable):  # the number stays; no request is admitted meanwhile
                 self._gateways = max(1, await self._count_gateways())
         shared = self._shared
         if shared is not None and shared.away:
@@ -298,8 +299,9 @@ class Limiter:
         return decision
 
     def _late(self, asked: asyncio.Future[Decision], taken: _UnreportedUse, place: str) -> None:
-        """Redis allowed what was decided here meanwhile, or what nobody waits for any more: it has counted it, or must
-        have it back. Of a question that broke off nobody knows: whatever was decided here, Redis is not to have it."""
+        """Redis answered after this gateway had decided by itself, or after the request had ended: if the request still
+        runs, Redis has counted it; else its slot is released there. After a broken call it is unknown whether Redis
+        counted the slot, so it is released in any case."""
         if asked.cancelled():
             return
         if asked.exception() is not None:

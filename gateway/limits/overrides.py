@@ -1,4 +1,4 @@
-"""Rate limits of a key's or a tenant's own, as functions over a connection; who has none has the configuration's.
+"""Rate limits set for a key or a tenant, as functions over a connection. Others have the configuration's limits.
 
 Every change bumps the revision, so that running gateways drop what they cached. Nothing here limits anything.
 """

@@ -27,7 +27,7 @@ Scope = Literal["key", "tenant"]
 
 
 class Subject(msgspec.Struct, frozen=True):
-    """Who is limited. `family`: the tenant, whose subjects are kept together."""
+    """A key or a tenant that is limited. `family`: the tenant, whose subjects share a Redis slot."""
 
     scope: Scope
     id: str

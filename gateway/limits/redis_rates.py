@@ -1,6 +1,6 @@
 """The rate limits of `limits.py` in Redis, so that all gateways share them: one script, whose clock is the server's.
 
-Redis is never the truth: what it forgets, or cannot be asked, costs nobody a request. It knows no caller and no HTTP.
+Redis is never the truth: if it is unavailable or loses its data, no request fails for it.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from redis.exceptions import NoScriptError, RedisError
 from gateway.limits.rates import Decision, Rates, Subject, SubjectUse
 
 PREFIX = "laneway"
-BATCH_MAX = 256  # questions of one round trip
-WAITING_MAX = 10_000  # questions that wait for one; above it Redis counts as away
-SOCKET_S_MIN = 1.0  # for a connection, and for an answer: whoever asks waits for less
-SILENCE = 5  # times what a request waits: a round trip that takes longer, and Redis counts as away
-TURNS = 4  # of the loop, from what lies in a socket to who waits for it
+BATCH_MAX = 256  # calls of one round trip
+WAITING_MAX = 10_000  # calls that wait for a round trip; above it Redis counts as unavailable
+SOCKET_S_MIN = 1.0  # for a connection, and for an answer; callers have shorter timeouts
+SILENCE = 5  # × a request's timeout: after a longer round trip Redis counts as unavailable
+TURNS = 4  # of the event loop, from the socket to the waiting caller
 
 _log = logging.getLogger(__name__)
 
@@ -95,7 +95,7 @@ for i, subject in ipairs(subjects) do
 end
 return table.concat(said, ' ')
 """
-PROBE = "end probe 1 0 0 1 1 1 0 0 0"  # a place that nobody has is given up
+PROBE = "end probe 1 0 0 1 1 1 0 0 0"  # releases a slot that does not exist
 _SHA = hashlib.sha1(SCRIPT.encode(), usedforsecurity=False).hexdigest()
 
 
@@ -111,8 +111,8 @@ class _Question:
 
 
 class SharedRates:
-    """`Rates` for all gateways that name the same Redis. One connection, so that questions are answered in the order in
-    which they were asked; those that come while a round trip is under way go together in the next."""
+    """`Rates` for all gateways that name the same Redis. One connection, so that calls are answered in order. Calls
+    that arrive while a round trip is in flight are sent together in the next one."""
 
     def __init__(self, url: str, lease_us: int, answer_s: float) -> None:
         """`answer_s`: how long a request waits for Redis. Raises ValueError for a URL that is none of redis://,
@@ -161,8 +161,8 @@ class SharedRates:
         raise RedisUnavailable
 
     async def probe(self) -> int | None:
-        """Its clock (microseconds) when it is there (again) and runs the script: one that may not be written to is of
-        no use. None: it is away."""
+        """Its clock (microseconds) if it answers and runs the script, which a read-only replica does not. None: it is
+        unavailable."""
         at = None
         asked = _Question([f"{PREFIX}:{{probe}}:{what}" for what in ("rates", "places")], PROBE, _future())
         try:
