@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import logging
 import signal
-from collections.abc import AsyncIterator, Coroutine, Sequence
+from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from adapters.files.store import AdapterStore
@@ -22,8 +22,7 @@ from billing.ledger.leases import Leases
 from billing.ledger.ledger import CLOSE_PATIENCE_S, Ledger
 from billing.ledger.settler import Settler
 from billing.revision import Change
-from engine.protocol.client import EngineClient, EngineUnavailable
-from engine.protocol.frames import Hello, ModelInfo
+from engine.protocol.frames import ModelInfo, RaisedTargets
 from gateway.access.callers import USED_FLUSH_S, Callers, unusable
 from gateway.access.sessions import Sessions, SignIns
 from gateway.access.write_limits import WriteLimits
@@ -32,6 +31,8 @@ from gateway.catalog.router import Router
 from gateway.catalog.served_models import ServedModels
 from gateway.config.file import Config
 from gateway.engines.adapter_sync import AdapterLoader
+from gateway.engines.engine import Engine, EngineUnavailable
+from gateway.engines.local import LocalEngine
 from gateway.engines.model_sync import RETRY_S, ModelLoader
 from gateway.generation.exhausted_budgets import ExhaustedBudgets
 from gateway.generation.first_tokens import AttainmentCache, FirstTokens
@@ -79,9 +80,12 @@ class Services:
 
     _behind = False  # models or adapters changed since the last `_load_once`
 
-    def __init__(self, config: Config, secret: bytes, place: WorkerIndex = ALONE) -> None:
-        """`secret`: what cache namespaces, and the keys that kept answers are encrypted with, are made from. `place`
-        among the workers of this host. Raises OSError or ValueError for a model that cannot be used."""
+    def __init__(
+        self, config: Config, secret: bytes, place: WorkerIndex = ALONE, *, engine: Engine | None = None
+    ) -> None:
+        """`secret` keys the cache namespaces and the encryption of stored answers. `place`: the index among the workers
+        of this host. `engine`: by default the engine of this host. Raises OSError or ValueError for a model that cannot
+        be used."""
         self.config = config
         self.place = place
         self.secret = secret
@@ -127,7 +131,7 @@ class Services:
         self.uploads = Uploads(self.store, config, self.metrics)
         self.replays = Replays(self.database, self.gateway_id, secret)
         self.watch = RevisionWatch(self.database, self._changed, pace=self.pace)
-        self.engine = EngineClient(config.socket_path)
+        self.engine: Engine = engine or LocalEngine(config.socket_path)
         self.large_work = LargeWork(self._tokenizers)
         planner = RequestPlanner(config, self.models.served, self.registry, self.engine, self.large_work)
         self.router = Router(
@@ -153,6 +157,7 @@ class Services:
         self.attained = AttainmentCache(self.database)
         self.generator = Generator(
             selector=Selector(self.router, planner, self.metrics),
+            planner=planner,
             tiers=self.tiers,
             limiter=self.limiter,
             holding=RequestHolds(self.ledger, self.settler, self.metrics),
@@ -289,14 +294,14 @@ class Services:
         self._retry = None
         self._follow()
 
-    async def _on_connect(self, hello: Hello) -> None:
-        """For the client, before it is ready: models that take their time keep no other waiting."""
-        self.first_tokens.take_targets(hello.raised)
+    async def _on_connect(self, raised: Mapping[str, RaisedTargets]) -> None:
+        """For the engine, before it is ready. Loading of models is begun here and not waited for."""
+        self.first_tokens.take_targets(raised)
         self.model_loader.connected()
-        await self.loader.on_connect(hello)
+        await self.loader.on_connect()
 
-    def _on_models(self, models: dict[str, ModelInfo]) -> None:
-        """What the engine serves changed: it may be that another gateway knows more of the database than this one."""
+    def _on_models(self, models: Mapping[str, ModelInfo]) -> None:
+        """The served models changed: another gateway may have seen a change of the database before this one."""
         if self._told is None or self._told.done():
             self._told = asyncio.create_task(self._catch_up(), name="models-told")
 

@@ -14,11 +14,11 @@ from pathlib import Path
 
 from billing.database import Database
 from billing.errors import BillingRefused, InvalidValue
-from engine.protocol.client import EngineClient, EngineUnavailable, ModelFailed
 from gateway.admin.administration import Administration
 from gateway.admin.models import NewModel
 from gateway.catalog.base_models import BaseModel
 from gateway.catalog.served_models import ModelFiles
+from gateway.engines.engine import Engine, EngineUnavailable, ModelFailed
 from gateway.engines.model_sync import RETURN_S
 from gateway.errors import ApiError
 
@@ -37,7 +37,7 @@ class ModelRollout:
     def __init__(
         self,
         database: Database,
-        engine: EngineClient,
+        engine: Engine,
         administration: Administration,
         say: Say = lambda stage: None,
         load_s_max: float = LOAD_S_MAX,

@@ -10,8 +10,7 @@ import logging
 from collections.abc import Awaitable, Callable, Container, Iterable, Mapping, Sequence
 
 from adapters.files.store import AdapterStore
-from engine.protocol.client import AdapterFailed, EngineClient, EngineUnavailable
-from engine.protocol.frames import Hello
+from gateway.engines.engine import AdapterFailed, Engine, EngineUnavailable
 from gateway.host.adapter_process import Resolver
 
 # A bad or missing adapter costs its own requests, never the engine's readiness.
@@ -30,7 +29,7 @@ class AdapterLoader:
 
     def __init__(
         self,
-        engine: EngineClient,
+        engine: Engine,
         store: AdapterStore,
         wanted: Callable[[], Mapping[str, str]],
         kept: Callable[[], Container[str]],
@@ -51,8 +50,8 @@ class AdapterLoader:
         self._late: set[str] = set()  # digests being resolved, to be loaded afterwards
         self._late_tasks: set[asyncio.Task[None]] = set()
 
-    async def on_connect(self, hello: Hello) -> None:
-        """For EngineClient: a new process knows nothing. Load all that may be called."""
+    async def on_connect(self) -> None:
+        """For Engine: a new process knows nothing. Load all that may be called."""
         self._known.clear()
         await self._load_all(self._wanted())
 

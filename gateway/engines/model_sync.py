@@ -9,9 +9,9 @@ import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Mapping
 
-from engine.protocol.client import EngineClient, EngineUnavailable, ModelFailed
 from engine.protocol.frames import ModelFailure, ModelInfo
 from gateway.catalog.base_models import BaseModel
+from gateway.engines.engine import Engine, EngineUnavailable, ModelFailed
 
 # After this every gateway has heard that a model was removed, or admits nothing: whoever was admitted before is with
 # the engine, and runs to its end there.
@@ -36,7 +36,7 @@ class ModelLoader:
 
     def __init__(
         self,
-        engine: EngineClient,
+        engine: Engine,
         all_models: Callable[[], Mapping[str, BaseModel]],
         told: Callable[[Mapping[str, str]], None],
         gone: Callable[[str], None],

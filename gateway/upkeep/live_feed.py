@@ -17,9 +17,9 @@ import sqlalchemy as sa
 
 from billing.database import Database, DatabaseUnavailable
 from billing.tables import holds, tenants
-from engine.protocol.client import EngineClient, EngineUnavailable
 from engine.protocol.frames import Snapshot
 from gateway.access.callers import TenantName
+from gateway.engines.engine import Engine, EngineUnavailable
 from gateway.errors import Overloaded
 from gateway.views.live import AdapterNames, AwayEvent, EngineEvent, engine_event
 
@@ -74,7 +74,7 @@ class LiveFeed:
 
     def __init__(
         self,
-        engine: EngineClient,
+        engine: Engine,
         tenants: RequestTenants,
         adapter_names: Callable[[], AdapterNames],
         *,
@@ -121,7 +121,7 @@ class LiveFeed:
         if self._engine.ready and self._shot is not None and time.monotonic() - self._shot[0] < age_s_max:
             return self._shot[1]
         if self._asked is None:
-            epoch = self._engine.hello.epoch if self._engine.hello is not None else ""
+            epoch = self._engine.epoch
             after = self._seen[1] if self._seen is not None and self._seen[0] == epoch else None
             self._asked = asyncio.create_task(self._engine.watch(after), name="live-look")
             self._asked.add_done_callback(self._answered)

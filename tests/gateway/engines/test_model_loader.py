@@ -15,13 +15,14 @@ import msgspec
 import pytest
 
 from billing.accounts import prices
-from engine.protocol.client import EngineClient, Generation
 from engine.protocol.frames import Sampling
 from gateway.admin.administration import Actor, Administration
 from gateway.admin.model_rollout import ModelRollout
 from gateway.admin.models import NewModel
 from gateway.catalog.base_models import BaseModel
 from gateway.engines import model_sync
+from gateway.engines.engine import EngineRequest
+from gateway.engines.local import LocalEngine, LocalStream
 from gateway.engines.model_sync import ModelLoader
 from support.stack import MODEL, Stack
 from support.waiting import eventually_async
@@ -36,12 +37,13 @@ def model(name: str, *, active: bool = True) -> BaseModel:
     )  # fmt: skip
 
 
-async def streaming(client: EngineClient) -> Generation:
+async def streaming(client: LocalEngine) -> LocalStream:
     """A stream of many tokens on the second model; it has begun."""
-    stream = client.submit(
-        request_id="req", model=SECOND, adapter=None, namespace="", tier="standard", share="", prompt_ids=[300],
-        max_tokens=8000, sampling=Sampling(), stop_ids=[],
+    request = EngineRequest(
+        request_id="req", model=SECOND, adapter=None, namespace="", tier="standard", share="", weight=1.0,
+        prompt_ids=[300], prompt=None, max_tokens=8000, sampling=Sampling(), stop_ids=[], stops=[],
     )  # fmt: skip
+    stream = client.submit(request)
     await anext(stream)
     return stream
 
@@ -53,7 +55,8 @@ class Side:
         self.rows = {FIRST: model(FIRST)}
         self.refused: Mapping[str, str] = {}
         self.fresh = True
-        self.client = EngineClient(socket, on_models=lambda models: self.loader.follow())
+        self.client = LocalEngine(socket)
+        self.client.on_models = lambda models: self.loader.follow()
         self.loader = ModelLoader(self.client, lambda: self.rows, self._told, lambda name: None, lambda: self.fresh)
 
     def _told(self, refused: Mapping[str, str]) -> None:
@@ -198,7 +201,7 @@ async def test_whoever_restores_one_that_still_drains_waits_for_it(make_stack: C
     price = {"input": 1, "cached_input": 1, "output": 1, "multipliers": {"premium": 1, "standard": 1, "batch": 1}}
     await asyncio.to_thread(stack.write, lambda c: prices.publish(c, subject=SECOND, **price))
     administration, said = Administration(stack.config, Actor("cli:test")), list[str]()
-    client = EngineClient(stack.config.socket_path)
+    client = LocalEngine(stack.config.socket_path)
     await client.start()
     try:
         await client.wait_ready(10)

@@ -1,11 +1,47 @@
-"""One request through everything, as a client sees it: the official SDK against a gateway process on a port."""
+"""One request through everything, as a client sees it: the official SDK against a gateway process on a port.
+
+Each test runs on both kinds of engine: the fake one, which answers with ids over frames, and TextEngine, which answers
+with text."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from pathlib import Path
+
 import httpx
 import openai
+import pytest
 
+from support.gateway.text_stack import TextStack
 from support.stack import MODEL, Stack, body, events
+
+
+@pytest.fixture(scope="module")
+def text_stack(tmp_path_factory: pytest.TempPathFactory, model_dir: Path) -> Iterator[Stack]:
+    directory = tmp_path_factory.mktemp("text")
+    stack = TextStack(directory, f"sqlite:///{directory}/laneway.db", model_dir)
+    try:
+        stack.start()
+        yield stack
+    finally:
+        stack.stop()
+
+
+@pytest.fixture(params=["ids", "text"])
+def stack(request: pytest.FixtureRequest) -> Stack:
+    found: Stack = request.getfixturevalue({"ids": "fake_stack", "text": "text_stack"}[request.param])
+    return found
+
+
+@pytest.fixture(scope="module")
+def fake_stack(tmp_path_factory: pytest.TempPathFactory, model_dir: Path) -> Iterator[Stack]:
+    directory = tmp_path_factory.mktemp("ids")
+    stack = Stack(directory, f"sqlite:///{directory}/laneway.db", model_dir)
+    try:
+        stack.start()
+        yield stack
+    finally:
+        stack.stop()
 
 
 def test_a_whole_answer_is_held_made_and_settled(stack: Stack) -> None:
