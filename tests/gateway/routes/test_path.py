@@ -12,36 +12,14 @@ import httpx
 import openai
 import pytest
 
-from support.gateway.text_stack import TextStack
+from support.gateway.both_engines import running_stack
 from support.stack import MODEL, Stack, body, events
 
 
-@pytest.fixture(scope="module")
-def text_stack(tmp_path_factory: pytest.TempPathFactory, model_dir: Path) -> Iterator[Stack]:
-    directory = tmp_path_factory.mktemp("text")
-    stack = TextStack(directory, f"sqlite:///{directory}/laneway.db", model_dir)
-    try:
-        stack.start()
+@pytest.fixture(scope="module", params=["ids", "text"])
+def stack(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, model_dir: Path) -> Iterator[Stack]:
+    with running_stack(request.param, tmp_path_factory.mktemp("path"), model_dir) as stack:
         yield stack
-    finally:
-        stack.stop()
-
-
-@pytest.fixture(params=["ids", "text"])
-def stack(request: pytest.FixtureRequest) -> Stack:
-    found: Stack = request.getfixturevalue({"ids": "fake_stack", "text": "text_stack"}[request.param])
-    return found
-
-
-@pytest.fixture(scope="module")
-def fake_stack(tmp_path_factory: pytest.TempPathFactory, model_dir: Path) -> Iterator[Stack]:
-    directory = tmp_path_factory.mktemp("ids")
-    stack = Stack(directory, f"sqlite:///{directory}/laneway.db", model_dir)
-    try:
-        stack.start()
-        yield stack
-    finally:
-        stack.stop()
 
 
 def test_a_whole_answer_is_held_made_and_settled(stack: Stack) -> None:
