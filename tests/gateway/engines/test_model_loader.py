@@ -105,14 +105,14 @@ async def test_what_has_no_row_goes_and_what_gets_one_stays(
 ) -> None:
     """Of an add that was given up, and of one whose row came after the engine had it."""
     one, other = sides
-    monkeypatch.setattr(model_sync, "NAMELESS_S", 3600.0)
+    monkeypatch.setattr(model_sync, "ROWLESS_S_MAX", 3600.0)
     for name in ("given-up", "late"):
         await other.client.load_model(name, "")
     await eventually_async(lambda: one.serves("given-up") and one.serves("late"))
     assert one.serves("given-up"), "whoever adds it may be about to write its row"
     for side in sides:
         side.say(model("late"))
-    monkeypatch.setattr(model_sync, "NAMELESS_S", 0.0)
+    monkeypatch.setattr(model_sync, "ROWLESS_S_MAX", 0.0)
     one.loader.follow()
     await eventually_async(lambda: not one.serves("given-up") and not other.serves("given-up"))
     assert one.serves("late")
@@ -130,7 +130,7 @@ async def test_what_has_no_row_stays_while_nobody_can_tell(
 ) -> None:
     """A gateway that cannot read the database takes nothing from others that can."""
     one, other = sides
-    monkeypatch.setattr(model_sync, "NAMELESS_S", 0.0)
+    monkeypatch.setattr(model_sync, "ROWLESS_S_MAX", 0.0)
     one.fresh = other.fresh = False
     await other.client.load_model("late", "")
     await eventually_async(lambda: one.serves("late") and other.serves("late"))
