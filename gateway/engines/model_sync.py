@@ -30,9 +30,9 @@ _log = logging.getLogger(__name__)
 
 
 class ModelLoader:
-    """`all_models()`: the models of laneway.toml and the database, also removed ones. `on_refused(refused)` receives the
-    refused models and the reasons, whenever they may have changed; `on_unloaded(name)` is called when the engine has
-    unloaded a model and its adapters. `fresh()`: whether `all_models()` is the database's present state."""
+    """`all_models()`: the models of laneway.toml and the database, also removed ones. `on_refused(refused)` receives
+    the refused models and the reasons, whenever they may have changed; `on_unloaded(name)` is called when the engine
+    has unloaded a model and its adapters. `fresh()`: whether `all_models()` is the database's present state."""
 
     def __init__(
         self,
@@ -103,9 +103,8 @@ class ModelLoader:
         """Set the timer for the first retry or unload that no change announces."""
         if self._timer is not None:
             self._timer.cancel()
-        dues = [due for _, _, due in self._failed.values()] + [
-            since + ROWLESS_S_MAX for since in self._rowless.values()
-        ]
+        retries = [due for _, _, due in self._failed.values()]
+        dues = retries + [since + ROWLESS_S_MAX for since in self._rowless.values()]
         later = [due for due in dues if due > now]
         self._timer = asyncio.get_running_loop().call_at(min(later), self.follow) if later else None
 
