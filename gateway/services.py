@@ -8,7 +8,7 @@ import asyncio
 import contextlib
 import logging
 import signal
-from collections.abc import AsyncIterator, Coroutine, Sequence
+from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from adapters.files.store import AdapterStore
@@ -21,8 +21,7 @@ from billing.ledger.leases import Leases
 from billing.ledger.ledger import CLOSE_PATIENCE_S, Ledger
 from billing.ledger.settler import Settler
 from billing.revision import Change
-from engine.protocol.client import EngineClient, EngineUnavailable
-from engine.protocol.frames import Hello, ModelInfo
+from engine.protocol.frames import ModelInfo, RaisedTargets
 from gateway.access.callers import USED_FLUSH_S, Callers, unusable
 from gateway.access.sessions import Sessions, SignIns
 from gateway.access.write_limits import WriteLimits
@@ -31,6 +30,8 @@ from gateway.catalog.router import Router
 from gateway.catalog.served_models import ServedModels
 from gateway.config.file import Config
 from gateway.engines.adapter_sync import AdapterLoader
+from gateway.engines.engine import Engine, EngineUnavailable
+from gateway.engines.local import LocalEngine
 from gateway.engines.model_sync import RETRY_S, ModelLoader
 from gateway.generation.exhausted_budgets import ExhaustedBudgets
 from gateway.generation.first_tokens import AttainmentCache, FirstTokens
@@ -97,9 +98,12 @@ class Services:
 
     _engine_outdated = False  # models or adapters changed since the last round of `_update_engine_once`
 
-    def __init__(self, config: Config, secret: bytes, place: WorkerIndex = ALONE) -> None:
+    def __init__(
+        self, config: Config, secret: bytes, place: WorkerIndex = ALONE, *, engine: Engine | None = None
+    ) -> None:
         """`secret`: the cache namespaces, and the keys that encrypt replays, are derived from it. `place`: the index of
-        this process among the workers of the host. Raises OSError or ValueError for a model that cannot be used."""
+        this process among the workers of the host. `engine`: by default the engine of this host. Raises OSError or
+        ValueError for a model that cannot be used."""
         self.config = config
         self.place = place
         self.secret = secret
@@ -114,7 +118,7 @@ class Services:
         self._build_ledger()
         self._build_access()
         self._build_catalog()
-        self._build_engine()
+        self._build_engine(engine)
         self._build_generation()
         self._build_jobs()
         self._engine_update: asyncio.Task[None] | None = None
@@ -155,10 +159,10 @@ class Services:
         self.store = AdapterStore(self.config.adapters_dir)
         self.uploads = Uploads(self.store, self.config, self.metrics)
 
-    def _build_engine(self) -> None:
+    def _build_engine(self, engine: Engine | None) -> None:
         """The connection to the engine, and what keeps the engine's models and adapters up to date."""
         registry = self.registry
-        self.engine = EngineClient(self.config.socket_path)
+        self.engine: Engine = engine or LocalEngine(self.config.socket_path)
         self.loader = AdapterLoader(self.engine, self.store, self._loadable, registry.kept, registry.pinned)
         self.model_loader = ModelLoader(
             self.engine,
@@ -180,6 +184,7 @@ class Services:
         self.first_tokens = FirstTokens(self.database, self.gateway_id, config.tiers, watch.now_s)
         self.generator = Generator(
             selector=Selector(self.router, planner, self.metrics),
+            planner=planner,
             tiers=self.tiers,
             limiter=self.limiter,
             holding=RequestHolds(self.ledger, self.settler, self.metrics),
@@ -348,14 +353,14 @@ class Services:
         self._retry = None
         self._update_engine()
 
-    async def _on_connect(self, hello: Hello) -> None:
-        """Called by the engine client before it is ready. Models load in the background, so that a slow model does not
-        delay requests for others."""
-        self.first_tokens.take_targets(hello.raised)
+    async def _on_connect(self, raised: Mapping[str, RaisedTargets]) -> None:
+        """Called by the engine before it is ready. Models load in the background, so that a slow model does not delay
+        requests for others."""
+        self.first_tokens.take_targets(raised)
         self.model_loader.connected()
-        await self.loader.on_connect(hello)
+        await self.loader.on_connect()
 
-    def _on_models(self, models: dict[str, ModelInfo]) -> None:
+    def _on_models(self, models: Mapping[str, ModelInfo]) -> None:
         """The engine's models changed, perhaps because another gateway has read a newer revision than this one."""
         if self._catching_up is None or self._catching_up.done():
             self._catching_up = asyncio.create_task(self._catch_up(), name="models-changed")

@@ -12,7 +12,7 @@ import os
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-from engine.protocol.connection import EngineLost, EngineUnavailable, Generation, GenerationEnding, Link
+from engine.protocol.connection import EngineLost, EngineNotConnected, Generation, GenerationEnding, Link
 from engine.protocol.frames import (
     PROTOCOL_VERSION,
     Heartbeat,
@@ -34,13 +34,13 @@ from engine.protocol.frames import (
 )
 
 __all__ = [
-    "AdapterFailed",
+    "AdapterNotChanged",
     "EngineClient",
     "EngineLost",
-    "EngineUnavailable",
+    "EngineNotConnected",
     "Generation",
     "GenerationEnding",
-    "ModelFailed",
+    "ModelNotChanged",
 ]
 
 BACKOFF_MIN_S = 0.05
@@ -54,11 +54,11 @@ OUTBOX_BYTES_MAX = 32 * 1024 * 1024
 _log = logging.getLogger(__name__)
 
 
-class AdapterFailed(Exception):
+class AdapterNotChanged(Exception):
     """The engine could not load or unload the adapter; the message is its reason."""
 
 
-class ModelFailed(Exception):
+class ModelNotChanged(Exception):
     """The engine could not load or unload the model; the message is its reason, `code` what to do about it."""
 
     def __init__(self, message: str, code: ModelFailure = "refused") -> None:
@@ -83,7 +83,9 @@ class EngineClient:
         on_models: OnModels | None = None,
         silence_s: float = SILENCE_S,
         stuck_s: float = STUCK_S,
+        generation: type[Generation] = Generation,
     ) -> None:
+        """`generation`: the class of what `submit` returns."""
         self.on_connect = on_connect
         self.on_models = on_models
         self.hello: Hello | None = None  # the last one seen; kept while the engine is away, as what it serves is
@@ -91,6 +93,7 @@ class EngineClient:
         self.refused: dict[str, str] = {}  # of its configuration, what it cannot serve, and why
         self.connections = 0  # how often it became ready
         self._path = os.fspath(socket_path)
+        self._generation = generation
         self._silence_s = silence_s
         self._stuck_s = stuck_s
         self._link: Link | None = None
@@ -117,12 +120,12 @@ class EngineClient:
         return self._ready.is_set()
 
     async def wait_ready(self, timeout_s: float) -> Hello:
-        """Raises EngineUnavailable when it is not ready in time."""
+        """Raises EngineNotConnected when it is not ready in time."""
         try:
             async with asyncio.timeout(timeout_s):
                 await self._ready.wait()
         except TimeoutError:
-            raise EngineUnavailable(f"no engine at {self._path} within {timeout_s:g} s") from None
+            raise EngineNotConnected(f"no engine at {self._path} within {timeout_s:g} s") from None
         assert self.hello is not None
         return self.hello
 
@@ -158,13 +161,13 @@ class EngineClient:
         stop_ids: list[int],
         weight: float = 1.0,
     ) -> Generation:
-        """Hand one request to the engine. Raises EngineUnavailable, and ProtocolError when the prompt is longer than a
+        """Hand one request to the engine. Raises EngineNotConnected, and ProtocolError when the prompt is longer than a
         frame may be; then the engine has not heard of it."""
         link = self._link
         if link is None or not link.open or not self.ready or self.hello is None:
-            raise EngineUnavailable("no engine is ready")
+            raise EngineNotConnected("no engine is ready")
         if link.unsent() > OUTBOX_BYTES_MAX:
-            raise EngineUnavailable("the engine does not read its requests")
+            raise EngineNotConnected("the engine does not read its requests")
         handle = self._next_handle
         self._next_handle += 1
         frame = Submit(
@@ -172,16 +175,16 @@ class EngineClient:
             prompt_ids, max_tokens, sampling, stop_ids, weight,
         )  # fmt: skip
         link.send(frame)
-        generation = link.generations[handle] = Generation(link, handle)
+        generation = link.generations[handle] = self._generation(link, handle)
         return generation
 
     async def load_adapter(self, digest: str, model: str, path: str | Path, *, pinned: bool = False) -> None:
-        """Make it known to the engine, which never evicts a `pinned` one; at once when it is. Raises AdapterFailed with
-        the reason, EngineUnavailable."""
+        """Make it known to the engine, which never evicts a `pinned` one; at once when it is. Raises AdapterNotChanged
+        with the reason, EngineNotConnected."""
         await self._change_adapter(LoadAdapter(digest, model, os.fspath(path), pinned))
 
     async def unload_adapter(self, digest: str) -> None:
-        """Returns once no request uses it and the engine forgot it. Raises AdapterFailed, EngineUnavailable."""
+        """Returns once no request uses it and the engine forgot it. Raises AdapterNotChanged, EngineNotConnected."""
         await self._change_adapter(UnloadAdapter(digest))
 
     async def load_model(
@@ -194,22 +197,22 @@ class EngineClient:
         pinned: bool = False,
     ) -> str:
         """Have the engine serve one more base model; at once when it does. Returns why it is not pinned, if it was to
-        be. Raises ModelFailed with the reason, EngineUnavailable."""
+        be. Raises ModelNotChanged with the reason, EngineNotConnected."""
         return await self._change_model(LoadModel(name, os.fspath(path), dtype, context_tokens, pinned))
 
     async def unload_model(self, name: str) -> None:
-        """Returns once no request uses it and the engine forgot it. Raises ModelFailed, EngineUnavailable."""
+        """Returns once no request uses it and the engine forgot it. Raises ModelNotChanged, EngineNotConnected."""
         await self._change_model(UnloadModel(name))
 
     async def _change_model(self, frame: LoadModel | UnloadModel) -> str:
         link = self._connected()
         state = await link.change(link.models, frame.name, frame)
         if state.state != ("loaded" if isinstance(frame, LoadModel) else "unloaded"):
-            raise ModelFailed(state.message or f"the engine answered {state.state}", state.code)
+            raise ModelNotChanged(state.message or f"the engine answered {state.state}", state.code)
         return state.message
 
     async def status(self) -> StatusReport:
-        """Raises EngineUnavailable."""
+        """Raises EngineNotConnected."""
         link = self._connected()
         waiting: asyncio.Future[StatusReport] = asyncio.get_running_loop().create_future()
         link.statuses.append(waiting)
@@ -218,7 +221,7 @@ class EngineClient:
 
     async def watch(self, preempted: int | None = None) -> Snapshot:
         """What happens in the engine now, with the preemptions after that number. It costs the engine about a
-        millisecond: whoever asks asks seldom, and not again before the answer. Raises EngineUnavailable."""
+        millisecond: whoever asks asks seldom, and not again before the answer. Raises EngineNotConnected."""
         link = self._connected()
         waiting: asyncio.Future[Snapshot] = asyncio.get_running_loop().create_future()
         link.snapshots.append(waiting)
@@ -229,11 +232,11 @@ class EngineClient:
         link = self._connected()
         state = await link.change(link.adapters, frame.digest, frame)
         if state.state != ("loaded" if isinstance(frame, LoadAdapter) else "unloaded"):
-            raise AdapterFailed(state.message or f"the engine answered {state.state}")
+            raise AdapterNotChanged(state.message or f"the engine answered {state.state}")
 
     def _connected(self) -> Link:
         if self._link is None or not self._link.open:
-            raise EngineUnavailable("no engine is connected")
+            raise EngineNotConnected("no engine is connected")
         return self._link
 
     async def _run(self) -> None:
@@ -241,7 +244,7 @@ class EngineClient:
         while True:
             try:
                 link = await self._connect()
-            except (OSError, TimeoutError, ProtocolError, EngineUnavailable) as error:
+            except (OSError, TimeoutError, ProtocolError, EngineNotConnected) as error:
                 _log.debug("engine.connect_failed", extra={"fields": {"reason": str(error)}})
             else:
                 if await self._serve(link):
@@ -250,7 +253,7 @@ class EngineClient:
             backoff = min(backoff * 2, BACKOFF_MAX_S)
 
     async def _connect(self) -> Link:
-        """A link whose Hello is read. Raises OSError, TimeoutError, ProtocolError, EngineUnavailable."""
+        """A link whose Hello is read. Raises OSError, TimeoutError, ProtocolError, EngineNotConnected."""
         loop = asyncio.get_running_loop()
         link = Link(self._silence_s, self._ready.clear, self._take_models)
         try:

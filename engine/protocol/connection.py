@@ -34,7 +34,7 @@ from engine.protocol.frames import (
 )
 
 
-class EngineUnavailable(Exception):
+class EngineNotConnected(Exception):
     """No engine takes requests now: not connected, not ready yet, or it does not read."""
 
 
@@ -286,11 +286,11 @@ class Link(asyncio.Protocol):
 
     async def change(self, changes: dict[str, asyncio.Future[Answer]], name: str, frame: ToEngine) -> Answer:
         """Send it when no other change of that name is in flight, and wait for the answer. Raises
-        EngineUnavailable."""
+        EngineNotConnected."""
         while (before := changes.get(name)) is not None:
             await asyncio.wait([before])
         if not self.open:
-            raise EngineUnavailable("the engine was lost")
+            raise EngineNotConnected("the engine was lost")
         change: asyncio.Future[Answer] = self._loop.create_future()
         changes[name] = change
         self.send(frame)
@@ -340,5 +340,5 @@ def _changed(change: asyncio.Future[Answer] | None, frame: Answer) -> None:
 
 def _fail(waiting: asyncio.Future[Answer], message: str) -> None:
     if not waiting.done():
-        waiting.set_exception(EngineUnavailable(message))
+        waiting.set_exception(EngineNotConnected(message))
         waiting.exception()  # retrieved: nobody may be waiting any more

@@ -15,11 +15,11 @@ from pathlib import Path
 
 from billing.database import Database
 from billing.errors import BillingRefused, InvalidValue
-from engine.protocol.client import EngineClient, EngineUnavailable, ModelFailed
 from gateway.admin.administration import Administration
 from gateway.admin.models import NewModel
 from gateway.catalog.base_models import BaseModel
 from gateway.catalog.served_models import ModelFiles
+from gateway.engines.engine import Engine, EngineUnavailable, ModelFailed
 from gateway.engines.model_sync import RETURN_S
 
 # An engine checks a model's files, and may read all of them once for their digest. A request after this time finds the
@@ -37,7 +37,7 @@ class ModelRollout:
     def __init__(
         self,
         database: Database,
-        engine: EngineClient,
+        engine: Engine,
         administration: Administration,
         say: Say = lambda stage: None,
         load_s_max: float = LOAD_S_MAX,

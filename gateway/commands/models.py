@@ -11,12 +11,13 @@ import click
 import msgspec
 
 from billing.database import Database
-from engine.protocol.client import EngineClient, EngineUnavailable
 from gateway.admin.model_rollout import ModelRollout
 from gateway.admin.models import NewModel
 from gateway.catalog.base_models import BaseModel, Dtype, ModelChange, NoSuchDirectory, list_models
 from gateway.commands.console import Console, fail, json_option, pass_console, show_row, show_rows
 from gateway.commands.database import read, sentence, with_database, write
+from gateway.engines.engine import Engine, EngineUnavailable
+from gateway.engines.local import LocalEngine
 
 CONNECT_S_MAX = 5.0
 LOOK_S_MAX = 1.0
@@ -162,9 +163,9 @@ def _with_engine(console: Console, work: Callable[[ModelRollout], Awaitable[T]])
 
 
 @contextlib.asynccontextmanager
-async def _engine(console: Console, wait_s: float) -> AsyncIterator[EngineClient]:
+async def _engine(console: Console, wait_s: float) -> AsyncIterator[Engine]:
     """The one of this host. Raises EngineUnavailable."""
-    engine = EngineClient(console.config.socket_path)
+    engine = LocalEngine(console.config.socket_path)
     await engine.start()
     try:
         await engine.wait_ready(wait_s)

@@ -1,6 +1,5 @@
-"""Makes the engine know the registry's adapters: all of them when it connects, a new one before its first request.
-
-It carries digests and paths between the registry, the store and the engine client; it must never know a tenant.
+"""Registers the adapters of the registry with the engine: all of them at each connection, a new one before its first
+request. Adapters are named by digest here; tenants are unknown.
 """
 
 from __future__ import annotations
@@ -10,12 +9,11 @@ import logging
 from collections.abc import Awaitable, Callable, Container, Iterable, Mapping, Sequence
 
 from adapters.files.store import AdapterStore
-from engine.protocol.client import AdapterFailed, EngineClient, EngineUnavailable
-from engine.protocol.frames import Hello
+from gateway.engines.engine import AdapterFailed, Engine, EngineUnavailable
 from gateway.host.adapter_process import Resolver
 
-# A bad or missing adapter costs its own requests, never the engine's readiness.
-AT_ONCE_MAX = 4
+# Adapters that are registered at the same time.
+LOADS_MAX = 4
 
 # Resolves stored adapters without `modules-1.json`; returns the reason of each refusal, by digest.
 Resolve = Callable[[Sequence[str]], Awaitable[Mapping[str, str]]]
@@ -24,13 +22,13 @@ _log = logging.getLogger(__name__)
 
 
 class AdapterLoader:
-    """What the present engine process knows. `wanted()` gives digest → base model of all that may be called; `kept()`
-    the digests of every version that may be again, so that a rollback finds what it leads to; `pinned()` the digests
-    that are to stay in the engine's memory."""
+    """Keeps one engine's adapters up to date. `wanted()`: digest → base model of all adapters that may be called;
+    `kept()`: the digests of all versions that a rollback may lead to; `pinned()`: the digests of pinned adapters. An
+    adapter that cannot be loaded fails its own requests, and does not affect the engine's readiness."""
 
     def __init__(
         self,
-        engine: EngineClient,
+        engine: Engine,
         store: AdapterStore,
         wanted: Callable[[], Mapping[str, str]],
         kept: Callable[[], Container[str]],
@@ -45,38 +43,40 @@ class AdapterLoader:
         self._kept = kept
         self._pinned = pinned
         self._resolve: Resolve = resolve or Resolver(store.root).resolve
-        self._known: dict[str, tuple[str, bool]] = {}  # digest → base model, whether the engine was told to pin it
+        self._known: dict[str, tuple[str, bool]] = {}  # digest → base model, and whether it was registered as pinned
         self._loading: dict[str, asyncio.Task[None]] = {}
         self._unloading: dict[str, asyncio.Task[None]] = {}
         self._late: set[str] = set()  # digests being resolved, to be loaded afterwards
         self._late_tasks: set[asyncio.Task[None]] = set()
 
-    async def on_connect(self, hello: Hello) -> None:
-        """For EngineClient: a new process knows nothing. Load all that may be called."""
+    async def on_connect(self) -> None:
+        """Of `Engine.on_connect`: register all adapters that may be called. A new engine process has none."""
         self._known.clear()
         await self._load_all(self._wanted())
 
     async def on_change(self) -> None:
-        """The registry changed: load what is new, drop what was removed. An adapter is dropped once its last stream has
-        ended; nothing waits for that but its own return."""
+        """The registry changed: register new adapters and unload removed ones. An unload lasts until the adapter's last
+        stream has ended; only a later registration of the same adapter waits for it."""
         if not self._engine.ready:
-            return  # on_connect will load
+            return  # `on_connect` registers all of them
         wanted, kept = self._wanted(), self._kept()
         for digest in [digest for digest in self._known if digest not in kept and digest not in wanted]:
             del self._known[digest]
             self._unloading[digest] = asyncio.create_task(self._unload(digest))
         pinned = self._pinned()
         new = {digest: model for digest, model in wanted.items() if digest not in self._known}
-        moved = {digest: model for digest, (model, told) in self._known.items() if told != (digest in pinned)}
-        await self._load_all(new | moved)
+        repinned = {
+            digest: model for digest, (model, was_pinned) in self._known.items() if was_pinned != (digest in pinned)
+        }
+        await self._load_all(new | repinned)
 
     async def ensure(self, digest: str, model: str) -> None:
-        """Return once the engine knows it. Raises AdapterFailed, EngineUnavailable."""
+        """Returns once the adapter is registered. Raises AdapterFailed, EngineUnavailable."""
         if digest not in self._known:
             await self._loaded(digest, model)
 
     async def _loaded(self, digest: str, model: str) -> None:
-        """Tell the engine of it, once however many ask."""
+        """Register the adapter; concurrent calls share one registration."""
         task = self._loading.get(digest)
         if task is None:
             task = self._loading[digest] = asyncio.create_task(self._load_adapter(digest, model))
@@ -86,19 +86,19 @@ class AdapterLoader:
     def _ended(self, digest: str, task: asyncio.Task[None]) -> None:
         self._loading.pop(digest, None)
         if not task.cancelled():
-            task.exception()  # retrieved: no caller may be waiting any more, as after the loss of the engine
+            task.exception()  # mark it as retrieved: after the loss of the engine no caller may wait
 
     def forget_adapter(self, digest: str) -> None:
-        """The engine said that it does not know it."""
+        """The engine refused the adapter as unknown."""
         self._known.pop(digest, None)
 
     def forget_model(self, model: str) -> None:
-        """The engine dropped this base model, and its adapters with it."""
+        """The engine unloaded this base model, and its adapters with it."""
         for digest in [digest for digest, (base, _) in self._known.items() if base == model]:
             del self._known[digest]
 
     async def unload_adapter(self, digest: str) -> None:
-        """Return once no request of any gateway runs on it, and the engine forgot it. Raises AdapterFailed,
+        """Returns once no request of any gateway uses the adapter and the engine has unloaded it. Raises AdapterFailed,
         EngineUnavailable."""
         self._known.pop(digest, None)
         await self._engine.unload_adapter(digest)
@@ -106,7 +106,7 @@ class AdapterLoader:
     async def _load_adapter(self, digest: str, model: str) -> None:
         if (unloading := self._unloading.get(digest)) is not None:
             await asyncio.wait([unloading])
-        if lacking := await self._lacking([digest]):  # resolved here: an engine must not evaluate a tenant's patterns
+        if lacking := await self._lacking([digest]):  # an engine must not evaluate a tenant's patterns
             for reason in (await self._resolve(lacking)).values():
                 raise AdapterFailed(reason)
         pinned = digest in self._pinned()
@@ -142,16 +142,16 @@ class AdapterLoader:
         try:
             await self._resolve(list(wanted))
             await self._load_each(wanted)
-        except EngineUnavailable as error:  # `on_connect` loads everything when the engine is back
+        except EngineUnavailable as error:  # `on_connect` registers all of them at the next connection
             _log.info("adapters.later", extra={"fields": {"reason": str(error)}})
         finally:
             self._late.difference_update(wanted)
 
     async def _load_each(self, wanted: Mapping[str, str]) -> None:
-        places = asyncio.Semaphore(AT_ONCE_MAX)
+        slots = asyncio.Semaphore(LOADS_MAX)
 
         async def load(digest: str, model: str) -> None:
-            async with places:
+            async with slots:
                 try:
                     await self._loaded(digest, model)
                 except (AdapterFailed, OSError, KeyError, ValueError) as error:

@@ -1,6 +1,6 @@
-"""Makes the engine serve the base models that there are: those it lacks are loaded, those that were removed go.
+"""Keeps the base models of one engine up to date: missing models are loaded, removed models are unloaded.
 
-It carries names and paths between what this process holds and the engine client; it must never know a tenant.
+It knows names and paths of models; tenants are unknown.
 """
 
 from __future__ import annotations
@@ -9,66 +9,68 @@ import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Mapping
 
-from engine.protocol.client import EngineClient, EngineUnavailable, ModelFailed
 from engine.protocol.frames import ModelFailure, ModelInfo
 from gateway.catalog.base_models import BaseModel
+from gateway.engines.engine import Engine, EngineUnavailable, ModelFailed
 
-# After this every gateway has heard that a model was removed, or admits nothing: whoever was admitted before is with
-# the engine, and runs to its end there.
+# By then every gateway has read that a model was removed, or admits no requests. The requests admitted before are in
+# the engine, which finishes them before it unloads the model.
 UNLOAD_AFTER_S = 1.0
-# An engine that refused a model is asked again so often: its files may have been mended, its memory be free.
+# A refused model is tried again after this: its files may have been repaired, or memory may be free.
 RETRY_S = 15.0
-# One that unloads the model, because another gateway asked for that before the model was restored, or that loads
-# another model under the name, is asked again so often.
+# The retry interval while the engine unloads the model, on another gateway's request before the model was restored, or
+# loads another model under its name.
 RETURN_S = 0.25
 PASSING: frozenset[ModelFailure] = frozenset(("unloading", "loading", "other_loading"))
-# Whoever adds a model writes its row a moment after the engine has it. One that stays without a row for so long is of
-# an add that was given up: it goes.
-NAMELESS_S = 300.0
+# An added model gets its row a moment after the engine has loaded it. A model without a row for this long belongs to an
+# abandoned add and is unloaded.
+ROWLESS_S_MAX = 300.0
 
 _log = logging.getLogger(__name__)
 
 
 class ModelLoader:
-    """`all_models()`: those of laneway.toml and of the database, the removed ones too. `told(refused)` hears why the
-    engine refuses which, whenever that may have changed; `gone(name)` that it forgot a model and its adapters.
-    `fresh()`: whether what the database says now is among them."""
+    """`all_models()`: the models of laneway.toml and the database, also removed ones. `on_refused(refused)` receives
+    the refused models and the reasons, whenever they may have changed; `on_unloaded(name)` is called when the engine
+    has unloaded a model and its adapters. `fresh()`: whether `all_models()` is the database's present state."""
 
     def __init__(
         self,
-        engine: EngineClient,
+        engine: Engine,
         all_models: Callable[[], Mapping[str, BaseModel]],
-        told: Callable[[Mapping[str, str]], None],
-        gone: Callable[[str], None],
+        on_refused: Callable[[Mapping[str, str]], None],
+        on_unloaded: Callable[[str], None],
         fresh: Callable[[], bool],
     ) -> None:
         self._engine = engine
         self._all = all_models
-        self._told = told
-        self._gone = gone
+        self._on_refused = on_refused
+        self._on_unloaded = on_unloaded
         self._fresh = fresh
-        self._pinned: dict[str, bool] = {}  # what this engine process was told last
-        self._failed: dict[str, tuple[BaseModel, str, float]] = {}  # by name: what failed, why, when it is due again
+        self._pinned: dict[str, bool] = {}  # by name, as last requested of this engine process
+        self._failed: dict[
+            str, tuple[BaseModel, str, float]
+        ] = {}  # by name: the model, the reason, the time of the next try
         self._working: dict[str, asyncio.Task[None]] = {}  # by name
         self._unloading: set[str] = set()
-        self._nameless: dict[str, float] = {}  # since when the engine serves what has no row
-        self._dismissed: set[str] = set()  # of those, what had to go: whatever comes again is wanted by somebody
-        self._timer: asyncio.TimerHandle | None = None  # the next time that something is due by itself
+        self._rowless: dict[str, float] = {}  # by name: since when the engine serves a model without a row
+        self._unloaded_rowless: set[str] = set()  # unloaded for lack of a row: a model that is loaded again stays
+        self._timer: asyncio.TimerHandle | None = None  # the next retry or the next unload for lack of a row
         self._closed = False
 
     def connected(self) -> None:
-        """A new engine process: it knows its file, and nothing that was told to the one before."""
+        """At each connection: a new engine process serves the models of its own configuration only."""
         self._pinned.clear()
         self._failed.clear()
-        self._nameless.clear()
-        self._dismissed.clear()
+        self._rowless.clear()
+        self._unloaded_rowless.clear()
         for name, reason in self._engine.refused.items():
             if (model := self._all().get(name)) is not None:
                 self._fail(model, reason)
         self.follow()
 
     def follow(self) -> None:
-        """Something changed here or there: begin what must be done about it. Nothing waits for it."""
+        """The database or the engine's models changed: begin the loads and unloads that follow. Returns at once."""
         if self._closed:
             return
         have, there, now = self._engine.models, self._all(), asyncio.get_running_loop().time()
@@ -87,35 +89,36 @@ class ModelLoader:
                     self._begin_change(name, self._load_model(model))
             elif self._pinned.get(name, self._known(model, info)) != model.pinned:
                 self._begin_change(name, self._load_model(model))
-        self._dismissed -= there.keys()
-        nameless = have.keys() - there.keys() - self._dismissed
-        # Whoever cannot read the database does not know what has a row: it counts anew.
-        self._nameless = {name: self._nameless.get(name, now) if self._fresh() else now for name in nameless}
-        for name, since in self._nameless.items():
-            if name not in self._working and self._fresh() and now >= since + NAMELESS_S:
-                self._begin_change(name, self._dismiss(name))
+        self._unloaded_rowless -= there.keys()
+        rowless = have.keys() - there.keys() - self._unloaded_rowless
+        # While the database cannot be read, it is unknown which models have a row: the time starts again.
+        self._rowless = {name: self._rowless.get(name, now) if self._fresh() else now for name in rowless}
+        for name, since in self._rowless.items():
+            if name not in self._working and self._fresh() and now >= since + ROWLESS_S_MAX:
+                self._begin_change(name, self._unload_rowless(name))
         self._follow_again(now)
-        self._told({name: reason for name, (_, reason, _) in self._failed.items()})
+        self._on_refused({name: reason for name, (_, reason, _) in self._failed.items()})
 
     def _follow_again(self, now: float) -> None:
-        """When the first thing is due that nobody tells of."""
+        """Set the timer for the first retry or unload that no change announces."""
         if self._timer is not None:
             self._timer.cancel()
-        dues = [due for _, _, due in self._failed.values()] + [since + NAMELESS_S for since in self._nameless.values()]
+        retries = [due for _, _, due in self._failed.values()]
+        dues = retries + [since + ROWLESS_S_MAX for since in self._rowless.values()]
         later = [due for due in dues if due > now]
         self._timer = asyncio.get_running_loop().call_at(min(later), self.follow) if later else None
 
     def _known(self, model: BaseModel, info: ModelInfo) -> bool | None:
-        """Whether it is pinned in an engine that was not told; None: it is to be told. Such an engine started from
-        a file as old as its keeper, and what was added may lie in another directory by now."""
+        """Whether a model that this process has not loaded is pinned in the engine; None: load it again. The engine
+        may have started from an old file, in which an added model has another directory."""
         return None if model.origin == "added" else info.pinned
 
     def draining(self) -> frozenset[str]:
-        """Those that this process waits to be gone."""
+        """The models that this process is unloading."""
         return frozenset(self._unloading)
 
     async def close(self) -> None:
-        """Nothing is begun from now on, and what was is cut off."""
+        """Begin no further loads and unloads, and cancel those in progress."""
         self._closed = True
         if self._timer is not None:
             self._timer.cancel()
@@ -137,7 +140,7 @@ class ModelLoader:
         error = task.exception()
         if error is None:
             self.follow()
-        elif not isinstance(error, EngineUnavailable):  # which is told all of it when it is back
+        elif not isinstance(error, EngineUnavailable):  # `connected` begins again at the next connection
             _log.critical("model.follow_failed", exc_info=error, extra={"fields": {"model": name}})
 
     async def _load_model(self, model: BaseModel) -> None:
@@ -149,10 +152,10 @@ class ModelLoader:
         except ModelFailed as error:
             if error.code == "other_served":
                 await self._replace(model, str(error))
-                return  # and it is loaded as one that is lacking
+                return  # `follow` loads it as a missing model
             if error.code in PASSING:
                 await asyncio.sleep(RETURN_S)
-                return  # and it is asked for again, as it is wanted then
+                return  # `follow` tries again, with the state of that time
             _log.error("model.refused", extra={"fields": {"model": model.name, "reason": str(error)}})
             self._fail(model, str(error))
         else:
@@ -164,11 +167,11 @@ class ModelLoader:
         _log.warning("model.replaced", extra={"fields": {"model": model.name, "reason": reason}})
         try:
             await self._engine.unload_model(model.name)
-        except ModelFailed as error:  # another gateway was quicker, and has a model loaded under the name again
+        except ModelFailed as error:  # another gateway has unloaded it and loaded a model under the name
             _log.info("model.not_unloaded", extra={"fields": {"model": model.name, "reason": str(error)}})
             await asyncio.sleep(RETURN_S)
         else:
-            self._gone(model.name)
+            self._on_unloaded(model.name)
 
     async def _unload(self, name: str) -> None:
         """Raises EngineUnavailable."""
@@ -180,18 +183,18 @@ class ModelLoader:
                 return
             await self._engine.unload_model(name)
             _log.info("model.unloaded", extra={"fields": {"model": name}})
-        except ModelFailed as error:  # another gateway was quicker, or another model of that name is there again
+        except ModelFailed as error:  # another gateway has unloaded it, or loaded another model of that name
             _log.info("model.not_unloaded", extra={"fields": {"model": name, "reason": str(error)}})
         finally:
             self._unloading.discard(name)
             self._pinned.pop(name, None)
-            self._gone(name)
+            self._on_unloaded(name)
 
-    async def _dismiss(self, name: str) -> None:
+    async def _unload_rowless(self, name: str) -> None:
         """Raises EngineUnavailable."""
         if name in self._all():
             return
-        self._dismissed.add(name)
+        self._unloaded_rowless.add(name)
         try:
             await self._engine.unload_model(name)
             _log.warning("model.nameless_unloaded", extra={"fields": {"model": name}})

@@ -1,8 +1,7 @@
-"""One answer in the making, between the task that owns its generation and the HTTP exchange that reads it: one text or
-several.
+"""One answer, of one text or several, between the owner task that writes it and the HTTP exchange that reads it.
 
-The owner writes and never waits for the reader: what is not read yet lies here, as text, bounded by max_tokens. It
-must never know a socket, an engine or money.
+The owner never waits for the reader: unread text is kept here, bounded by max_tokens. An answer knows no socket, no
+engine and no money.
 """
 
 from __future__ import annotations
@@ -14,10 +13,11 @@ from typing import Literal
 import msgspec
 
 from gateway.errors import ApiError
+from gateway.generation.endings import EndingCode
 from gateway.generation.logprobs import piecewise
 from gateway.generation.text import DrawnIds
 
-# Pieces that lie unread are joined beyond so many: a reader who does not read costs its text, not an object a token.
+# More unread pieces than these are joined: a reader that does not read costs its text, and not one object a token.
 PIECES_MAX = 64
 
 
@@ -25,7 +25,7 @@ FinishReason = Literal["stop", "length"]
 
 
 class TokenUsage(msgspec.Struct, frozen=True):
-    """What an answer used, whichever API it is said in. `cached`: of `prompt`."""
+    """The tokens of an answer, for every API. `cached`: of `prompt`."""
 
     prompt: int
     cached: int
@@ -33,7 +33,7 @@ class TokenUsage(msgspec.Struct, frozen=True):
 
 
 class TextPiece(msgspec.Struct, frozen=True, gc=False):
-    """What is new of one text. `first`: nothing of it was read before."""
+    """New text of one of the texts. `first`: nothing of this text was read before."""
 
     index: int
     first: bool
@@ -42,14 +42,14 @@ class TextPiece(msgspec.Struct, frozen=True, gc=False):
 
 
 class EarlyEnding(msgspec.Struct, frozen=True):
-    """Why an answer ends before its time: in a word, and for its caller."""
+    """Why an answer ends early: for the books, and for its caller."""
 
-    ending: str
+    ending: EndingCode
     error: ApiError
 
 
 class AnswerText:
-    """One of the answer's texts. Logprobs wait for the text that their ids show, or for the end."""
+    """One of the answer's texts. Logprobs are held back until the text of their tokens is complete, or the end."""
 
     __slots__ = ("_drawn", "_opened", "_pieces", "finish_reason", "index", "matched")
 
@@ -73,7 +73,7 @@ class AnswerText:
                 self._drawn.extend(drawn)
 
     def take_piece(self, last: bool) -> TextPiece:
-        """What came since the last call. `last`: nothing more will come."""
+        """What was added since the last call. `last`: the answer has ended."""
         pieces, drawn = self._pieces, self._drawn
         text = pieces[0] if len(pieces) == 1 else "".join(pieces)
         pieces.clear()
@@ -103,26 +103,26 @@ class Answer:
         "granted",
         "left",
         "model",
+        "render",
         "texts",
         "usage",
-        "whole",
     )
 
     def __init__(self, texts: int = 1, *, stream: bool) -> None:
-        """Without `stream` the reader is woken by the end alone."""
+        """Without `stream` only the end wakes the reader."""
         self._stream = stream
         self.granted: int | None = None  # completion tokens of all texts, once they are held
-        self.model: str | None = None  # as the caller is told it; None while another may yet serve
-        self.begun = False  # the first token is here
-        self.left = False  # the reader is gone
-        self.cut: EarlyEnding | None = None  # it is to end, whoever reads
+        self.model: str | None = None  # the name shown to the caller; None while a fallback may still serve
+        self.begun = False  # it has a token
+        self.left = False  # the reader has left
+        self.cut: EarlyEnding | None = None  # the reason to end it early, for every reader
         self.texts = [AnswerText(index) for index in range(texts)]
-        self.usage: TokenUsage | None = None  # of an answer that ends well; then each text has its finish_reason
+        self.usage: TokenUsage | None = None  # set without an error; then each text has its finish_reason
         self.error: ApiError | None = None
         self.ended = False  # settled, or failed
-        # Makes the parts of the body; set if the body is stored (Idempotency-Key) before the settlement.
-        self.whole: Callable[[Answer], Iterator[bytes]] | None = None
-        self.body: bytes | None = None  # what `whole` made
+        # Renders the body in parts; set if the body is stored (Idempotency-Key) before the settlement.
+        self.render: Callable[[Answer], Iterator[bytes]] | None = None
+        self.body: bytes | None = None  # rendered by `render`
         self._changed: dict[int, None] = {}  # indexes of the texts with something to read, in order
         self._waiter: asyncio.Future[None] | None = None
         self._abort: Callable[[], None] | None = None
@@ -131,13 +131,13 @@ class Answer:
     # ---- the owner's side
 
     def on_leave(self, abort: Callable[[], None]) -> None:
-        """What to do when the reader leaves or the answer is cut; done at once when that was already."""
+        """Set what to do when the reader leaves or the answer is cut; if that has happened already, it is done now."""
         self._abort = abort
         if self.left or self.cut is not None:
             abort()
 
     def add_text(self, index: int, text: str, drawn: DrawnIds | None = None) -> None:
-        """More of one text; "" when tokens came that show nothing yet."""
+        """Add to one text; "" for tokens without text that may be shown yet."""
         self.begun = True
         self.texts[index].add_text(text, drawn)
         self._changed[index] = None
@@ -147,10 +147,10 @@ class Answer:
             self.wake()
 
     async def spell(self, usage: TokenUsage) -> bytes:
-        """The body of an answer that will end well, for whoever keeps it; its reader is not told yet."""
-        assert self.whole is not None
+        """The body to store of an answer without an error, before the answer ends for its reader."""
+        assert self.render is not None
         self.usage = usage
-        self.body = b"".join([part async for part in piecewise(self.whole(self))])
+        self.body = b"".join([part async for part in piecewise(self.render(self))])
         return self.body
 
     def finish_answer(self, usage: TokenUsage) -> None:
@@ -162,20 +162,20 @@ class Answer:
         self._close_answer()
 
     def _close_answer(self) -> None:
-        self._abort = self._push = self.whole = None  # breaks reference cycles
+        self._abort = self._push = self.render = None  # breaks reference cycles
         self.ended = True
         self.wake()
 
     # ---- the reader's side
 
     def take_pieces(self) -> list[TextPiece]:
-        """What came since the last call, of each text that has something new."""
+        """What was added since the last call, by text."""
         changed, self._changed = self._changed, {}
         texts, ended = self.texts, self.ended
         return [texts[index].take_piece(ended) for index in changed]
 
     def take_all(self) -> list[TextPiece]:
-        """When no more comes: all that was not taken, of every text."""
+        """After the end: the rest of every text."""
         assert self.usage is not None or self.error is not None
         self._changed.clear()
         return [text.take_piece(True) for text in self.texts]
@@ -184,7 +184,8 @@ class Answer:
         return bool(self._changed)
 
     async def changed(self) -> None:
-        """Until something is added, it ends, or `wake` is called. Look first: what came before is not announced."""
+        """Returns when something is added, the answer ends, or `wake` is called. Check `has_news` before: earlier
+        additions do not end the wait."""
         assert self._waiter is None, "an answer has one reader"
         self._waiter = asyncio.get_running_loop().create_future()
         try:
@@ -211,7 +212,7 @@ class Answer:
             waiter.set_result(None)
 
     def stop(self, cut: EarlyEnding | None = None) -> None:
-        """Stop the generation, whoever reads: because the process ends, or for what `cut` says."""
+        """Stop the generation for every reader: for the reason `cut`, or because the process stops."""
         if self.ended:
             return
         self.cut = self.cut or cut
@@ -219,7 +220,7 @@ class Answer:
             self._abort()
 
     def leave(self) -> None:
-        """The caller is gone. Idempotent; after the end it means nothing."""
+        """The caller has left. Idempotent; without effect after the end."""
         if self.left or self.ended:
             return
         self.left = True

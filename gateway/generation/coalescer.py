@@ -1,7 +1,4 @@
-"""Many askers, one transaction: what is asked while one is in flight goes together in the next.
-
-It bounds how many are in one and how many wait. It must never know what they ask.
-"""
+"""Coalesces items into transactions: the items submitted while one transaction is in flight share the next one."""
 
 from __future__ import annotations
 
@@ -15,11 +12,11 @@ Answer = TypeVar("Answer")
 
 
 class TooManyWaiting(Exception):
-    """As many wait as may."""
+    """`waiting_max` items wait already."""
 
 
 class Coalescer(Generic[Item, Answer]):
-    """Of one event loop. One transaction is in flight at a time."""
+    """Of one event loop. One transaction is in flight at a time; it has at most `group_max` items."""
 
     def __init__(
         self,
@@ -28,7 +25,7 @@ class Coalescer(Generic[Item, Answer]):
         group_max: int,
         waiting_max: int,
     ) -> None:
-        """`transact` gives each its answer, or the exception that is its; what it raises is everybody's."""
+        """`transact` returns one answer or one exception for each item; an exception that it raises is that of all."""
         self._transact = transact
         self._group_max = group_max
         self._waiting_max = waiting_max
@@ -36,12 +33,14 @@ class Coalescer(Generic[Item, Answer]):
         self._drain_task: asyncio.Task[None] | None = None
 
     def submit(self, asked: Item) -> asyncio.Future[Answer]:
-        """Whoever cancels its future before its turn is left out. Raises TooManyWaiting."""
+        """An item whose future is cancelled before its transaction begins is left out. Raises TooManyWaiting."""
         if len(self._waiting) >= self._waiting_max:
             raise TooManyWaiting(f"{self._waiting_max} wait already")
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[Answer] = loop.create_future()
-        answer.add_done_callback(lambda done: done.cancelled() or done.exception())  # who lost patience does not look
+        answer.add_done_callback(
+            lambda done: done.cancelled() or done.exception()
+        )  # a caller that gave up does not retrieve it
         self._waiting.append((asked, answer))
         if self._drain_task is None:
             self._drain_task = loop.create_task(self._drain(), name="grouping")
@@ -57,7 +56,7 @@ class Coalescer(Generic[Item, Answer]):
                     await self._answer(group)
         finally:
             self._drain_task = None
-            for _asked, answer in group:  # cancelled in the middle: the process ends
+            for _asked, answer in group:  # cancelled during a transaction: the process stops
                 answer.cancel()
 
     async def _answer(self, group: list[tuple[Item, asyncio.Future[Answer]]]) -> None:

@@ -1,7 +1,7 @@
-"""How long first tokens took, by tier and minute, against each request's own target: what a tier's promise is held to.
+"""Times to first token, by tier and minute, compared with the target of each request.
 
-Every gateway counts in memory what its callers saw and writes its own rows, each as a whole, so that writing one again
-changes nothing. It knows tiers and durations; it must never know who asked.
+Every gateway counts the requests of its callers in memory and writes its own rows. A row is written as a whole, so that
+a repeated write changes nothing. Tiers and durations are known here, tenants are not.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ from gateway.tables import first_token_minutes as _minutes
 FLUSH_S = 10.0
 REMEMBERED_S_MIN = 2.0
 MINUTE = 60 * SECOND
-# Longer than the longest window that is asked for.
+# Longer than the longest interval of a report.
 KEPT_S = 25 * 3600
-# Minutes that wait for the database; of more, the oldest are given up.
+# Minutes kept for a database that is unavailable; beyond it the oldest are dropped.
 WAITING_MAX = 120
-# Eight buckets each time the duration doubles, from 1 ms up: a quantile is told at most 9.1 % too high, never too low.
+# Eight buckets for each doubling of the duration, from 1 ms: a quantile is at most 9.1 % too high, and never too low.
 PER_DOUBLING = 8
 BUCKET_MAX = 20 * PER_DOUBLING  # up to 17 minutes, and all above
-REFUSED = -1  # the bucket of requests that got a 503, and no token
+REFUSED = -1  # the bucket of requests refused with a 503, before a token
 
 _log = logging.getLogger(__name__)
 
 
 class FirstTokenSummary(msgspec.Struct, frozen=True, kw_only=True):
-    """Of requests that got a first token, how many within their own target, and quantiles of the wait (ms); and of
-    those refused with a 503."""
+    """`requests` with a first token, `within_target` of them, and quantiles of their time to first token (ms);
+    `refused`: requests refused with a 503."""
 
     requests: int
     within_target: int
@@ -67,7 +67,7 @@ class FirstTokens:
         self._swept_at: int | None = None
 
     def take_targets(self, raised: Mapping[str, RaisedTargets]) -> None:
-        """Promise what an engine raised at its start in place of what is configured, and the rest as configured."""
+        """Use the targets that an engine raised at its start; for the other tiers the configured targets."""
         self.tiers = tuple(
             msgspec.structs.replace(tier, **msgspec.structs.asdict(raised[tier.name])) if tier.name in raised else tier
             for tier in self._configured
@@ -80,7 +80,7 @@ class FirstTokens:
         self._count_first_token(tier, bucket(seconds * 1000), within=seconds * 1000 <= target_ms)
 
     def refused(self, tier: str) -> None:
-        """With a 503, before it had a token."""
+        """Count a request that was refused with a 503, before its first token."""
         self._count_first_token(tier, REFUSED, within=False)
 
     def _count_first_token(self, tier: str, number: int, *, within: bool) -> None:
@@ -104,8 +104,8 @@ class FirstTokens:
                 _log.warning("first_tokens.unwritten", extra={"fields": {"reason": str(error)}})
 
     async def flush(self) -> None:
-        """Write what changed; once an hour, forget what is too old too. Raises DatabaseUnavailable: what was not
-        written is written next time."""
+        """Write the minutes that changed, and once an hour delete rows older than KEPT_S. Raises DatabaseUnavailable;
+        then the next flush writes the same minutes."""
         minutes, self._changed = self._changed, set()
         rows: list[dict[str, int | str]] = [
             {
@@ -137,8 +137,7 @@ class FirstTokens:
 
 
 class AttainmentCache:
-    """`summaries` of what all gateways wrote, remembered for a while: the day's are half a million rows where eight
-    gateways are busy."""
+    """Caches `summaries` over all gateways: with eight busy gateways, a day has half a million rows."""
 
     def __init__(self, database: Database, clock: Callable[[], float] = time.monotonic) -> None:
         self._database = database
@@ -163,32 +162,32 @@ class AttainmentCache:
 
 
 def cache_s(window_s: int) -> float:
-    """For so long the sums of a window are not made again."""
+    """The sums of an interval are cached for this long."""
     return max(REMEMBERED_S_MIN, window_s / 1440)
 
 
 def delay_s(window_s: int) -> float:
-    """What happened so long ago is in the sums of a window."""
+    """A request is in the sums of an interval at the latest after this."""
     return FLUSH_S + cache_s(window_s)
 
 
 def bucket(milliseconds: float) -> int:
-    """The first whose bound is no less."""
+    """The first bucket whose bound is not below it."""
     if milliseconds <= 1:
         return 0
     return min(BUCKET_MAX, math.ceil(PER_DOUBLING * math.log2(milliseconds) - 1e-9))
 
 
 def bound_ms(number: int) -> float:
-    """The longest wait that is in a bucket."""
+    """The upper bound of a bucket."""
     return round(float(2 ** (number / PER_DOUBLING)), 1)
 
 
 def summaries(
     connection: sa.Connection, windows_s: Sequence[int]
 ) -> tuple[dict[int, tuple[int, Mapping[str, FirstTokenSummary]]], int | None]:
-    """By window its beginning (a whole minute, in Unix seconds) and by tier what was in it, over all gateways, as far
-    as they have written; and the first minute that is known. A tier in which nothing was is left out."""
+    """By interval its beginning (a whole minute, in Unix seconds) and a summary by tier, over the rows that all
+    gateways have written; and the first minute with a row. A tier without requests is left out."""
     now = database_now(connection)
     found: dict[int, tuple[int, Mapping[str, FirstTokenSummary]]] = {}
     for window_s in windows_s:

@@ -1,7 +1,7 @@
-"""The path of one request, from who asks to what was used: route, count, limit, hold, submit, follow, settle.
+"""The path of one request: route, count, reserve, hold, submit, follow, settle.
 
 Each admitted request has an owner task that outlives its HTTP exchange and gives it exactly one ending. This module
-orders the steps; it must never know HTTP, SQL or how tokens are made.
+orders the steps; it must never know HTTP, SQL or how an engine generates tokens.
 """
 
 from __future__ import annotations
@@ -9,24 +9,26 @@ from __future__ import annotations
 import asyncio
 import hmac
 import logging
-from collections.abc import Container
+from collections.abc import Callable, Container, Iterator
 
 import msgspec
 
 from billing.database import DatabaseUnavailable
 from billing.ledger.ledger import Held
-from engine.protocol.client import AdapterFailed, EngineClient, EngineUnavailable, Generation
 from gateway import errors
 from gateway.access.callers import Caller, Callers, TenantName
 from gateway.api.bodies import ParsedBody
-from gateway.api.generation_request import GenerationRequest
+from gateway.api.generation_request import GenerationRequest, LargeBody
 from gateway.catalog.registry import ModelTarget
 from gateway.engines.adapter_sync import AdapterLoader
+from gateway.engines.engine import AdapterFailed, Engine, EngineRequest, EngineUnavailable, TokenStream
 from gateway.generation.answer import Answer, EarlyEnding, TokenUsage
+from gateway.generation.endings import EndingCode
 from gateway.generation.exhausted_budgets import ExhaustedBudgets
 from gateway.generation.first_tokens import FirstTokens
 from gateway.generation.holds import RequestHolds
 from gateway.generation.inflight import InFlight, RequestPlan
+from gateway.generation.planning import RequestPlanner
 from gateway.generation.replays import FirstCall, IdempotentCall, Replayed
 from gateway.generation.selector import Selector, log_selection
 from gateway.generation.text_runs import ENGINE_UNAVAILABLE_MESSAGE, Outcome, TextRun, TextRuns
@@ -36,10 +38,8 @@ from gateway.log import RequestLine, ThrottledWarning
 from gateway.metrics import Metrics
 
 JOURNAL_RETRY_S = 5.0
-# The ending of a request whose adapter the engine does not know.
-ADAPTER_UNKNOWN_ENDING = "engine_refused_adapter_unknown"
-# Endings of a request whose model has no room, or is not there: another may serve in its place.
-FALLBACK_ENDINGS = ("engine_refused_queue_full", "engine_refused_model_unknown", "engine_unavailable")
+# Makes the function that renders the whole body of a request's answer.
+Renderer = Callable[[InFlight], Callable[[Answer], Iterator[bytes]]]
 
 _log = logging.getLogger(__name__)
 
@@ -51,10 +51,11 @@ class Generator:
         self,
         *,
         selector: Selector,
+        planner: RequestPlanner,
         tiers: Tiers,
         limiter: Limiter,
         holding: RequestHolds,
-        engine: EngineClient,
+        engine: Engine,
         loader: AdapterLoader,
         callers: Callers,
         metrics: Metrics,
@@ -63,6 +64,7 @@ class Generator:
         secret: bytes,
     ) -> None:
         self._selector = selector
+        self._planner = planner
         self._tiers = tiers
         self._limiter = limiter
         self._holding = holding
@@ -78,11 +80,11 @@ class Generator:
         self._stopping = False
         self._unrecordable = ThrottledWarning(_log, "admission.unrecordable")
 
-    # ---- before the owner exists: when one of these raises, the caller of `admit` ends the admission
+    # ---- before the owner exists: if one of these raises, the caller of `admit` ends the admission
 
     async def admit(self, caller: Caller) -> Admission:
-        """Take one request and one place under the limits, before the body is read. Raises RateLimited, BudgetExceeded,
-        EngineAway."""
+        """Count one request and one concurrent request under the limits, before the body is read. Raises RateLimited,
+        BudgetExceeded, EngineDown."""
         if self._stopping:
             raise errors.EngineDown("This server is stopping.")
         admission = await self._limiter.admit(caller.subjects, 0)
@@ -101,10 +103,12 @@ class Generator:
         line: RequestLine,
         admission: Admission,
         call: IdempotentCall | None = None,
+        renderer: Renderer | None = None,
     ) -> InFlight | Replayed:
         """Route, count, reserve the tokens, and start an owner task, which then ends the `admission`. Returns Replayed
-        if the `call` was answered meanwhile. Raises ApiError; later errors of the ledger or the engine are the answer's
-        error."""
+        if the `call` was answered meanwhile. With a `call`, `renderer` makes the body that is stored for replays.
+        Raises ApiError; later errors of the ledger or the engine are the answer's error."""
+        assert (call is None) == (renderer is None), "only an idempotent call stores its answer"
         if self._stopping:
             raise errors.EngineDown("This server is stopping.")
         route = self._selector.route(caller, asked, line)
@@ -114,7 +118,7 @@ class Generator:
             if len(route.candidates) > 1:  # each may count the prompt again: refuse first what cannot fit
                 await self._limiter.reserve(admission, asked.tokens_min)
             plan, fallbacks = await self._selector.first(caller, asked, route, tier, line)
-            return await self._begin_request(caller, asked, line, call, plan, fallbacks, tier, admission)
+            return await self._begin_request(caller, asked, line, call, renderer, plan, fallbacks, tier, admission)
         except (errors.Unavailable, DatabaseUnavailable):
             self._first_tokens.refused(tier)
             raise
@@ -125,6 +129,7 @@ class Generator:
         asked: GenerationRequest,
         line: RequestLine,
         call: IdempotentCall | None,
+        renderer: Renderer | None,
         plan: RequestPlan,
         fallbacks: list[ModelTarget],
         tier: str,
@@ -135,7 +140,7 @@ class Generator:
         first = await self._reserve(admission, plan.tokens_max, call)
         if isinstance(first, Replayed):
             return first
-        work = InFlight(
+        request = InFlight(
             request_id=line.record.request_id,
             caller=caller,
             asked=asked,
@@ -149,19 +154,21 @@ class Generator:
             first=first,
         )
         if not fallbacks:
-            work.answer.model = plan.target.name
+            request.answer.model = plan.target.name
+        if renderer is not None:
+            request.answer.render = renderer(request)
         line.retain()
-        owner = asyncio.create_task(self._own(work), name=work.request_id)
-        self._owners[owner] = work
+        owner = asyncio.create_task(self._own(request), name=request.request_id)
+        self._owners[owner] = request
         owner.add_done_callback(self._owners.pop)
-        return work
+        return request
 
     async def _reserve(
         self, admission: Admission, tokens: int, call: IdempotentCall | None
     ) -> FirstCall | Replayed | None:
         """Reserve the tokens under the limits, and then insert the row of a call with an Idempotency-Key. Raises
         ApiError, DatabaseUnavailable."""
-        self._admitting += 1  # counts for the journal's room as a running request
+        self._admitting += 1  # counts as a running request for the journal's space
         try:
             await self._limiter.reserve(admission, tokens)
             return None if call is None else await call.begin_call()
@@ -169,226 +176,240 @@ class Generator:
             self._admitting -= 1
 
     async def read(self, caller: Caller, kind: str, body: bytes) -> ParsedBody:
-        """See `Planner.read`."""
-        return await self._selector.planner.read(caller, kind, body)
+        """As `RequestPlanner.read`."""
+        return await self._planner.read(caller, kind, body)
 
     async def count(self, caller: Caller, asked: GenerationRequest) -> int:
         """The number of prompt tokens, for count requests. Raises ApiError."""
         target = self._selector.counting(caller, asked.model)
-        return await self._selector.planner.count(caller, target, asked)
+        return await self._planner.count(caller, target, asked)
 
     def _check_journal(self) -> None:
-        """Whoever begins must be able to settle, come what may. Raises LedgerAway."""
+        """A request may only begin if its usage can be journaled. Raises DatabaseDown."""
         if (why := self.unrecordable()) is not None:
             self._unrecordable.warn(reason=why)
             raise errors.DatabaseDown("Usage cannot be recorded now. Try again later.", retry_after_s=JOURNAL_RETRY_S)
 
     # ---- the owner
 
-    async def _own(self, work: InFlight) -> None:
-        """Everything after admission, whatever becomes of the caller."""
-        choices: TextRuns | None = None
+    async def _own(self, request: InFlight) -> None:
+        """Everything after admission, also if the caller leaves."""
         try:
-            await self._confirm(work)
-            held = await self._holding.place_hold(work)
-            work.answer.granted = held.max_tokens
-            await self._load_adapter(work)
-            choices = self._choices(work, held)
-            with self._metrics.running.labels(work.tier).track_inprogress():
-                outcome = await choices.run()
-                if outcome.ending == ADAPTER_UNKNOWN_ENDING and not outcome.made:
-                    # Another gateway had it unloaded meanwhile. Nothing ran: load it again, and ask again, once.
-                    self._forget_adapter(work)
-                    await self._load_adapter(work)
-                    choices = self._choices(work, held)
-                    outcome = await choices.run()
-                first = outcome
-                while self._may_fall_back(work, outcome) and (moved := await self._fall_back(work)) is not None:
-                    choices = self._choices(work, moved)
-                    outcome = await choices.run()
-                if outcome.refused and not outcome.made:
-                    outcome = first  # it says when to come again
-                await self._close(work, choices, outcome)
+            await self._confirm(request)
+            held = await self._holding.place_hold(request)
+            request.answer.granted = held.max_tokens
+            await self._load_adapter(request)
+            with self._metrics.running.labels(request.tier).track_inprogress():
+                outcome = await self._run_with_fallbacks(request, held)
+                await self._close(request, outcome)
         except errors.ApiError as error:
-            await end_refused(work.admission, error)
+            await end_refused(request.admission, error)
             if isinstance(error, errors.BudgetExceeded):
-                self._exhausted.note_refusal(work.caller, error)
+                self._exhausted.note_refusal(request.caller, error)
             if error.status == 429:
-                error.limit_headers = work.admission.headers()
-            await self._fail(work, error)
+                error.limit_headers = request.admission.headers()
+            await self._fail(request, error)
         except asyncio.CancelledError:
-            if choices is not None:
-                self._cut_off(work, choices.interrupted_outcome())
+            if request.runs is not None:
+                self._cut_off(request, request.runs.interrupted_outcome())
             raise
-        except Exception:  # noqa: BLE001 - the owner is a process edge: counted, logged, and the caller is told
+        except Exception:  # noqa: BLE001 - the owner is a task's edge: the fault is counted, logged and answered
             self._metrics.errors.inc()
-            _log.exception("generation.failed", extra={"fields": {"request_id": work.request_id}})
-            if choices is not None:
-                choices.stop()
-            await self._holding.void_hold(work, "internal_error")  # unless it had its ending
-            await work.admission.refund()
-            await self._fail(work, errors.InternalError())
+            _log.exception("generation.failed", extra={"fields": {"request_id": request.request_id}})
+            if request.runs is not None:
+                request.runs.stop()
+            await self._holding.void_hold(request, EndingCode.INTERNAL_ERROR)  # no effect on a hold that has ended
+            await request.admission.refund()
+            await self._fail(request, errors.InternalError())
         finally:
-            work.line.release()
+            request.runs = None  # breaks a reference cycle
+            request.line.release()
 
-    def _choices(self, work: InFlight, held: Held) -> TextRuns:
-        return TextRuns(
-            work,
+    async def _run_with_fallbacks(self, request: InFlight, held: Held) -> Outcome:
+        """Run the request on its model; while engines refuse it, on its fallbacks, one after another. If all refuse,
+        the outcome is the first model's: its error has the caller's Retry-After."""
+        first = outcome = await self._run_once_loaded(request, held)
+        while self._may_fall_back(request, outcome) and (moved := await self._fall_back(request)) is not None:
+            outcome = await self._run_texts(request, moved)
+        return first if outcome.refused and not outcome.made else outcome
+
+    async def _run_once_loaded(self, request: InFlight, held: Held) -> Outcome:
+        """Run the request. If another gateway had the adapter unloaded meanwhile, load it and run the request once
+        more."""
+        outcome = await self._run_texts(request, held)
+        if outcome.ending is EndingCode.REFUSED_ADAPTER_UNKNOWN and not outcome.made:
+            self._forget_adapter(request)
+            await self._load_adapter(request)
+            outcome = await self._run_texts(request, held)
+        return outcome
+
+    async def _run_texts(self, request: InFlight, held: Held) -> Outcome:
+        request.runs = TextRuns(
+            request,
             held.max_tokens,
-            submit=lambda choice: self._submit(work, choice),
+            submit=lambda run: self._submit(request, run),
             stopping=lambda: self._stopping,
             first_token=self._first_token,
         )
+        return await request.runs.run()
 
-    def _may_fall_back(self, work: InFlight, outcome: Outcome) -> bool:
-        """Nothing was made, somebody still waits for it, and another model may have room."""
-        gone = work.answer.left or work.answer.cut is not None or self._stopping
-        return outcome.refused and not outcome.made and outcome.ending in FALLBACK_ENDINGS and not gone
+    def _may_fall_back(self, request: InFlight, outcome: Outcome) -> bool:
+        """No token was made, the caller still waits, and another model may serve the request."""
+        over = request.answer.left or request.answer.cut is not None or self._stopping
+        return outcome.refused and outcome.ending.may_fall_back and not outcome.made and not over
 
-    async def _fall_back(self, work: InFlight) -> Held | None:
-        """The next model that can serve it, and whose price the budgets bear: the hold is that model's from then on.
-        None: there is none. Raises LedgerAway; the hold is voided then."""
+    async def _fall_back(self, request: InFlight) -> Held | None:
+        """Move the hold to the next fallback that can serve the request and whose price the budgets allow. Returns None
+        if there is no such model. Raises DatabaseDown; then the hold is voided."""
         following = self._selector.following
-        while (plan := await following(work.caller, work.asked, work.target, work.fallbacks, work.line)) is not None:
+        while (
+            plan := await following(request.caller, request.asked, request.target, request.fallbacks, request.line)
+        ) is not None:
             try:
-                await self._limiter.reserve(work.admission, plan.tokens_max)
+                await self._limiter.reserve(request.admission, plan.tokens_max)
             except errors.RateLimited:
                 return None
-            held = await self._holding.move_hold(work, plan)
+            held = await self._holding.move_hold(request, plan)
             if held is not None:
-                work.plan = plan
-                work.answer.granted = held.max_tokens
-                log_selection(work.line, work.asked, plan)
+                request.plan = plan
+                request.answer.granted = held.max_tokens
+                log_selection(request.line, request.asked, plan)
                 return held
         return None
 
-    def _forget_adapter(self, work: InFlight) -> None:
-        """The engine does not know its adapter."""
-        if work.target.adapter is not None:
-            self._loader.forget_adapter(work.target.adapter.digest)
+    def _forget_adapter(self, request: InFlight) -> None:
+        """The engine refused the adapter as unknown: the next request loads it again."""
+        if request.target.adapter is not None:
+            self._loader.forget_adapter(request.target.adapter.digest)
 
-    def _first_token(self, work: InFlight) -> None:
-        record = work.line.record
-        work.answer.model = work.target.name
+    def _first_token(self, request: InFlight) -> None:
+        record = request.line.record
+        request.answer.model = request.target.name
         if record.ttft_s is None:
-            record.ttft_s = work.line.age_s()
-            self._metrics.ttft.labels(work.tier).observe(record.ttft_s)
-            self._first_tokens.observe(work.tier, record.ttft_s, work.prompt_tokens)
+            record.ttft_s = request.line.age_s()
+            self._metrics.ttft.labels(request.tier).observe(record.ttft_s)
+            self._first_tokens.observe(request.tier, record.ttft_s, request.prompt_tokens)
 
-    async def _confirm(self, work: InFlight) -> None:
-        """A body may take long to arrive: whether its key was revoked meanwhile. From here on `end` finds the request.
-        Raises InvalidApiKey, LedgerAway."""
+    async def _confirm(self, request: InFlight) -> None:
+        """Check the key again: it may have been revoked while the body arrived. A later revocation ends the request by
+        `end_requests_of`. Raises InvalidApiKey, DatabaseDown."""
         try:
-            await self._callers.confirm(work.caller)
+            await self._callers.confirm(request.caller)
         except DatabaseUnavailable:
             raise errors.DatabaseDown("Keys cannot be checked now. Try again in a moment.") from None
 
-    async def _load_adapter(self, work: InFlight) -> None:
-        """See that the engine knows the adapter. Raises EngineAway; the hold is voided then."""
-        adapter = work.target.adapter
+    async def _load_adapter(self, request: InFlight) -> None:
+        """Register the adapter with the engine, if that has not been done. Raises EngineDown; then the hold is
+        voided."""
+        adapter = request.target.adapter
         if adapter is None:
             return
         try:
             await self._loader.ensure(adapter.digest, adapter.base_model)
         except (AdapterFailed, EngineUnavailable, OSError, ValueError) as error:
-            _log.warning("submit.failed", extra={"fields": {"request_id": work.request_id, "reason": str(error)}})
-            await self._holding.void_hold(work, "engine_unavailable")
+            _log.warning("submit.failed", extra={"fields": {"request_id": request.request_id, "reason": str(error)}})
+            await self._holding.void_hold(request, EndingCode.ENGINE_UNAVAILABLE)
             raise errors.EngineDown(ENGINE_UNAVAILABLE_MESSAGE) from None
 
-    def _submit(self, work: InFlight, choice: TextRun) -> Generation:
-        """Raises EngineUnavailable, ProtocolError."""
-        adapter = work.target.adapter
-        tenant = (work.caller.tenant_id or "").encode()
-        sampling = work.sampling
-        if choice.number or sampling.min_tokens > choice.max_tokens:
-            min_tokens = min(sampling.min_tokens, choice.max_tokens)
-            sampling = msgspec.structs.replace(sampling, choice=choice.number, min_tokens=min_tokens)
-        return self._engine.submit(
-            request_id=work.request_id,
-            model=work.target.model,
+    def _submit(self, request: InFlight, run: TextRun) -> TokenStream:
+        """Raises EngineUnavailable."""
+        adapter = request.target.adapter
+        tenant = (request.caller.tenant_id or "").encode()
+        sampling = request.sampling
+        if run.number or sampling.min_tokens > run.max_tokens:
+            min_tokens = min(sampling.min_tokens, run.max_tokens)
+            sampling = msgspec.structs.replace(sampling, choice=run.number, min_tokens=min_tokens)
+        prompts = request.asked.prompts
+        engine_request = EngineRequest(
+            request_id=request.request_id,
+            model=request.target.model,
             adapter=None if adapter is None else adapter.digest,
             namespace=hmac.digest(self._secret, b"namespace:" + tenant, "sha256").hex(),
-            tier=work.tier,
+            tier=request.tier,
             share=hmac.digest(self._secret, b"share:" + tenant, "sha256").hex()[:16],
-            prompt_ids=work.prompts[choice.prompt].ids,
-            max_tokens=choice.max_tokens,
+            weight=request.caller.share_weight,
+            prompt_ids=request.prompts[run.prompt].ids,
+            prompt=None if isinstance(prompts, LargeBody) else prompts[run.prompt],
+            max_tokens=run.max_tokens,
             sampling=sampling,
-            stop_ids=work.stop_ids,
-            weight=work.caller.share_weight,
+            stop_ids=request.stop_ids,
+            stops=request.rules.stops,
         )
+        return self._engine.submit(engine_request)
 
-    async def _close(self, work: InFlight, choices: TextRuns, outcome: Outcome) -> None:
-        """Settle what is billed, or void when nothing was made; then end the answer. The prompt is billed with the
-        first completion token, and once, however many texts it got. Raises ApiError for a request that never ran."""
-        record, metrics = work.line.record, self._metrics
+    async def _close(self, request: InFlight, outcome: Outcome) -> None:
+        """Settle the hold, or void it if no token was made; then end the answer. A prompt is billed once, with its
+        first completion token. Raises ApiError for a request that never ran."""
+        record, metrics = request.line.record, self._metrics
         usage = TokenUsage(outcome.prompt, outcome.cached, outcome.billed)
         if outcome.made:
-            if work.first is not None and outcome.error is None:
-                await work.first.keep_answer(await work.answer.spell(usage))
-            await self._holding.settle_hold(work, outcome)
-            choices.confirm_recorded()
+            if request.first is not None and outcome.error is None:
+                await request.first.keep_answer(await request.answer.spell(usage))
+            await self._holding.settle_hold(request, outcome)
+            assert request.runs is not None
+            request.runs.confirm_recorded()
         else:
-            await self._holding.void_hold(work, outcome.ending)
+            await self._holding.void_hold(request, outcome.ending)
             if outcome.refused and outcome.error is not None:
-                if outcome.ending == ADAPTER_UNKNOWN_ENDING:
-                    self._forget_adapter(work)
+                if outcome.ending is EndingCode.REFUSED_ADAPTER_UNKNOWN:
+                    self._forget_adapter(request)
                 raise outcome.error
         discarded = outcome.made - outcome.billed
-        record.ending = outcome.ending
+        record.ending = outcome.ending.value
         record.cached_tokens, record.shared_tokens = outcome.cached, outcome.shared
         record.completion_tokens, record.discarded_tokens = outcome.billed, discarded
         if outcome.made or outcome.error is None:
-            await work.admission.finish_request(work.prompt_tokens + outcome.made)
-        else:  # it came to nothing, and not by its caller: it takes nothing
-            await work.admission.refund()
-        metrics.endings.labels(work.tier, outcome.ending).inc()
-        metrics.tokens.labels(work.tier, "prompt").inc(outcome.prompt)
-        metrics.tokens.labels(work.tier, "cached").inc(outcome.cached)
-        metrics.tokens.labels(work.tier, "completion").inc(outcome.billed)
+            await request.admission.finish_request(request.prompt_tokens + outcome.made)
+        else:  # it failed without a token: it does not count under the limits
+            await request.admission.refund()
+        metrics.endings.labels(request.tier, outcome.ending.value).inc()
+        metrics.tokens.labels(request.tier, "prompt").inc(outcome.prompt)
+        metrics.tokens.labels(request.tier, "cached").inc(outcome.cached)
+        metrics.tokens.labels(request.tier, "completion").inc(outcome.billed)
         if outcome.discard_reason is not None:
-            metrics.discarded.labels(outcome.discard_reason).inc(discarded)
-        metrics.total.labels(work.tier).observe(work.line.age_s())
+            metrics.discarded.labels(outcome.discard_reason.value).inc(discarded)
+        metrics.total.labels(request.tier).observe(request.line.age_s())
         if outcome.error is not None:
-            await self._fail(work, outcome.error)
+            await self._fail(request, outcome.error)
         else:
-            work.answer.finish_answer(usage)
+            request.answer.finish_answer(usage)
 
-    def _cut_off(self, work: InFlight, outcome: Outcome) -> None:
-        """The process ends and waits no longer: what was made counts all the same. A request that had its ending keeps
-        that one."""
-        record = work.line.record
-        record.ending, record.completion_tokens = outcome.ending, outcome.billed
+    def _cut_off(self, request: InFlight, outcome: Outcome) -> None:
+        """The process stops without waiting: journal the tokens made. The settler ignores this for a request that has
+        its ending."""
+        record = request.line.record
+        record.ending, record.completion_tokens = outcome.ending.value, outcome.billed
         if outcome.made:
-            self._holding.journal_settlement(work, outcome)
+            self._holding.journal_settlement(request, outcome)
 
-    async def _fail(self, work: InFlight, error: errors.ApiError) -> None:
-        work.line.record.code = error.code
-        if error.status == errors.Unavailable.status and work.line.record.ttft_s is None:
-            self._first_tokens.refused(work.tier)
-        if work.first is not None:
-            await work.first.forget_call()
-        work.answer.fail(error)
+    async def _fail(self, request: InFlight, error: errors.ApiError) -> None:
+        request.line.record.code = error.code
+        if error.status == errors.Unavailable.status and request.line.record.ttft_s is None:
+            self._first_tokens.refused(request.tier)
+        if request.first is not None:
+            await request.first.forget_call()
+        request.answer.fail(error)
 
-    # ---- ends that come from elsewhere
+    # ---- requests in flight, as others see and end them
 
     def key_ids(self, tenant_ids: Container[str | None] | None = None) -> set[str]:
         """Ids of keys with running requests; of these tenants only, if given (None: the operator's keys)."""
-        running = [work.caller for work in self._owners.values()]
-        return {one.key_id for one in running if tenant_ids is None or one.tenant_id in tenant_ids}
+        callers = [request.caller for request in self._owners.values()]
+        return {caller.key_id for caller in callers if tenant_ids is None or caller.tenant_id in tenant_ids}
 
     def tenants(self) -> dict[str, TenantName]:
-        """Whose requests run now, by their ids."""
-        callers = ((work.request_id, work.caller) for work in self._owners.values())
-        return {one: TenantName(caller.tenant_id or "", caller.tenant_slug or "") for one, caller in callers}
+        """The tenants of the requests in flight, by request id."""
+        callers = ((request.request_id, request.caller) for request in self._owners.values())
+        return {id_: TenantName(caller.tenant_id or "", caller.tenant_slug or "") for id_, caller in callers}
 
     def end_requests_of(self, key_ids: Container[str]) -> None:
-        """End the requests of these keys: they are billed for what their callers have got."""
-        for work in list(self._owners.values()):
-            if work.caller.key_id in key_ids:
-                work.answer.stop(EarlyEnding("revoked", errors.AccessEnded()))
+        """End the requests of these keys. The tokens that their callers received are billed."""
+        for request in list(self._owners.values()):
+            if request.caller.key_id in key_ids:
+                request.answer.stop(EarlyEnding(EndingCode.REVOKED, errors.AccessEnded()))
 
     def unrecordable(self) -> str | None:
-        """Why usage of one request more could not be recorded for sure; None: it could."""
+        """Why the usage of one more request might not be recorded; None: the journal has space for it."""
         return self._holding.why_unrecordable(len(self._owners) + self._admitting)
 
     def requests_running(self) -> int:
@@ -399,16 +420,16 @@ class Generator:
         self._stopping = True
 
     async def wait_idle(self, patience_s: float) -> None:
-        """Until nothing runs, or `patience_s` is over."""
+        """Returns when no request is in flight, or after `patience_s`."""
         if self._owners:
             await asyncio.wait(list(self._owners), timeout=patience_s)
 
     async def stop(self, patience_s: float) -> None:
-        """Stop what still runs and see it settled, for at most `patience_s`; what is left then is cancelled: what it
-        made goes to the journal, and holds of those that made nothing expire with the lease."""
+        """Abort the requests in flight and wait at most `patience_s` for their settlement; then cancel the owners that
+        are left. Those journal the tokens they have; holds without a token expire with the lease."""
         self._stopping = True
-        for work in list(self._owners.values()):
-            work.answer.stop()
+        for request in list(self._owners.values()):
+            request.answer.stop()
         await self.wait_idle(patience_s)
         left = list(self._owners)
         for owner in left:

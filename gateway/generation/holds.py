@@ -1,7 +1,6 @@
-"""What a request holds, and what it comes to in the books: held, moved to another model, settled or voided, once each.
+"""Places, moves, settles and voids the budget hold of a request, each at most once.
 
-It puts requests into the ledger's words, and its refusals into those of the API. It must never know the engine, or why
-a request ended.
+It translates requests for the ledger, and the ledger's refusals into errors of the API.
 """
 
 from __future__ import annotations
@@ -25,11 +24,12 @@ from billing.ledger.messages import Recompute
 from billing.ledger.patience import Patience
 from billing.ledger.settler import Settler
 from gateway import errors
+from gateway.generation.endings import EndingCode
 from gateway.generation.inflight import InFlight, RequestPlan
 from gateway.generation.text_runs import Outcome
 from gateway.metrics import Metrics
 
-# A database that hangs keeps nobody waiting for longer; what it held after that is voided.
+# The longest wait for the database; a hold that is placed after it is voided.
 HOLD_WAIT_S = 5.0
 
 _log = logging.getLogger(__name__)
@@ -44,26 +44,26 @@ class RequestHolds:
         self._metrics = metrics
 
     def why_unrecordable(self, requests: int) -> str | None:
-        """Why the usage of so many requests could not be recorded for sure; None: it could."""
+        """Why the usage of `requests` requests might not be recorded; None: the journal has space for it."""
         return self._settler.refuses(requests)
 
-    def journal_settlement(self, work: InFlight, outcome: Outcome) -> None:
-        """Settle it at the next start: this process ends, and waits for nothing."""
-        self._settler.journal_settlement(_settlement(work, outcome))
+    def journal_settlement(self, request: InFlight, outcome: Outcome) -> None:
+        """Write it to the journal, to be settled at the next start: this process stops without waiting."""
+        self._settler.journal_settlement(_settlement(request, outcome))
 
-    async def place_hold(self, work: InFlight) -> Held:
-        """Committed before the engine hears of the request. Raises BudgetExceeded, ModelNotPriced, LedgerAway."""
+    async def place_hold(self, request: InFlight) -> Held:
+        """Returns once the hold is committed. Raises BudgetExceeded, ModelNotPriced, DatabaseDown."""
         started = time.perf_counter()
-        work.before_hold_s = work.line.age_s()
+        request.before_hold_s = request.line.age_s()
         try:
             async with Patience(HOLD_WAIT_S):
-                answer = await self._ledger.hold(_hold_request(work, work.plan))
+                answer = await self._ledger.hold(_hold_request(request, request.plan))
         except (LedgerUnavailable, TimeoutError):
             raise errors.DatabaseDown("Budgets cannot be checked now. Try again in a moment.") from None
         self._metrics.hold.observe(time.perf_counter() - started)
         if isinstance(answer, HoldRefused):
             if answer.code == "price_unknown":
-                fields = {"request_id": work.request_id, "reason": answer.message}
+                fields = {"request_id": request.request_id, "reason": answer.message}
                 _log.error("hold.price_unknown", extra={"fields": fields})
                 raise errors.ModelNotPriced(answer.message)
             raise errors.BudgetExceeded(
@@ -71,19 +71,20 @@ class RequestHolds:
             )
         return answer
 
-    async def move_hold(self, work: InFlight, plan: RequestPlan) -> Held | None:
-        """None: it is refused, and the hold is as it was. Raises LedgerAway; the hold is voided then."""
+    async def move_hold(self, request: InFlight, plan: RequestPlan) -> Held | None:
+        """Returns None if the move is refused; then the hold is unchanged. Raises DatabaseDown; then the hold is
+        voided."""
         try:
             async with Patience(HOLD_WAIT_S):
-                answer = await self._ledger.move(_hold_request(work, plan))
+                answer = await self._ledger.move(_hold_request(request, plan))
         except (LedgerUnavailable, TimeoutError, HoldEnded, HoldUnknown):
-            await self.void_hold(work, "ledger_unavailable")
+            await self.void_hold(request, EndingCode.LEDGER_UNAVAILABLE)
             raise errors.DatabaseDown("Budgets cannot be checked now. Try again in a moment.") from None
         return None if isinstance(answer, HoldRefused) else answer
 
-    async def settle_hold(self, work: InFlight, outcome: Outcome) -> None:
-        """Raises LedgerAway when neither the database nor the journal took it; the log has the settlement then."""
-        settlement = _settlement(work, outcome)
+    async def settle_hold(self, request: InFlight, outcome: Outcome) -> None:
+        """Raises DatabaseDown if neither the database nor the journal accepted it; then the log has the settlement."""
+        settlement = _settlement(request, outcome)
         started = time.perf_counter()
         try:
             ended = await self._settler.settle(settlement)
@@ -94,55 +95,55 @@ class RequestHolds:
                 "The answer was made and could not be accounted for; it is not charged."
             ) from None
         self._metrics.settle.observe(time.perf_counter() - started)
-        work.line.record.cost_picos = ended.cost_picos
+        request.line.record.cost_picos = ended.cost_picos
         if ended.outcome == "journaled":
             self._metrics.journaled.inc()
         elif ended.outcome != "settled":
-            fields = {"request_id": work.request_id, "outcome": ended.outcome}
+            fields = {"request_id": request.request_id, "outcome": ended.outcome}
             _log.error("settlement.too_late", extra={"fields": fields})
 
-    async def void_hold(self, work: InFlight, reason: str) -> None:
-        """Raises nothing: who waits for the answer is told how it ended, come what may."""
-        work.line.record.ending = reason
+    async def void_hold(self, request: InFlight, ending: EndingCode) -> None:
+        """Raises nothing: the answer must reach its own ending after this, whatever the database does."""
+        request.line.record.ending = ending.value
         try:
-            await self._settler.void(work.request_id, reason)
-        except Exception as error:  # noqa: BLE001 - the audit expires it with this gateway's lease
-            fields = {"request_id": work.request_id, "reason": str(error) or repr(error)}
+            await self._settler.void(request.request_id, ending.value)
+        except Exception as error:  # noqa: BLE001 - the auditor expires the hold with this gateway's lease
+            fields = {"request_id": request.request_id, "reason": str(error) or repr(error)}
             _log.error("void.lost", extra={"fields": fields})
 
 
-def _hold_request(work: InFlight, plan: RequestPlan) -> HoldRequest:
+def _hold_request(request: InFlight, plan: RequestPlan) -> HoldRequest:
     target = plan.target
     return HoldRequest(
-        request_id=work.request_id,
-        tenant_id=work.caller.tenant_id or "",
-        key_id=work.caller.key_id,
+        request_id=request.request_id,
+        tenant_id=request.caller.tenant_id or "",
+        key_id=request.caller.key_id,
         model=target.model,
         adapter=target.adapter.id if target.adapter else None,
-        tier=work.tier,
+        tier=request.tier,
         prompt_tokens=plan.prompt_tokens,
         max_tokens=plan.max_tokens * plan.texts,
         min_tokens=plan.texts,
-        project_id=work.caller.project_id,
-        first_key_id=work.caller.first_key_id,
+        project_id=request.caller.project_id,
+        first_key_id=request.caller.first_key_id,
     )
 
 
-def _settlement(work: InFlight, outcome: Outcome) -> Settlement:
+def _settlement(request: InFlight, outcome: Outcome) -> Settlement:
     usage = outcome.usage
-    # As the log, the metrics and the tiers' promises measure it. Of tokens that were made while their caller left and
-    # that no gateway received, the engine's measure is the only one.
-    ttft_s = work.line.record.ttft_s
+    # The gateway's own measure, as in the log, the metrics and the tiers' targets. If the caller left before a token
+    # arrived here, the engine's measure is the only one.
+    ttft_s = request.line.record.ttft_s
     return Settlement(
-        request_id=work.request_id,
+        request_id=request.request_id,
         prompt_tokens=outcome.prompt,
         cached_tokens=outcome.cached,
         completion_tokens=outcome.billed,
         made_tokens=outcome.made,
-        ending=outcome.ending,
+        ending=outcome.ending.value,
         discarded_tokens=outcome.made - outcome.billed,
-        discard_reason=outcome.discard_reason,
-        before_hold_s=work.before_hold_s,
+        discard_reason=None if outcome.discard_reason is None else outcome.discard_reason.value,
+        before_hold_s=request.before_hold_s,
         queue_s=usage.queue_s,
         ttft_s=usage.ttft_s if ttft_s is None else ttft_s,
         device_s=usage.device_s,

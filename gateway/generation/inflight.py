@@ -1,6 +1,8 @@
-"""One request after it was admitted: all that its owner and its writer need to know of it."""
+"""One admitted request: what its owner and the renderer of its answer need to know."""
 
 from __future__ import annotations
+
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -16,6 +18,9 @@ from gateway.generation.replays import FirstCall
 from gateway.limits.limiter import Admission
 from gateway.log import RequestLine
 
+if TYPE_CHECKING:
+    from gateway.generation.text_runs import TextRuns
+
 
 class RequestPlan(msgspec.Struct, frozen=True):
     """A request as one model would serve it."""
@@ -25,7 +30,7 @@ class RequestPlan(msgspec.Struct, frozen=True):
     fingerprint: str
     prompts: list[CountedPrompt]
     texts: int
-    max_tokens: int  # of each text, as asked; the hold may grant less
+    max_tokens: int  # of each text, as requested; the hold may grant fewer
     stop_ids: list[int]
 
     @property
@@ -39,8 +44,8 @@ class RequestPlan(msgspec.Struct, frozen=True):
 
 
 class InFlight(msgspec.Struct):
-    """One request that was admitted under the limits, and the answer that its owner writes. Until it has a token, its
-    `plan` may become another model's, of the next of `fallbacks`; nothing else of it changes."""
+    """One request that was admitted under the limits, and the answer that its owner writes. Until it has a token, a
+    fallback may replace its `plan` by the plan of another model."""
 
     request_id: str
     caller: Caller
@@ -52,8 +57,9 @@ class InFlight(msgspec.Struct):
     admission: Admission
     line: RequestLine
     answer: Answer
-    first: FirstCall | None  # of the calls with its Idempotency-Key
-    before_hold_s: float = 0.0  # from the request's arrival until its hold was asked for
+    first: FirstCall | None  # set if it has an Idempotency-Key
+    before_hold_s: float = 0.0  # from the request's arrival until its hold was requested
+    runs: TextRuns | None = None  # of the model that serves it; None until it is submitted
 
     @property
     def target(self) -> ModelTarget:

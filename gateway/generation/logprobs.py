@@ -15,7 +15,7 @@ import msgspec
 
 from engine.protocol.frames import Logprobs
 from engine.text.tokenizer import Tokenizer
-from gateway.generation.text import DrawnIds
+from gateway.generation.text import DrawnIds, Vocabulary
 
 PART_TOKENS = 32  # with 20 alternatives each, half a millisecond and 60 KB
 KNOWN_MAX = 2**16  # ids per tokenizer and format whose JSON is cached
@@ -23,7 +23,7 @@ KNOWN_MAX = 2**16  # ids per tokenizer and format whose JSON is cached
 T = TypeVar("T")
 
 _encode = msgspec.json.Encoder().encode
-_known: weakref.WeakKeyDictionary[Tokenizer, tuple[dict[int, tuple[bytes, bytes]], dict[int, bytes]]] = (
+_known: weakref.WeakKeyDictionary[Vocabulary, tuple[dict[int, tuple[bytes, bytes]], dict[int, bytes]]] = (
     weakref.WeakKeyDictionary()
 )
 _turns: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = weakref.WeakKeyDictionary()
@@ -57,12 +57,13 @@ def filled(skeleton: bytes, mark: bytes, fillings: Sequence[Iterator[bytes]]) ->
 
 def chat_tokens(tokenizer: Tokenizer, drawn: DrawnIds) -> Iterator[bytes]:
     """The items of `logprobs.content`, with the commas between them."""
-    known = _remembered(tokenizer)[0]
+    vocabulary = drawn.vocabulary or tokenizer
+    known = _remembered(vocabulary)[0]
 
     def alternative(id_: int, logprob: float) -> bytes:
         spelled = known.get(id_)
         if spelled is None:
-            data = tokenizer.token_bytes(id_)
+            data = vocabulary.token_bytes(id_)
             text = b'{"token":' + _encode(data.decode(errors="replace")) + b',"logprob":'
             spelled = _remember(known, id_, (text, b',"bytes":' + _encode(list(data))))
         return spelled[0] + _encode(logprob) + spelled[1]
@@ -76,12 +77,13 @@ def chat_tokens(tokenizer: Tokenizer, drawn: DrawnIds) -> Iterator[bytes]:
 
 def legacy_logprobs(tokenizer: Tokenizer, drawn: DrawnIds) -> Iterator[bytes]:
     """The `logprobs` object of a legacy completion: four lists of equal length."""
-    known = _remembered(tokenizer)[1]
+    vocabulary = drawn.vocabulary or tokenizer
+    known = _remembered(vocabulary)[1]
 
     def spell(id_: int) -> bytes:
         spelled = known.get(id_)
         if spelled is None:
-            spelled = _remember(known, id_, _encode(_legacy_text(tokenizer.token_bytes(id_))))
+            spelled = _remember(known, id_, _encode(_legacy_text(vocabulary.token_bytes(id_))))
         return spelled
 
     def top(_offset: int, logprobs: Logprobs) -> bytes:
@@ -113,10 +115,10 @@ def _legacy_text(data: bytes) -> str:
         return "bytes:" + "".join([f"\\x{byte:02x}" for byte in data])
 
 
-def _remembered(tokenizer: Tokenizer) -> tuple[dict[int, tuple[bytes, bytes]], dict[int, bytes]]:
-    known = _known.get(tokenizer)
+def _remembered(vocabulary: Vocabulary) -> tuple[dict[int, tuple[bytes, bytes]], dict[int, bytes]]:
+    known = _known.get(vocabulary)
     if known is None:
-        known = _known[tokenizer] = {}, {}
+        known = _known[vocabulary] = {}, {}
     return known
 
 

@@ -1,6 +1,6 @@
-"""What a request would be if one model served it: its ids, its bound, its stop ids. Nothing is taken yet.
+"""Plans a request for one model: its prompt ids, its bound of tokens, its stop ids. Nothing is reserved.
 
-It asks whether the engine serves the model now. It must never know limits, budgets or which model is to be tried.
+A plan needs a model that the engine serves now. Limits, budgets and the choice of the model are decided elsewhere.
 """
 
 from __future__ import annotations
@@ -10,8 +10,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from billing.accounts.prices import REQUEST_TOKENS_MAX
-from engine.protocol import frames
-from engine.protocol.client import EngineClient
+from engine.protocol.frames import ModelInfo
 from gateway import errors
 from gateway.access.callers import Caller
 from gateway.api.bodies import (
@@ -27,6 +26,7 @@ from gateway.api.sampling import MAX_TOKENS_MAX, check_ids
 from gateway.catalog.registry import ModelTarget, Registry
 from gateway.catalog.served_models import ServedModel
 from gateway.config.file import Config
+from gateway.engines.engine import Engine
 from gateway.generation.inflight import RequestPlan
 from gateway.generation.prompts import CountedPrompt, PromptCounter
 from gateway.large_work.jobs import ContextLimits, ReadJob, ReadResult, check_window
@@ -36,7 +36,7 @@ from gateway.limits.turn_pace import RequestPace
 # Most log probabilities of one answer: per token 1 + `top_logprobs`. Each takes 12 bytes in memory and about 90 bytes
 # on the wire.
 ALTERNATIVES_MAX = 2**17
-# Of one request, what its prompts are, by a model's encoding and the number of its ids.
+# The counted prompts of one request, by the model's encoding and vocabulary size.
 CountedPrompts = dict[tuple[str, int], list[CountedPrompt]]
 
 
@@ -48,7 +48,7 @@ class RequestPlanner:
         config: Config,
         models: Mapping[str, ServedModel],
         registry: Registry,
-        engine: EngineClient,
+        engine: Engine,
         large_work: LargeWork,
     ) -> None:
         self._models = models
@@ -74,7 +74,7 @@ class RequestPlanner:
         return None if info is None else info.context_tokens
 
     def one_vocabulary(self, targets: Sequence[ModelTarget]) -> bool:
-        """Whether an id is the same word to all of them. Of one whose files could not be read nobody knows."""
+        """Whether an id means the same token to all of them. False if the files of one could not be read."""
         found = [self._models.get(target.model) for target in targets]
         vocabularies = {None if model is None else model.vocabulary for model in found}
         return len(targets) == 1 or (len(vocabularies) == 1 and None not in vocabularies)
@@ -100,9 +100,9 @@ class RequestPlanner:
     async def plan(
         self, caller: Caller, asked: GenerationRequest, target: ModelTarget, known: CountedPrompts | None = None
     ) -> RequestPlan:
-        """Counted with the model's own tokenizer, or as one of the same encoding did, and bound by its context. Raises
-        ApiError: ModelUnavailable or EngineAway when it is not there now, InvalidRequest and ContextLengthExceeded when
-        it cannot do what is asked."""
+        """Count the prompts with the model's tokenizer (`known`: counts by tokenizers of the same encoding) and bound
+        the answer by the model's context. Raises ApiError: ModelUnavailable or EngineDown if the model is not served
+        now, InvalidRequest and ContextLengthExceeded for a request that the model cannot serve."""
         model, info = self._served(target)
         _check_alternatives(asked, asked.max_tokens or 1)
         check_ids(asked.rules, asked.sampling, info.vocab_size)
@@ -130,7 +130,7 @@ class RequestPlanner:
         self,
         caller: Caller,
         model: ServedModel,
-        info: frames.ModelInfo,
+        info: ModelInfo,
         asked: GenerationRequest,
         least: int | None = None,
     ) -> list[CountedPrompt]:
@@ -142,16 +142,16 @@ class RequestPlanner:
         )
 
     def check_served(self, target: ModelTarget) -> None:
-        """Raises ModelUnavailable, EngineAway."""
+        """Raises ModelUnavailable, EngineDown."""
         self._served(target)
 
-    def _served(self, target: ModelTarget) -> tuple[ServedModel, frames.ModelInfo]:
-        """Raises ModelUnavailable, EngineAway."""
+    def _served(self, target: ModelTarget) -> tuple[ServedModel, ModelInfo]:
+        """Raises ModelUnavailable, EngineDown."""
         model, info = self._models.get(target.model), self._engine.models.get(target.model)
         if self._registry.is_refused(target.model):
             raise errors.ModelUnavailable(target.name)
         if not self._engine.ready or model is None or info is None:
-            raise errors.EngineDown("The engine that serves this model is away. Try again in a moment.")
+            raise errors.EngineDown("The engine that serves this model is unavailable. Try again in a moment.")
         return model, info
 
 
@@ -181,9 +181,10 @@ def _tenant(caller: Caller) -> str:
 
 
 def _bound(
-    caller: Caller, model: ServedModel, info: frames.ModelInfo, request: GenerationRequest, prompts: list[CountedPrompt]
+    caller: Caller, model: ServedModel, info: ModelInfo, request: GenerationRequest, prompts: list[CountedPrompt]
 ) -> int:
-    """The most tokens that each text may have. What was asked must fit the window; a default is cut to fit.
+    """The most tokens that each text may have. A requested `max_tokens` must fit the context; a default is reduced to
+    fit.
     Raises ContextLengthExceeded, InvalidRequest."""
     asked = request.max_tokens
     longest = max([len(prompt.ids) for prompt in prompts])

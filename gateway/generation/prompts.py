@@ -1,7 +1,4 @@
-"""Turns prompts into ids with the model's own tokenizer: short ones in the event loop, larger ones in processes.
-
-It must never know what a token costs.
-"""
+"""Turns prompts into ids with the model's own tokenizer: short prompts in the event loop, larger ones in processes."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Idempotency-Key: a call that came before is answered again with what it was answered then, and runs once.
+"""Idempotency-Key: a repeated call gets the stored answer of the first call, which ran once.
 
-The database has it, since a replay must not be lost with a cache: a row names the request that ran, and whether that
-was paid for is what its hold says. The answer is kept, encrypted, for KEEP_S, and before it is settled, so whoever is
-billed can have it. It must never know what an answer says.
+The rows are in the database, since a cache may lose them: a row names the request that ran; the state of its hold says
+whether it was billed. The answer is stored, encrypted, for KEEP_S. It is stored before the settlement, so that a billed
+answer can be replayed.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ from gateway.generation.sealing import AnswerEncryption, AnswerOwner, Decryption
 from gateway.tables import replays
 
 HEADER = "Idempotency-Key"
-KEEP_S = 600.0  # an answer, from when it was made
-BEGIN_S_MAX = 5.0  # a database that hangs keeps nobody waiting for longer
-WRITE_S_MAX = 2.0  # an answer waits no longer for being kept
-ANSWER_BYTES_MAX = 4 * 1024 * 1024  # a longer one is not kept; who asks again is told so
-SEALED_HERE_BYTES_MAX = 64 * 1024  # a longer one is encrypted and decrypted in a thread: it would stall the event loop
-# Of one transaction. Holds and settlements go through the same writer thread: nothing here keeps it for long.
+KEEP_S = 600.0  # how long an answer is stored
+BEGIN_S_MAX = 5.0  # the longest wait of a call for the database
+WRITE_S_MAX = 2.0  # the longest wait of an answer for its storage
+ANSWER_BYTES_MAX = 4 * 1024 * 1024  # a longer answer is not stored; a repeated call gets an error that says so
+SEALED_HERE_BYTES_MAX = 64 * 1024  # a longer answer is encrypted in a thread, not in the event loop
+# Of one transaction. They are small, since holds and settlements use the same writer thread.
 CALLS_MAX, ENDINGS_MAX, ANSWERS_MAX, REMOVE_MAX = 128, 16, 4, 500
-WAITING_MAX = 1000  # calls that wait to be looked up, and as many to begin; above it a call is turned away
+WAITING_MAX = 1000  # calls that wait to be looked up, and calls that wait to begin; beyond it a call is refused
 ENDINGS_WAITING_MAX = 10_000
-KEEPING_BYTES_MAX = 64 * 1024 * 1024  # of answers that wait to be kept; above it an answer is not kept
+KEEPING_BYTES_MAX = 64 * 1024 * 1024  # of answers that wait for storage; beyond it an answer is not stored
 FORGET_LATER_MAX = 10_000  # calls whose removal failed, which is tried again
 
 _NAME = re.compile(r"[\x21-\x7e]{1,255}")
@@ -79,14 +79,14 @@ _LOCK_ENDED = Query(
 
 
 class Replayed(msgspec.Struct, frozen=True):
-    """What the call was answered before, and the request that it was."""
+    """The stored answer of a call, and the id of the request that made it."""
 
     request_id: str
     body: bytes
 
 
 class IdempotencyKey(msgspec.Struct, frozen=True):
-    """A call that came with the Idempotency-Key `name`. `fingerprint`: of its route and body. `tenant_id` "": the
+    """A call with the Idempotency-Key `name`. `fingerprint`: of its route and body. `tenant_id` "": the
     operator's."""
 
     tenant_id: str
@@ -106,7 +106,7 @@ class IdempotencyKey(msgspec.Struct, frozen=True):
 
 
 class _Found(msgspec.Struct, frozen=True):
-    """The row that is there, and what its request and its gateway came to."""
+    """The row of an earlier call, with the state of its hold and the lease of its gateway."""
 
     key_id: str
     name: str
@@ -118,7 +118,7 @@ class _Found(msgspec.Struct, frozen=True):
     gateway_until: int | None
 
     def is_over(self, now: int) -> bool:
-        """Expired, or nobody pays for it: its hold has ended unsettled, or its gateway died before there was one."""
+        """Expired, or not billed: its hold ended without a settlement, or its gateway died before the hold."""
         if self.state == "held":
             return False
         if self.state in ("voided", "expired"):
@@ -135,7 +135,7 @@ class _Found(msgspec.Struct, frozen=True):
         return self.request_id if self.answered else errors.AnswerNotKept()
 
 
-# What stands in a call's way: nothing, the request whose answer it gets, or a refusal.
+# For a call: None to run it, the request whose answer it gets, or a refusal.
 ReplayVerdict = str | errors.ApiError | None
 
 
@@ -148,7 +148,7 @@ class _Ending(msgspec.Struct, frozen=True):
 
 
 class IdempotentCall:
-    """One that came with an Idempotency-Key: `look` whether it came before, then, when it is admitted, `begin`."""
+    """A call with an Idempotency-Key: `look_up` the stored answer; without one, `begin_call` after the admission."""
 
     __slots__ = ("_asked", "_replays")
 
@@ -157,18 +157,18 @@ class IdempotentCall:
         self._asked = asked
 
     async def look_up(self) -> Replayed | None:
-        """None: it has not come before. Writes nothing. Raises IdempotencyInFlight, IdempotencyMismatch, AnswerNotKept,
+        """None: this is the first call. Writes nothing. Raises IdempotencyInFlight, IdempotencyMismatch, AnswerNotKept,
         AnswerUnreadable, Overloaded, and DatabaseUnavailable."""
         return await self._replays.look_up(self._asked)
 
     async def begin_call(self) -> FirstCall | Replayed:
-        """Raises as `look`."""
+        """Raises as `look_up`."""
         return await self._replays.begin_call(self._asked)
 
 
 class FirstCall:
-    """A call that has not come before. End it once: `keep` its answer before it is settled, or `forget` it when it made
-    nothing that anybody pays for."""
+    """The first call with its Idempotency-Key. It ends once: by `keep_answer` before its settlement, or by
+    `forget_call` if nothing is billed."""
 
     __slots__ = ("_asked", "_kept", "_replays")
 
@@ -183,17 +183,17 @@ class FirstCall:
         await self._replays.keep_answer(self._asked, answer)
 
     async def forget_call(self) -> None:
-        """After `keep` nothing happens."""
+        """Without effect after `keep_answer`."""
         if not self._kept:
             self._kept = True
             await self._replays.forget_call(self._asked.request_id)
 
 
 class Replays:
-    """The calls that came with an Idempotency-Key, of all gateways."""
+    """The calls with an Idempotency-Key, of all gateways."""
 
     def __init__(self, database: Database, gateway_id: str, secret: bytes) -> None:
-        """`secret`: the installation's, of 32 bytes; gateways with another cannot read what this one keeps."""
+        """`secret`: of the installation, 32 bytes. A gateway with another secret cannot read the stored answers."""
         self._sealing = AnswerEncryption(secret)
         self._database = database
         self._gateway_id = gateway_id
@@ -215,7 +215,7 @@ class Replays:
         return IdempotentCall(self, IdempotencyKey(tenant_id or "", key_id, name, fingerprint, request_id))
 
     async def look_up(self, asked: IdempotencyKey) -> Replayed | None:
-        """As `IdempotentCall.look`."""
+        """As `IdempotentCall.look_up`."""
         answered = await _within(BEGIN_S_MAX, _ask(self._looks, asked))
         return None if answered is None else await self._answer(asked, answered)
 
@@ -230,13 +230,13 @@ class Replays:
         return False
 
     async def begin_call(self, asked: IdempotencyKey) -> FirstCall | Replayed:
-        """As `IdempotentCall.begin`."""
+        """As `IdempotentCall.begin_call`."""
         while True:
             answered = await self._begun(asked)
             if answered is None:
                 return FirstCall(self, asked)
             if (replayed := await self._answer(asked, answered)) is not None:
-                return replayed  # else it has expired in this moment
+                return replayed  # else it has just expired
 
     async def _begun(self, asked: IdempotencyKey) -> str | None:
         """Whose row is made perhaps, or too late, is forgotten: all writes of this process are one after another."""
@@ -251,7 +251,7 @@ class Replays:
             raise
 
     async def _answer(self, asked: IdempotencyKey, request_id: str) -> Replayed | None:
-        """Raises AnswerUnreadable: it ran, and must not run again."""
+        """Raises AnswerUnreadable: the call ran, and must not run again."""
         sealed = await _within(BEGIN_S_MAX, _ask(self._answers, request_id))
         if sealed is None:
             return None
@@ -262,7 +262,7 @@ class Replays:
             raise errors.AnswerUnreadable() from None
 
     async def keep_answer(self, asked: IdempotencyKey, answer: bytes) -> None:
-        """As `FirstCall.keep`. When it fails, the call is in flight until its hold has ended."""
+        """As `FirstCall.keep_answer`. If it fails, the call counts as in flight until its hold has ended."""
         fits = len(answer) <= ANSWER_BYTES_MAX and self._keeping_bytes + len(answer) <= KEEPING_BYTES_MAX
         sealed = None
         if fits:
@@ -274,7 +274,7 @@ class Replays:
         await self._end_call(_Ending(asked.request_id, sealed))
 
     async def forget_call(self, request_id: str) -> None:
-        """As `FirstCall.forget`. When it fails, it is done later."""
+        """As `FirstCall.forget_call`. If it fails, it is tried again later."""
         if not await self._end_call(_Ending(request_id, forget=True)) and len(self._forget_later) < FORGET_LATER_MAX:
             self._forget_later.add(request_id)
 
@@ -297,7 +297,7 @@ class Replays:
         return True
 
     async def run(self, every_s: float) -> None:
-        """Remove what is over, until cancelled."""
+        """Until cancelled: remove expired rows."""
         while True:
             try:
                 while self._forget_later:
@@ -345,7 +345,7 @@ class Replays:
 
 
 def _begin(connection: sa.Connection, asked: Sequence[IdempotencyKey], gateway_id: str) -> list[ReplayVerdict]:
-    """None: the row is this call's."""
+    """None: the row was inserted for this call."""
     now = database_now(connection)
     ordered = sorted(asked, key=lambda one: one.pair)
     ours = _insert(connection, ordered, gateway_id, now)
@@ -357,9 +357,9 @@ def _begin(connection: sa.Connection, asked: Sequence[IdempotencyKey], gateway_i
 
 
 def _contend(connection: sa.Connection, asked: IdempotencyKey, gateway_id: str, now: int) -> ReplayVerdict:
-    """For a row that was there already."""
+    """For a row of an earlier call."""
     while True:
-        # Of two who come for one that is over, the second finds the first's.
+        # Of two calls that find the same expired row, the second finds the row of the first.
         _LOCK_CALL.rows(connection, {"calls": json.dumps([asked.pair])})
         found = _find(connection, [asked]).get(asked.pair)
         if found is not None:
@@ -371,7 +371,7 @@ def _contend(connection: sa.Connection, asked: IdempotencyKey, gateway_id: str, 
 
 
 def _insert(connection: sa.Connection, asked: Sequence[IdempotencyKey], gateway_id: str, now: int) -> set[str]:
-    """Those of which there was no row yet, by request id."""
+    """The calls whose rows were inserted, by request id."""
     expires_at = now + round(KEEP_S * SECOND)
     rows = [(*one.pair, one.fingerprint, one.request_id, gateway_id, now, expires_at) for one in asked]
     _INSERT.run(connection, rows)

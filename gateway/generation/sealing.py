@@ -1,8 +1,7 @@
-"""Answers that are kept for replays, encrypted: the database alone, or a dump of it, shows none of them.
+"""Encrypts the answers stored for replays: the database, or a dump of it, does not reveal them.
 
-AES-256-GCM under a key for each tenant, derived (HKDF-SHA-256) from the secret in `gateway.secret_file`. What an answer
-belongs to is authenticated with it: moved to another tenant, key, Idempotency-Key or body, it does not open. It must
-never know where the bytes are kept.
+AES-256-GCM under a key for each tenant, derived (HKDF-SHA-256) from the secret in `gateway.secret_file`. The owner of
+an answer is authenticated with it: moved to another tenant, key, Idempotency-Key or body, it cannot be decrypted.
 """
 
 from __future__ import annotations
@@ -15,18 +14,18 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
-FORMAT = 1  # the first byte of what is kept
+FORMAT = 1  # the first byte of a stored answer
 KEY_BYTES = 32
 NONCE_BYTES = 12  # random: one tenant's key is safe for 2**32 answers
 _PURPOSE = b"laneway: answers kept for replays, format 1: tenant "
 
 
 class DecryptionFailed(Exception):
-    """It was encrypted with another secret or for something else, was changed, or has another format."""
+    """The answer was encrypted with another secret or for another owner, was changed, or has another format."""
 
 
 class AnswerOwner(msgspec.Struct, frozen=True, array_like=True):
-    """Whose an answer is. `tenant_id` "": the operator's. `name_hash` and `fingerprint`: SHA-256 in hex, of the
+    """The owner of an answer. `tenant_id` "": the operator's. `name_hash` and `fingerprint`: SHA-256 in hex, of the
     Idempotency-Key, and of the call's route and body."""
 
     tenant_id: str
@@ -47,7 +46,7 @@ class AnswerEncryption:
         return bytes((FORMAT,)) + nonce + self._cipher(owner).encrypt(nonce, answer, _authenticated(owner))
 
     def unseal(self, sealed: bytes, owner: AnswerOwner) -> bytes:
-        """Raises Unreadable."""
+        """Raises DecryptionFailed."""
         if sealed[:1] != bytes((FORMAT,)) or len(sealed) <= NONCE_BYTES:
             raise DecryptionFailed("it has another format")
         nonce, ciphertext = sealed[1 : 1 + NONCE_BYTES], sealed[1 + NONCE_BYTES :]

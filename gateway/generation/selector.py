@@ -1,7 +1,7 @@
-"""The model that is to serve a request, and the one after it: of a route the first that can, or the cheapest.
+"""Chooses the model that serves a request, and its fallbacks: the route's first model that can, or the cheapest.
 
-It brings together what a name stands for and what each model would make of the request. It must never take anything:
-no limit, no budget, no place in the engine.
+It combines the routes of a name with each model's plan of the request. It changes nothing: no limit, no budget, nothing
+in an engine.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ class Selector:
     """Of one gateway process."""
 
     def __init__(self, router: Router, planner: RequestPlanner, metrics: Metrics) -> None:
-        self.planner = planner
+        self._planner = planner
         self._router = router
         self._metrics = metrics
 
     def route(self, caller: Caller, asked: GenerationRequest, line: RequestLine) -> Route:
-        """Raises ModelNotFound, and InvalidRequest for ids that would be other words to another model of the name."""
+        """Raises ModelNotFound, and InvalidRequest for ids that mean different tokens to the models of the name."""
         route = self._router.route(caller, asked.model, asked.sticky or line.record.request_id)
-        if (field := asked.ids_in) is not None and not self.planner.one_vocabulary(route.among):
+        if (field := asked.ids_in) is not None and not self._planner.one_vocabulary(route.among):
             raise errors.InvalidRequest(
                 f"{field!r} has token ids, and {asked.model!r} stands for models with different vocabularies, to which "
                 f"they are different words. Name one of them as 'model': {', '.join(one.name for one in route.among)}.",
@@ -39,16 +39,16 @@ class Selector:
         return route
 
     def counting(self, caller: Caller, name: str) -> ModelTarget:
-        """Whose tokenizer counts for this name. Raises ModelNotFound, ModelUnavailable, EngineAway."""
+        """The model whose tokenizer counts for this name. Raises ModelNotFound, ModelUnavailable, EngineDown."""
         target = self._router.route(caller, name, "").candidates[0]
-        self.planner.check_served(target)
+        self._planner.check_served(target)
         return target
 
     async def first(
         self, caller: Caller, asked: GenerationRequest, route: Route, tier: str, line: RequestLine
     ) -> tuple[RequestPlan, list[ModelTarget]]:
-        """The model that is to serve it, and what to try after it. One that is not there now is passed over, if
-        another may serve in its place. Raises the first one's ApiError."""
+        """The plan of the model that serves the request, and its fallbacks. If the route's first model is unavailable,
+        a fallback takes its place. Raises the first model's ApiError."""
         if len(route.candidates) > 1 and (plan := await self._cheapest(caller, asked, route, tier)) is not None:
             log_selection(line, asked, plan)
             return plan, self._fallbacks(caller, asked, route, plan.target)
@@ -56,7 +56,7 @@ class Selector:
         _log_target(line, asked, first)
         fallbacks = self._fallbacks(caller, asked, route, first)
         try:
-            plan = await self.planner.plan(caller, asked, first)
+            plan = await self._planner.plan(caller, asked, first)
         except (errors.EngineDown, errors.ModelUnavailable) as error:
             found = await self.following(caller, asked, first, fallbacks, line)
             if found is None:
@@ -68,7 +68,7 @@ class Selector:
     def _fallbacks(
         self, caller: Caller, asked: GenerationRequest, route: Route, first: ModelTarget
     ) -> list[ModelTarget]:
-        """Whoever writes ids means one vocabulary's: to another model they are other words, so none has its place."""
+        """A request with token ids has none: the ids belong to one vocabulary."""
         return [] if asked.ids_in is not None else self._router.fallbacks(caller, route, first)
 
     async def following(
@@ -79,12 +79,13 @@ class Selector:
         fallbacks: list[ModelTarget],
         line: RequestLine,
     ) -> RequestPlan | None:
-        """The first of `fallbacks`, which it takes from them, that can serve the request now; None: none can."""
+        """Removes models from `fallbacks` up to the first that can serve the request now, and returns its plan; None if
+        no model can."""
         while fallbacks:
             target = fallbacks.pop(0)
             line.record.fallbacks = [*line.record.fallbacks, target.name]
             try:
-                plan = await self.planner.plan(caller, asked, target)
+                plan = await self._planner.plan(caller, asked, target)
             except errors.ApiError:
                 continue
             self._metrics.fallbacks.labels(before.model, target.model).inc()
@@ -92,18 +93,18 @@ class Selector:
         return None
 
     async def _cheapest(self, caller: Caller, asked: GenerationRequest, route: Route, tier: str) -> RequestPlan | None:
-        """Of those that can serve the request now, and have a price, the one that it costs least at most; of several
-        the first. None: there is none."""
+        """The plan with the lowest cost at `max_tokens`, among the models that can serve the request now and have a
+        price; the first of several. None if there is no such model."""
         best: tuple[int, RequestPlan] | None = None
         known: CountedPrompts = {}
         for target in route.candidates:
             prices = self._router.unit_prices(target.model, caller.currency, tier)
             if prices is None:
                 continue
-            await asyncio.sleep(0)  # each may count the prompt anew: others have their turn in between
+            await asyncio.sleep(0)  # each plan may count the prompt again: let other tasks run
             try:
-                plan = await self.planner.plan(caller, asked, target, known)
-            except errors.Overloaded:  # of this process, and says nothing of the model
+                plan = await self._planner.plan(caller, asked, target, known)
+            except errors.Overloaded:  # this process is overloaded, not the model
                 raise
             except errors.ApiError:
                 continue
@@ -114,7 +115,7 @@ class Selector:
 
 
 def log_selection(line: RequestLine, asked: GenerationRequest, plan: RequestPlan) -> None:
-    """Who serves it, for the log."""
+    """Write the serving model into the log line."""
     _log_target(line, asked, plan.target)
     line.record.prompt_tokens = plan.prompt_tokens
 

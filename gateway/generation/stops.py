@@ -1,14 +1,14 @@
 """Stop sequences in a text that arrives in pieces: never split, never leaked, whatever the pieces.
 
-The text ends before the occurrence that is complete first; of those complete at the same character, before the
-longest. Text that may be the beginning of a stop is held back until that is decided.
+The text ends before the stop that is complete first; of several complete at the same character, before the longest.
+Text that may be the beginning of a stop is held back until the next text decides.
 """
 
 from __future__ import annotations
 
 
 class StopScanner:
-    """For one text. With no stops it holds nothing back."""
+    """For one text. Without stops it holds nothing back."""
 
     __slots__ = ("_held", "_stops", "matched")
 
@@ -23,8 +23,8 @@ class StopScanner:
         return self.matched is not None
 
     def push_text(self, text: str) -> str:
-        """Add a piece; return what may be shown of it all. Sets `matched` when a stop is complete: then what is
-        returned is the last of the text, and nothing may be pushed any more."""
+        """Add a piece; return the text that may be shown now. When a stop is complete, sets `matched` and returns the
+        last of the text; nothing may be pushed afterwards."""
         assert not self.stopped, "the text has ended"
         if not self._stops:
             return text
@@ -39,17 +39,17 @@ class StopScanner:
         return text[: len(text) - keep]
 
     def flush_text(self) -> str:
-        """The text is over without a stop: what was held back."""
+        """The text that was held back, after an end without a stop."""
         held, self._held = self._held, ""
         return held
 
     def _first(self, text: str) -> tuple[int, str] | None:
-        """The stop that is complete first, and where it begins; None when none is."""
+        """The beginning of the stop that is complete first, and the stop; None if no stop is complete."""
         found = [(at + len(stop), at, stop) for stop in self._stops if (at := text.find(stop)) >= 0]
         return min(found)[1:] if found else None
 
     def _undecided(self, text: str) -> int:
-        """Length of the longest end of the text that is the beginning of a stop."""
+        """The length of the longest suffix of the text that is a prefix of a stop."""
         longest = 0
         for stop in self._stops:
             start = text.find(stop[0], max(0, len(text) - len(stop) + 1))

@@ -1,13 +1,22 @@
-"""From a request's ids to the text its caller sees: decoding, stop sequences, and how many ids that text took."""
+"""From a stream's output to the text that the caller sees: decoding, stop sequences, and the number of tokens that the
+text took. `TextOfIds` reads streams of ids, `TextOfTexts` streams of text."""
 
 from __future__ import annotations
 
 from array import array
 from collections.abc import Collection, Sequence
+from typing import Protocol
 
 from engine.protocol.frames import Logprobs
 from engine.text.tokenizer import Detokenizer
+from gateway.engines.engine import Output, OutputText
 from gateway.generation.stops import StopScanner
+
+
+class Vocabulary(Protocol):
+    """The bytes of each id."""
+
+    def token_bytes(self, id_: int) -> bytes: ...
 
 
 class DrawnIds:
@@ -15,6 +24,8 @@ class DrawnIds:
     number of characters decoded before it."""
 
     __slots__ = ("_ends", "_ids", "_offsets", "_values")
+
+    vocabulary: Vocabulary | None = None  # None: the ids are those of the model's tokenizer
 
     def __init__(self) -> None:
         self._offsets = array("Q")
@@ -45,6 +56,61 @@ class DrawnIds:
         return self._offsets[at], list(zip(self._ids[start:end], self._values[start:end], strict=True))
 
 
+class DrawnTexts(DrawnIds):
+    """The logprobs of tokens that have no ids of ours: their ids are places in `vocabulary`."""
+
+    __slots__ = ("vocabulary",)
+
+    def __init__(self, vocabulary: TokenTexts) -> None:
+        super().__init__()
+        self.vocabulary = vocabulary
+
+
+class TokenTexts:
+    """Numbers the tokens of one text, given as bytes, in the order of their first use."""
+
+    def __init__(self) -> None:
+        self._ids: dict[bytes, int] = {}
+        self._tokens: list[bytes] = []
+
+    def id_of(self, token: bytes) -> int:
+        id_ = self._ids.setdefault(token, len(self._tokens))
+        if id_ == len(self._tokens):
+            self._tokens.append(token)
+        return id_
+
+    def token_bytes(self, id_: int) -> bytes:
+        return self._tokens[id_]
+
+
+class OutputReader(Protocol):
+    """Turns the output of one stream into one text."""
+
+    tokens: int  # that the shown text took
+
+    @property
+    def stopped(self) -> bool:
+        """A stop sequence ended the text."""
+        ...
+
+    @property
+    def matched(self) -> str | None:
+        """The stop sequence that ended the text."""
+        ...
+
+    def push_output(self, output: Output, logprobs: Sequence[Logprobs] = ()) -> str:
+        """The new text that may be shown."""
+        ...
+
+    def take_drawn(self) -> DrawnIds:
+        """The logprobs of the tokens counted since the last call."""
+        ...
+
+    def flush_text(self) -> str:
+        """The text that was held back, once the stream has ended."""
+        ...
+
+
 class TextOfIds:
     """For one text. `tokens` counts the ids up to and including the one that completed a stop sequence. An id among
     `stop_ids` ends the text and is not shown. Before `min_tokens` ids no stop sequence is looked for."""
@@ -73,8 +139,8 @@ class TextOfIds:
         return self._scanner.matched
 
     def push_ids(self, ids: list[int], logprobs: Sequence[Logprobs] = ()) -> str:
-        """The new text that may be shown. Ids after a stop are not counted and show nothing. `logprobs`: of each id, or
-        of none; `take_drawn` gives them back for those that counted."""
+        """The new text that may be shown. Ids after a stop sequence are not counted and not shown. `logprobs`: one
+        entry for each id, or empty; `take_drawn` returns those of the counted ids."""
         if self._bulk and not logprobs:
             self.tokens += len(ids)
             return self._detokenizer.push_ids(ids if ids[-1] not in self._stop_ids else ids[:-1])
@@ -90,14 +156,67 @@ class TextOfIds:
             shown += text if self.tokens <= self._min_tokens else self._scanner.push_text(text)
         return shown
 
+    push_output = push_ids  # the same function: a token takes no further call
+
     def take_drawn(self) -> DrawnIds:
-        """The logprobs of the ids that counted since the last call."""
+        """The logprobs of the ids counted since the last call."""
         drawn, self._drawn = self._drawn, DrawnIds()
         return drawn
 
     def flush_text(self) -> str:
-        """No more ids come: what was held back."""
+        """The text that was held back, once the stream has ended."""
         if self._scanner.stopped:
             return ""
         shown = self._scanner.push_text(self._detokenizer.flush_text())
         return shown if self._scanner.stopped else shown + self._scanner.flush_text()
+
+
+class TextOfTexts:
+    """For one text of an engine that answers with text. `tokens` counts whole pieces, up to and including the one that
+    completed a stop sequence: a piece cannot be divided, as only the engine knows its tokens. Before `min_tokens`
+    tokens no stop sequence is looked for."""
+
+    __slots__ = ("_chars", "_drawn", "_min_tokens", "_scanner", "_vocabulary", "tokens")
+
+    def __init__(self, stops: list[str], min_tokens: int = 0) -> None:
+        self.tokens = 0
+        self._scanner = StopScanner(stops)
+        self._min_tokens = min_tokens
+        self._chars = 0
+        self._vocabulary = TokenTexts()
+        self._drawn = DrawnTexts(self._vocabulary)
+
+    @property
+    def stopped(self) -> bool:
+        return self._scanner.stopped
+
+    @property
+    def matched(self) -> str | None:
+        return self._scanner.matched
+
+    def push_output(self, output: Output, logprobs: Sequence[Logprobs] = ()) -> str:
+        """`output`: pieces of text, which have their logprobs with them."""
+        shown = ""
+        for piece in output:
+            if self._scanner.stopped:
+                break
+            self._push_piece(piece)
+            unscanned = self.tokens <= self._min_tokens
+            shown += piece.text if unscanned else self._scanner.push_text(piece.text)
+        return shown
+
+    def _push_piece(self, piece: OutputText) -> None:
+        self.tokens += piece.tokens
+        offset = self._chars
+        for alternatives in piece.logprobs:
+            ids = [(self._vocabulary.id_of(token), logprob) for token, logprob in alternatives]
+            self._drawn.add_id(offset, ids)
+            offset += len(alternatives[0][0].decode(errors="ignore"))
+        self._chars += len(piece.text)
+
+    def take_drawn(self) -> DrawnIds:
+        drawn, self._drawn = self._drawn, DrawnTexts(self._vocabulary)
+        return drawn
+
+    def flush_text(self) -> str:
+        return "" if self._scanner.stopped else self._scanner.flush_text()

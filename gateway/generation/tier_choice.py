@@ -1,4 +1,4 @@
-"""Which tier a request is served at: the key's own, or a lower one that it asked for; never a higher one."""
+"""The tier that serves a request: its key's own tier, or a lower one that it names; never a higher one."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ AUTO = "auto"
 
 
 class Tiers:
-    """The configured tiers, from high to low, and the `service_tier` each answers to."""
+    """The configured tiers, from high to low, and the `service_tier` of each."""
 
     def __init__(self, tiers: Sequence[tuple[str, str]]) -> None:
         """`tiers`: (name, service_tier) from high to low."""
@@ -20,7 +20,7 @@ class Tiers:
         self._ranks = {name: rank for rank, name in enumerate(self.names)}
 
     def serve(self, own: str, asked: str | None) -> str:
-        """The tier's name. `asked` is the request's service_tier. Raises InvalidRequest when there is no such."""
+        """The tier's name. `asked` is the request's service_tier. Raises InvalidRequest for an unknown one."""
         if asked is None or asked == AUTO:
             return own
         name = self._by_service_tier.get(asked)

@@ -71,7 +71,8 @@ async def _answer(
     call = _call(services, request, caller, body, streams=asked.stream)
     begun: InFlight | Replayed | None = None if call is None else await call.look_up()
     if begun is None:
-        begun = await services.generator.begin_request(caller, asked, line, admission, call)
+        renderer = None if call is None else lambda request: endpoint.shape_of(request, read.wants_usage).whole_parts
+        begun = await services.generator.begin_request(caller, asked, line, admission, call, renderer)
     if isinstance(begun, Replayed):
         await admission.refund()
         line.record.replay_of = begun.request_id
@@ -79,8 +80,6 @@ async def _answer(
     work = begun
     shape = endpoint.shape_of(work, read.wants_usage)
     if not asked.stream:
-        if call is not None:
-            work.answer.whole = shape.whole_parts
         return WholeAnswer(work.answer, work.admission, shape, kept=call is not None)
     settings = services.config.gateway
     waits = StreamTimeouts(settings.first_token_wait_s, settings.keep_alive_s)

@@ -14,9 +14,9 @@ from litestar import Request, Response, get
 from litestar.enums import ScopeType
 from litestar.types import ASGIApp, Receive, Scope, Send
 
-from engine.protocol.client import EngineUnavailable
 from gateway import errors
 from gateway.catalog.metrics_names import adapters_in_use, without_restricted
+from gateway.engines.engine import EngineUnavailable
 from gateway.routes.guard import admit_operator
 from gateway.services import Services
 

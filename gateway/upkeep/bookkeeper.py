@@ -15,7 +15,7 @@ from billing.database import Database, DatabaseUnavailable
 from billing.proofs import engine_books, reconcile
 from billing.proofs.engine_books import EngineCount
 from billing.proofs.reconcile import Reconciliation
-from engine.protocol.client import EngineClient, EngineUnavailable
+from gateway.engines.engine import Engine, EngineUnavailable
 from gateway.metrics import Metrics
 
 FOLD_S = 10.0  # reports read usage that is not folded yet row by row
@@ -30,7 +30,7 @@ _log = logging.getLogger(__name__)
 class Bookkeeper:
     """One per gateway. Of several gateways, the first one reconciles each minute."""
 
-    def __init__(self, database: Database, engine: EngineClient, metrics: Metrics, *, every_s: float) -> None:
+    def __init__(self, database: Database, engine: Engine, metrics: Metrics, *, every_s: float) -> None:
         self._database = database
         self._engine = engine
         self._metrics = metrics

@@ -20,9 +20,9 @@ from billing.database import Database, DatabaseUnavailable
 from billing.ledger import leases
 from billing.ledger.settler import Settler
 from billing.proofs import reconcile
-from engine.protocol.client import EngineClient
 from gateway.catalog.served_models import ServedModels
 from gateway.config.file import Config
+from gateway.engines.engine import Engine
 from gateway.host.workers import WorkerIndex, Workers
 from gateway.upkeep.revision_watch import RevisionWatch
 
@@ -68,7 +68,7 @@ class HealthChecks:
         database: Database,
         watch: RevisionWatch,
         leases: leases.Leases,
-        engine: EngineClient,
+        engine: Engine,
         models: ServedModels,
         workers: Workers,
         place: WorkerIndex,

@@ -16,9 +16,9 @@ import sqlalchemy as sa
 
 from billing.database import Database, DatabaseUnavailable
 from billing.tables import holds, tenants
-from engine.protocol.client import EngineClient, EngineUnavailable
 from engine.protocol.frames import Snapshot
 from gateway.access.callers import TenantName
+from gateway.engines.engine import Engine, EngineUnavailable
 from gateway.errors import Overloaded
 from gateway.views.live import AdapterNames, AwayEvent, EngineEvent, engine_event
 
@@ -73,7 +73,7 @@ class LiveFeed:
 
     def __init__(
         self,
-        engine: EngineClient,
+        engine: Engine,
         tenants: RequestTenants,
         adapter_names: Callable[[], AdapterNames],
         *,
@@ -123,7 +123,7 @@ class LiveFeed:
         if self._engine.ready and self._snapshot is not None and time.monotonic() - self._snapshot[0] < age_s_max:
             return self._snapshot[1]
         if self._snapshot_task is None:
-            epoch = self._engine.hello.epoch if self._engine.hello is not None else ""
+            epoch = self._engine.epoch
             after = self._seen[1] if self._seen is not None and self._seen[0] == epoch else None
             self._snapshot_task = asyncio.create_task(self._engine.watch(after), name="live-look")
             self._snapshot_task.add_done_callback(self._note_snapshot)

@@ -13,9 +13,9 @@ import sqlalchemy as sa
 from adapters.files.store import AdapterStore
 from billing import revision
 from billing.database import Database, DatabaseUnavailable
-from engine.protocol.client import AdapterFailed, EngineUnavailable
 from gateway.catalog.adapters import live_digests
 from gateway.engines.adapter_sync import AdapterLoader
+from gateway.engines.engine import AdapterFailed, EngineUnavailable
 
 DROP_S_MAX = 5.0  # how long one round waits for the last request on one content; the next round asks again
 

@@ -10,7 +10,6 @@ from litestar import Controller, delete, get, patch, post
 from litestar.openapi.datastructures import ResponseSpec
 from msgspec import Meta
 
-from engine.protocol.client import EngineUnavailable
 from engine.protocol.frames import Snapshot
 from gateway import errors
 from gateway.access import roles
@@ -21,6 +20,7 @@ from gateway.admin.writes import Actor
 from gateway.catalog import base_models
 from gateway.catalog.base_models import PATH, BaseModel, Dtype, ModelChange
 from gateway.config.settings import NAME
+from gateway.engines.engine import EngineUnavailable
 from gateway.routes.admin.reload_after_writes import reload_now
 from gateway.services import Services
 from gateway.views.live import adapter_places

@@ -10,8 +10,8 @@ from urllib.parse import quote
 import msgspec
 from litestar import get
 
-from engine.protocol.client import EngineUnavailable
 from gateway.admin.writes import Actor
+from gateway.engines.engine import EngineUnavailable
 from gateway.routes.health import problems_of
 from gateway.services import Services
 from gateway.views import tier_attention

@@ -14,10 +14,10 @@ from billing.books.usage import Totals, UsageFilter, UsageRow
 from billing.clock import SECOND
 from billing.ledger import expiry
 from billing.lists import ListPage
-from engine.protocol.client import EngineUnavailable
 from gateway.access import audit_log
 from gateway.access.audit_log import AuditLine
 from gateway.admin.writes import Actor, visible_tenant
+from gateway.engines.engine import EngineUnavailable
 from gateway.errors import EngineDown
 from gateway.routes.admin.paging import (
     PAGE_DEFAULT,

@@ -20,13 +20,13 @@ import uvloop
 
 from engine.protocol.client import (
     OUTBOX_BYTES_MAX,
-    AdapterFailed,
+    AdapterNotChanged,
     EngineClient,
     EngineLost,
-    EngineUnavailable,
+    EngineNotConnected,
     Generation,
     GenerationEnding,
-    ModelFailed,
+    ModelNotChanged,
 )
 from engine.protocol.frames import Finished, Hello, Logprobs, ModelInfo, Refused, Sampling, encode
 from support.engine.process import REPO, STOP_ID, EngineProcess, framed
@@ -226,7 +226,7 @@ async def test_the_engine_killed_mid_stream(start_engine: Start) -> None:
             generation.abort()
         assert not client.ready
         for attempt in (lambda: submit(client), lambda: client.status().send(None)):
-            with pytest.raises(EngineUnavailable):
+            with pytest.raises(EngineNotConnected):
                 attempt()
         engine.start()
         second = await client.wait_ready(30.0)
@@ -241,7 +241,7 @@ async def test_started_before_the_engine(start_engine: Start, socket_dir: Path) 
     engine = start_engine()
     engine.stop()
     async with client_of(engine.socket, ready=False) as client:
-        with pytest.raises(EngineUnavailable):
+        with pytest.raises(EngineNotConnected):
             await client.wait_ready(0.2)
         engine.start()
         await client.wait_ready(30.0)
@@ -291,7 +291,7 @@ async def test_an_engine_that_does_not_read_is_given_no_more(start_engine: Start
         try:
             for _ in range(OUTBOX_BYTES_MAX // 4_000_000 + 1):
                 submit(client, request_id="x" * 4_000_000, max_tokens=1)
-            with pytest.raises(EngineUnavailable, match="does not read"):
+            with pytest.raises(EngineNotConnected, match="does not read"):
                 submit(client)
         finally:
             os.kill(engine.pid, signal.SIGCONT)
@@ -334,9 +334,9 @@ async def test_models(start_engine: Start) -> None:
         await heard.wait()
         _, ending = await collect(submit(other, model="more"))
         assert isinstance(ending, Finished)
-        with pytest.raises(ModelFailed, match="another model is served under this name"):
+        with pytest.raises(ModelNotChanged, match="another model is served under this name"):
             await other.load_model("more", "/elsewhere")
-        with pytest.raises(ModelFailed, match=r"\$\.dtype"):
+        with pytest.raises(ModelNotChanged, match=r"\$\.dtype"):
             await other.load_model("third", "/nowhere", dtype="int3")
         gone = asyncio.create_task(client.unload_model("more"))
         again = asyncio.create_task(client.load_model("more", "/nowhere"))
@@ -353,14 +353,14 @@ async def test_models(start_engine: Start) -> None:
         assert told[0] == told[-1] == ["fake-model"]
         assert ["fake-model", "more"] in told
         engine.process.kill()
-        with pytest.raises(EngineUnavailable):
+        with pytest.raises(EngineNotConnected):
             await asyncio.gather(*(other.load_model(f"late-{number}", "/nowhere") for number in range(10_000)))
 
 
 async def test_adapters(start_engine: Start) -> None:
     async with client_of(start_engine().socket) as client:
         await asyncio.gather(*(client.load_adapter(DIGEST, "fake-model", "/nowhere") for _ in range(5)))
-        with pytest.raises(AdapterFailed, match="nobody"):
+        with pytest.raises(AdapterNotChanged, match="nobody"):
             await client.load_adapter("b" * 64, "nobody", "/nowhere")
         generation = submit(client, adapter=DIGEST, max_tokens=100)
         gone = asyncio.create_task(client.unload_adapter(DIGEST))

@@ -11,8 +11,9 @@ from typing import cast
 import pytest
 
 from adapters.files.store import AdapterStore
-from engine.protocol.client import AdapterFailed, EngineClient, EngineUnavailable
+from gateway.engines import engine as protocol
 from gateway.engines.adapter_sync import AdapterLoader
+from gateway.engines.engine import AdapterFailed, EngineUnavailable
 from support.waiting import eventually_async
 
 OLD, NEW, LATER = "a" * 64, "b" * 64, "c" * 64
@@ -61,7 +62,7 @@ async def engine() -> Engine:
 
 def make_loader(engine: Engine, wanted: dict[str, str]) -> AdapterLoader:
     return AdapterLoader(
-        cast(EngineClient, engine), cast(AdapterStore, Store()), lambda: wanted, lambda: wanted, resolve=resolve_none
+        cast(protocol.Engine, engine), cast(AdapterStore, Store()), lambda: wanted, lambda: wanted, resolve=resolve_none
     )
 
 
@@ -129,7 +130,7 @@ async def test_what_was_never_resolved_follows_and_delays_nobody(engine: Engine)
 
     wanted = dict.fromkeys((OLD, NEW, LATER), "m")
     loader = AdapterLoader(
-        cast(EngineClient, engine), cast(AdapterStore, store), lambda: wanted, lambda: wanted, resolve=resolve
+        cast(protocol.Engine, engine), cast(AdapterStore, store), lambda: wanted, lambda: wanted, resolve=resolve
     )
     async with asyncio.timeout(5):
         await loader.on_change()
@@ -145,7 +146,7 @@ async def test_what_was_never_resolved_follows_and_delays_nobody(engine: Engine)
 async def test_what_may_be_promoted_again_stays(engine: Engine) -> None:
     wanted, kept = {OLD: "m"}, {OLD, NEW}
     loader = AdapterLoader(
-        cast(EngineClient, engine), cast(AdapterStore, Store()), lambda: wanted, lambda: kept, resolve=resolve_none
+        cast(protocol.Engine, engine), cast(AdapterStore, Store()), lambda: wanted, lambda: kept, resolve=resolve_none
     )
     await loader.on_change()
     wanted[NEW] = wanted.pop(OLD)
@@ -164,7 +165,7 @@ async def test_what_may_be_promoted_again_stays(engine: Engine) -> None:
 async def test_the_engine_is_told_what_is_pinned_and_serves_what_cannot_be(engine: Engine) -> None:
     wanted, pinned = {OLD: "m", NEW: "m"}, {NEW}
     loader = AdapterLoader(
-        cast(EngineClient, engine),
+        cast(protocol.Engine, engine),
         cast(AdapterStore, Store()),
         lambda: wanted,
         lambda: wanted,
@@ -185,7 +186,7 @@ async def test_the_engine_is_told_what_is_pinned_and_serves_what_cannot_be(engin
 async def test_what_was_replaced_is_pinned_no_more(engine: Engine) -> None:
     wanted, pinned = {OLD: "m"}, {OLD}
     loader = AdapterLoader(
-        cast(EngineClient, engine),
+        cast(protocol.Engine, engine),
         cast(AdapterStore, Store()),
         lambda: wanted,
         lambda: {OLD, NEW},

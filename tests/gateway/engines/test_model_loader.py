@@ -15,7 +15,6 @@ import msgspec
 import pytest
 
 from billing.accounts import prices
-from engine.protocol.client import EngineClient, Generation
 from engine.protocol.frames import Sampling
 from gateway.admin.administration import Administration
 from gateway.admin.model_rollout import ModelRollout
@@ -23,6 +22,8 @@ from gateway.admin.models import NewModel
 from gateway.admin.writes import Actor
 from gateway.catalog.base_models import BaseModel
 from gateway.engines import model_sync
+from gateway.engines.engine import EngineRequest
+from gateway.engines.local import LocalEngine, LocalStream
 from gateway.engines.model_sync import ModelLoader
 from support.stack import MODEL, Stack
 from support.waiting import eventually_async
@@ -37,12 +38,13 @@ def model(name: str, *, active: bool = True) -> BaseModel:
     )  # fmt: skip
 
 
-async def streaming(client: EngineClient) -> Generation:
+async def streaming(client: LocalEngine) -> LocalStream:
     """A stream of many tokens on the second model; it has begun."""
-    stream = client.submit(
-        request_id="req", model=SECOND, adapter=None, namespace="", tier="standard", share="", prompt_ids=[300],
-        max_tokens=8000, sampling=Sampling(), stop_ids=[],
+    request = EngineRequest(
+        request_id="req", model=SECOND, adapter=None, namespace="", tier="standard", share="", weight=1.0,
+        prompt_ids=[300], prompt=None, max_tokens=8000, sampling=Sampling(), stop_ids=[], stops=[],
     )  # fmt: skip
+    stream = client.submit(request)
     await anext(stream)
     return stream
 
@@ -54,7 +56,8 @@ class Side:
         self.rows = {FIRST: model(FIRST)}
         self.refused: Mapping[str, str] = {}
         self.fresh = True
-        self.client = EngineClient(socket, on_models=lambda models: self.loader.follow())
+        self.client = LocalEngine(socket)
+        self.client.on_models = lambda models: self.loader.follow()
         self.loader = ModelLoader(self.client, lambda: self.rows, self._told, lambda name: None, lambda: self.fresh)
 
     def _told(self, refused: Mapping[str, str]) -> None:
@@ -103,14 +106,14 @@ async def test_what_has_no_row_goes_and_what_gets_one_stays(
 ) -> None:
     """Of an add that was given up, and of one whose row came after the engine had it."""
     one, other = sides
-    monkeypatch.setattr(model_sync, "NAMELESS_S", 3600.0)
+    monkeypatch.setattr(model_sync, "ROWLESS_S_MAX", 3600.0)
     for name in ("given-up", "late"):
         await other.client.load_model(name, "")
     await eventually_async(lambda: one.serves("given-up") and one.serves("late"))
     assert one.serves("given-up"), "whoever adds it may be about to write its row"
     for side in sides:
         side.say(model("late"))
-    monkeypatch.setattr(model_sync, "NAMELESS_S", 0.0)
+    monkeypatch.setattr(model_sync, "ROWLESS_S_MAX", 0.0)
     one.loader.follow()
     await eventually_async(lambda: not one.serves("given-up") and not other.serves("given-up"))
     assert one.serves("late")
@@ -128,7 +131,7 @@ async def test_what_has_no_row_stays_while_nobody_can_tell(
 ) -> None:
     """A gateway that cannot read the database takes nothing from others that can."""
     one, other = sides
-    monkeypatch.setattr(model_sync, "NAMELESS_S", 0.0)
+    monkeypatch.setattr(model_sync, "ROWLESS_S_MAX", 0.0)
     one.fresh = other.fresh = False
     await other.client.load_model("late", "")
     await eventually_async(lambda: one.serves("late") and other.serves("late"))
@@ -199,7 +202,7 @@ async def test_whoever_restores_one_that_still_drains_waits_for_it(make_stack: C
     price = {"input": 1, "cached_input": 1, "output": 1, "multipliers": {"premium": 1, "standard": 1, "batch": 1}}
     await asyncio.to_thread(stack.write, lambda c: prices.publish(c, subject=SECOND, **price))
     administration, said = Administration(stack.config, Actor("cli:test")), list[str]()
-    client = EngineClient(stack.config.socket_path)
+    client = LocalEngine(stack.config.socket_path)
     await client.start()
     try:
         await client.wait_ready(10)

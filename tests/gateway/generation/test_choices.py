@@ -1,4 +1,5 @@
-"""Several texts of one request: made from shared pages, held and settled once, ended together."""
+"""Several texts of one request: made from shared pages, held and settled once, ended together. On both kinds of engine;
+`ids_only` and `make_stack` mark the tests that count ids or pages, or kill an engine's process."""
 
 from __future__ import annotations
 
@@ -18,30 +19,20 @@ import sqlalchemy as sa
 
 from billing import tables
 from engine.text.tokenizer import Tokenizer
+from support.gateway.both_engines import FAILING_ID, ids_only, running_stack
 from support.gateway.slow_readers import send
 from support.stack import MODEL, Stack, body, events
 from support.waiting import eventually, promptly
 
-FAILING_ID = 28470  # a word that the fake engine is told to fail at
 PAGE_TOKENS = 16
 LONG = [{"role": "user", "content": "Tell me of the harbour and of the ships in it. " * 20}]
 
 
-@pytest.fixture(scope="module")
-def slow(tmp_path_factory: pytest.TempPathFactory, model_dir: Path) -> Iterator[Stack]:
+@pytest.fixture(scope="module", params=["ids", "text"])
+def slow(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, model_dir: Path) -> Iterator[Stack]:
     """20 ms a token."""
-    directory = tmp_path_factory.mktemp("choices")
-    stack = Stack(
-        directory,
-        f"sqlite:///{directory}/laneway.db",
-        model_dir,
-        fake={"step_ms": 20.0, "faults": {"chunk_error_id": FAILING_ID}},
-    )
-    try:
-        stack.start()
+    with running_stack(request.param, tmp_path_factory.mktemp("slow"), model_dir) as stack:
         yield stack
-    finally:
-        stack.stop()
 
 
 @pytest.fixture(autouse=True)
@@ -86,6 +77,7 @@ async def streaming(stack: Stack, **fields: Any) -> AsyncIterator[tuple[httpx.Re
             yield answer, answer.aiter_lines()
 
 
+@ids_only  # counts pages of the prefix cache
 def test_eight_texts_one_prompt_one_hold(slow: Stack) -> None:
     answer = slow.chat(n=8, messages=LONG, max_tokens=5, seed=1)
     completion = answer.json()
@@ -180,6 +172,7 @@ def test_a_caller_who_leaves_before_the_others_begin(slow: Stack) -> None:
     promptly(leave, 8 * 10)
 
 
+@ids_only  # counts the ids of the texts
 def test_a_clamp_is_shared_out(slow: Stack) -> None:
     prompt = slow.chat(max_tokens=1).json()["usage"]["prompt_tokens"]
     made = slow.new_key("acme")

@@ -1,5 +1,6 @@
 """How a request may end, with the processes and the clients really ending: each hold is closed once, and
-made = billed + discarded."""
+made = billed + discarded. On both kinds of engine; `ids_only` and `make_stack` mark the tests that need the engine's
+process."""
 
 from __future__ import annotations
 
@@ -20,31 +21,23 @@ import sqlalchemy as sa
 
 from engine.text.tokenizer import Tokenizer
 from gateway.access import keys
+from support.gateway.both_engines import FAILING_ID, ids_only, running_stack
 from support.gateway.slow_readers import send
 from support.processes import stopped
 from support.stack import Stack, body, events
 from support.waiting import PATIENCE_S, eventually, promptly
 
 SETTLED_WITHIN_S = 0.25
-FAILING_ID = 28470  # a word that the fake engine is told to fail at
 
 
-@pytest.fixture(scope="module")
-def slow(tmp_path_factory: pytest.TempPathFactory, model_dir: Path) -> Iterator[Stack]:
-    """20 ms a token; silence is broken after 0.3 s."""
-    directory = tmp_path_factory.mktemp("slow")
-    stack = Stack(
-        directory,
-        f"sqlite:///{directory}/laneway.db",
-        model_dir,
-        fake={"step_ms": 20.0, "faults": {"chunk_error_id": FAILING_ID}},
-        gateway_toml="first_token_wait_s = 0.3\nkeep_alive_s = 0.3\n",
-    )
-    try:
-        stack.start()
+SILENCE = "first_token_wait_s = 0.3\nkeep_alive_s = 0.3\n"
+
+
+@pytest.fixture(scope="module", params=["ids", "text"])
+def slow(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, model_dir: Path) -> Iterator[Stack]:
+    """20 ms a token; a keep-alive after 0.3 s of silence."""
+    with running_stack(request.param, tmp_path_factory.mktemp("slow"), model_dir, gateway_toml=SILENCE) as stack:
         yield stack
-    finally:
-        stack.stop()
 
 
 @contextlib.contextmanager
@@ -122,6 +115,7 @@ def test_a_client_that_leaves_before_a_whole_answer(slow: Stack) -> None:
     promptly(leave, 1.0)
 
 
+@ids_only  # stops the engine's process
 def test_a_client_that_leaves_before_the_first_token_pays_nothing(slow: Stack) -> None:
     assert slow.engine is not None
     before = slow.holds()
@@ -133,6 +127,7 @@ def test_a_client_that_leaves_before_the_first_token_pays_nothing(slow: Stack) -
     assert (hold.state, hold.settled_picos) in [("voided", 0), ("settled", 0)]
 
 
+@ids_only  # stops the engine's process
 def test_a_stream_in_the_queue_is_kept_alive(slow: Stack) -> None:
     assert slow.engine is not None
     url = f"{slow.url}/v1/chat/completions"
@@ -176,6 +171,7 @@ def test_stop_sequences_end_the_answer_and_never_show(slow: Stack, count: int) -
 LONG = [{"role": "user", "content": "one two three four five six seven eight nine ten " * 10}]
 
 
+@ids_only  # kills the engine's process
 def test_what_was_cached_is_billed_so_though_the_engine_was_killed(slow: Stack) -> None:
     """It says with the first token what it found; its last word is never heard."""
     for _ in range(2):
@@ -192,6 +188,7 @@ def test_what_was_cached_is_billed_so_though_the_engine_was_killed(slow: Stack) 
     slow.wait_ready()
 
 
+@ids_only  # kills the engine's process
 def test_an_engine_killed_in_the_middle(slow: Stack) -> None:
     whole: list[httpx.Response] = []
     other = threading.Thread(target=lambda: whole.append(slow.chat(tenant="globex", max_tokens=500)))

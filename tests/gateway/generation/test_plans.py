@@ -10,7 +10,6 @@ import msgspec
 import pytest
 
 from billing.database import Database
-from engine.protocol.client import EngineClient
 from engine.protocol.frames import ModelInfo
 from engine.text.tokenizer import Tokenizer
 from gateway.access.callers import Caller
@@ -20,6 +19,7 @@ from gateway.api.sampling import TextRules, make_sampling
 from gateway.catalog.registry import ModelTarget, Registry, ServedName
 from gateway.catalog.served_models import ModelFiles, ServedModel
 from gateway.config.file import parse
+from gateway.engines import engine as protocol
 from gateway.errors import InvalidRequest
 from gateway.generation.planning import CountedPrompts, RequestPlanner
 from gateway.large_work.pool import LargeWork
@@ -51,7 +51,7 @@ def planner(directories: dict[str, Path], **ids: int) -> tuple[RequestPlanner, d
     registry = Registry(cast(Database, None))
     registry.serve([ServedName(model(name), 0) for name in directories])
     return RequestPlanner(
-        parse(b"", Path(), "test", {}), served, registry, cast(EngineClient, Engine(**ids)), LargeWork()
+        parse(b"", Path(), "test", {}), served, registry, cast(protocol.Engine, Engine(**ids)), LargeWork()
     ), tokenizers
 
 

@@ -1,11 +1,25 @@
-"""One request through everything, as a client sees it: the official SDK against a gateway process on a port."""
+"""One request through everything, as a client sees it: the official SDK against a gateway process on a port.
+
+Each test runs on both kinds of engine: the fake one, which answers with ids over frames, and TextEngine, which answers
+with text."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from pathlib import Path
+
 import httpx
 import openai
+import pytest
 
+from support.gateway.both_engines import running_stack
 from support.stack import MODEL, Stack, body, events
+
+
+@pytest.fixture(scope="module", params=["ids", "text"])
+def stack(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, model_dir: Path) -> Iterator[Stack]:
+    with running_stack(request.param, tmp_path_factory.mktemp("path"), model_dir) as stack:
+        yield stack
 
 
 def test_a_whole_answer_is_held_made_and_settled(stack: Stack) -> None:

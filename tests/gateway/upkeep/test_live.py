@@ -17,8 +17,8 @@ import msgspec
 import pytest
 
 from billing.database import Database
-from engine.protocol.client import EngineClient
 from gateway.access import keys
+from gateway.engines.local import LocalEngine
 from gateway.errors import ApiError, DatabaseDown, InvalidApiKey
 from gateway.routes.admin import live as admin_live
 from gateway.routes.guard import CSRF_HEADER
@@ -297,7 +297,7 @@ async def test_while_it_cannot_be_asked_whether_one_may_watch_it_goes_on_for_a_w
     monkeypatch.setattr(admin_live, "CONFIRM_S", 0.05)
     monkeypatch.setattr(admin_live, "UNCONFIRMED_S_MAX", 0.3)
     database = Database(f"sqlite:///{tmp_path / 'none.db'}")
-    hub = live_feed.LiveFeed(EngineClient(tmp_path / "no.sock"), live_feed.RequestTenants(database, dict), dict)
+    hub = live_feed.LiveFeed(LocalEngine(tmp_path / "no.sock"), live_feed.RequestTenants(database, dict), dict)
     sent: list[Any] = []
 
     async def admit_again() -> None:

@@ -20,8 +20,8 @@ from adapters.files.generate import Recipe, write_random
 from adapters.files.resolved import RESOLVED_FILE
 from adapters.files.slab_names import slab_name
 from adapters.files.spec import BaseShape
-from engine.protocol.client import EngineClient
 from gateway.access import keys
+from gateway.engines.local import LocalEngine
 from support.gateway.adapter_uploads import AdapterOperator, HalfUpload, files_of
 from support.stack import MODEL, Stack
 from support.waiting import eventually
@@ -187,7 +187,7 @@ def test_a_replaced_version_leaves_no_cached_prefix(
 async def test_what_another_gateway_had_unloaded_is_loaded_again(own: Stack) -> None:
     """The engine refuses what it does not know; the request had not begun, and begins again."""
     before = text_of(own, "acme-style")
-    another = EngineClient(own.config.socket_path)
+    another = LocalEngine(own.config.socket_path)
     await another.start()
     try:
         await another.wait_ready(30)

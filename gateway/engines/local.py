@@ -1,0 +1,178 @@
+"""The engine of this host, over frames on its Unix socket: the one module that puts the client's words into those of
+`gateway.engines.engine`. Its streams are the client's own objects, so a token takes no further call on its way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import ClassVar, TypeVar, cast
+
+from engine.protocol.client import (
+    AdapterNotChanged,
+    EngineClient,
+    EngineLost,
+    EngineNotConnected,
+    Generation,
+    GenerationEnding,
+    ModelNotChanged,
+)
+from engine.protocol.connection import Link
+from engine.protocol.frames import Heartbeat, Hello, ModelInfo, ProtocolError, Refused, Snapshot, StatusReport
+from gateway.engines.engine import (
+    AdapterFailed,
+    EngineRequest,
+    EngineUnavailable,
+    ModelFailed,
+    OnConnect,
+    OnModels,
+    OutputKind,
+    RefusalReason,
+    StreamEnd,
+    StreamEnding,
+)
+
+T = TypeVar("T")
+
+
+class LocalStream(Generation):
+    """Implements `TokenStream`. Only the ending is translated."""
+
+    __slots__ = ("ended",)
+
+    output: ClassVar[OutputKind] = "ids"
+    take_output = Generation.take_ids
+    confirm_recorded = Generation.recorded
+
+    def __init__(self, link: Link, handle: int) -> None:
+        super().__init__(link, handle)
+        self.ended: StreamEnding | None = None
+
+    def set_ending(self, ending: GenerationEnding) -> None:
+        super().set_ending(ending)
+        self.ended = stream_ending(ending)
+
+
+class LocalEngine:
+    """Implements `Engine`."""
+
+    def __init__(self, socket_path: str | Path) -> None:
+        self.on_connect: OnConnect | None = None
+        self.on_models: OnModels | None = None
+        self._client = EngineClient(
+            socket_path, on_connect=self._connected, on_models=self._models_changed, generation=LocalStream
+        )
+
+    @property
+    def ready(self) -> bool:
+        return self._client.ready
+
+    @property
+    def stuck(self) -> bool:
+        return self._client.stuck
+
+    @property
+    def epoch(self) -> str:
+        return "" if self._client.hello is None else self._client.hello.epoch
+
+    @property
+    def models(self) -> Mapping[str, ModelInfo]:
+        return self._client.models
+
+    @property
+    def refused(self) -> Mapping[str, str]:
+        return self._client.refused
+
+    @property
+    def last_heartbeat(self) -> Heartbeat | None:
+        return self._client.last_heartbeat
+
+    async def start(self) -> None:
+        await self._client.start()
+
+    async def close(self) -> None:
+        await self._client.close()
+
+    async def wait_ready(self, timeout_s: float) -> None:
+        await _translated(self._client.wait_ready(timeout_s))
+
+    def submit(self, request: EngineRequest) -> LocalStream:
+        with _translation():
+            stream = self._client.submit(
+                request_id=request.request_id,
+                model=request.model,
+                adapter=request.adapter,
+                namespace=request.namespace,
+                tier=request.tier,
+                share=request.share,
+                prompt_ids=request.prompt_ids,
+                max_tokens=request.max_tokens,
+                sampling=request.sampling,
+                stop_ids=request.stop_ids,
+                weight=request.weight,
+            )
+        return cast(LocalStream, stream)
+
+    async def load_adapter(self, digest: str, model: str, path: str | Path, *, pinned: bool = False) -> None:
+        await _translated(self._client.load_adapter(digest, model, path, pinned=pinned))
+
+    async def unload_adapter(self, digest: str) -> None:
+        await _translated(self._client.unload_adapter(digest))
+
+    async def load_model(
+        self,
+        name: str,
+        path: str | Path,
+        *,
+        dtype: str = "float32",
+        context_tokens: int | None = None,
+        pinned: bool = False,
+    ) -> str:
+        loading = self._client.load_model(name, path, dtype=dtype, context_tokens=context_tokens, pinned=pinned)
+        return await _translated(loading)
+
+    async def unload_model(self, name: str) -> None:
+        await _translated(self._client.unload_model(name))
+
+    async def status(self) -> StatusReport:
+        return await _translated(self._client.status())
+
+    async def watch(self, preempted: int | None = None) -> Snapshot:
+        return await _translated(self._client.watch(preempted))
+
+    async def _connected(self, hello: Hello) -> None:
+        if self.on_connect is not None:
+            await self.on_connect(hello.raised)
+
+    def _models_changed(self, models: dict[str, ModelInfo]) -> None:
+        if self.on_models is not None:
+            self.on_models(models)
+
+
+def stream_ending(ending: GenerationEnding) -> StreamEnding:
+    """The client's ending in the gateway's words."""
+    if isinstance(ending, EngineLost):
+        return StreamEnding(StreamEnd.LOST, ending.message)
+    if isinstance(ending, Refused):
+        reason = RefusalReason(ending.code)
+        return StreamEnding(StreamEnd.REFUSED, ending.message, None, reason, ending.retry_after_s)
+    return StreamEnding(StreamEnd(ending.reason), ending.message, ending.usage)
+
+
+async def _translated(answer: Awaitable[T]) -> T:
+    with _translation():
+        return await answer
+
+
+@contextmanager
+def _translation() -> Iterator[None]:
+    """The client's exceptions become those of `gateway.engines.engine`."""
+    try:
+        yield
+    except (EngineNotConnected, ProtocolError) as error:
+        raise EngineUnavailable(str(error)) from error
+    except AdapterNotChanged as error:
+        raise AdapterFailed(str(error)) from error
+    except ModelNotChanged as error:
+        raise ModelFailed(str(error), error.code) from error
