@@ -74,7 +74,7 @@ class AssistantMessage(ChatMessage, frozen=True, kw_only=True, tag="assistant"):
 
 
 class ChatRequest(SamplingFields, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What to answer, and how. A field typed Any is in UNSUPPORTED_FIELDS."""
+    """A conversation, and how to answer it. A field of any type is accepted with a neutral value only."""
 
     messages: Annotated[
         list[SystemMessage | DeveloperMessage | UserMessage | AssistantMessage],

@@ -28,7 +28,7 @@ MAX_TOKENS_DEFAULT = 16  # OpenAI's and vLLM's default for this endpoint
 
 
 class CompletionRequest(SamplingFields, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What to go on from, and how. A field typed Any is in UNSUPPORTED_FIELDS."""
+    """Prompts, and how to continue them. A field of any type is accepted with a neutral value only."""
 
     prompt: Annotated[
         str

@@ -50,8 +50,8 @@ class Metadata(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class CountRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A conversation. A last message of the assistant is the beginning of the answer. A field typed Any is in
-    UNSUPPORTED_IN_PROMPTS or UNSUPPORTED_FIELDS."""
+    """A conversation. If the last message is the assistant's, the answer continues it. A field of any type is accepted
+    with a neutral value only."""
 
     messages: Annotated[list[Message], Meta(min_length=1, max_length=MESSAGES_MAX)]
     model: Annotated[str, Meta(min_length=1, max_length=MODEL_CHARS_MAX)]
@@ -94,7 +94,7 @@ class CountRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 
 class MessagesRequest(CountRequest, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What to answer, and how."""
+    """A conversation, and how to answer it."""
 
     max_tokens: Tokens
     stop_sequences: Annotated[list[Stop], Meta(max_length=STOPS_MAX)] | None = None

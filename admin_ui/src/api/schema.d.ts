@@ -1381,8 +1381,7 @@ export interface components {
             /** @example llama-3.1-8b */
             name: string;
             path?: string | null;
-            /** @default false */
-            pinned: boolean;
+            pinned?: boolean;
             tenants?: string[] | null;
         };
         /** Alias */
@@ -1636,7 +1635,7 @@ export interface components {
         };
         /**
          * ChatRequest
-         * @description What to answer, and how. A field typed Any is in UNSERVED.
+         * @description A conversation, and how to answer it. A field of any type is accepted with a neutral value only.
          */
         ChatRequest: {
             /** @default null */
@@ -1934,7 +1933,7 @@ export interface components {
         };
         /**
          * ChoiceLogprobs
-         * @description One for each completion token, also for the one that ended the text and shows nothing.
+         * @description One for each completion token, including the token that ended the text and shows nothing.
          */
         ChoiceLogprobs: {
             content: components["schemas"]["TokenLogprob"][];
@@ -1996,7 +1995,7 @@ export interface components {
         };
         /**
          * CompletionRequest
-         * @description What to go on from, and how. A field typed Any is in UNSERVED.
+         * @description Prompts, and how to continue them. A field of any type is accepted with a neutral value only.
          */
         CompletionRequest: {
             /**
@@ -2240,8 +2239,8 @@ export interface components {
         };
         /**
          * CountRequest
-         * @description A conversation. A last message of the assistant is the beginning of the answer. A field typed Any is in
-         *         UNSERVED_IN_PROMPTS or UNSERVED.
+         * @description A conversation. If the last message is the assistant's, the answer continues it. A field of any type is accepted
+         *         with a neutral value only.
          */
         CountRequest: {
             /**
@@ -2750,7 +2749,7 @@ export interface components {
         };
         /**
          * MessagesRequest
-         * @description What to answer, and how.
+         * @description A conversation, and how to answer it.
          */
         MessagesRequest: {
             /**
@@ -2859,7 +2858,7 @@ export interface components {
         };
         /**
          * MessagesUsage
-         * @description `input_tokens` are those that were not found in the cache. Nothing extra is charged for what goes into it.
+         * @description `input_tokens` counts the tokens that were not found in the cache. Cache writes are not charged.
          */
         MessagesUsage: {
             /** @default 0 */
@@ -4124,7 +4123,7 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description Of a call that does not stream: asked again within ten minutes, it is answered as it was before. */
+                /** @description Of requests that do not stream: one repeated within ten minutes gets the first answer again. */
                 "Idempotency-Key"?: string;
             };
             path: {
@@ -4138,7 +4137,7 @@ export interface operations {
             };
         };
         responses: {
-            /** @description Server-sent events: `data: ` and a ChatCompletionChunk, then `data: [DONE]`; an error ends it. */
+            /** @description Server-sent events: `data: ` with a ChatCompletionChunk each, then `data: [DONE]`; an error event ends the stream. */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -4172,7 +4171,7 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description Of a call that does not stream: asked again within ten minutes, it is answered as it was before. */
+                /** @description Of requests that do not stream: one repeated within ten minutes gets the first answer again. */
                 "Idempotency-Key"?: string;
             };
             path: {
@@ -4186,7 +4185,7 @@ export interface operations {
             };
         };
         responses: {
-            /** @description Server-sent events: `data: ` and a Completion, then `data: [DONE]`; an error ends it. */
+            /** @description Server-sent events: `data: ` with a Completion each, then `data: [DONE]`; an error event ends the stream. */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -4220,7 +4219,7 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description Of a call that does not stream: asked again within ten minutes, it is answered as it was before. */
+                /** @description Of requests that do not stream: one repeated within ten minutes gets the first answer again. */
                 "Idempotency-Key"?: string;
             };
             path: {
@@ -4234,7 +4233,7 @@ export interface operations {
             };
         };
         responses: {
-            /** @description Server-sent events, named by their type, from message_start to message_stop; an error event ends it. */
+            /** @description Server-sent events, named by their type, from message_start to message_stop; an error event ends the stream. */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -4440,11 +4439,11 @@ export interface operations {
                 /** @description an id or a slug */
                 tenant?: string | null;
                 name?: string | null;
-                /** @description part of a name or an id, in whatever case */
+                /** @description part of a name or an id; case does not count */
                 search?: string | null;
                 sort?: "name" | "-name" | "base_model" | "-base_model" | "version" | "-version" | "created_at" | "-created_at";
                 limit?: number;
-                /** @description `next_page` of the page before */
+                /** @description `next_page` of the previous page */
                 page?: string | null;
             };
             header?: never;
@@ -4504,7 +4503,7 @@ export interface operations {
                     pinned?: "true" | "1" | "false" | "0";
                     /** @enum {string} */
                     promote?: "true" | "1" | "false" | "0";
-                    /** @description tenants (ids or slugs), with commas between them; * for all */
+                    /** @description tenants (ids or slugs), separated by commas; * for all */
                     shared?: string;
                     tenant?: string;
                 };
@@ -4562,7 +4561,7 @@ export interface operations {
                     pinned?: "true" | "1" | "false" | "0";
                     /** @enum {string} */
                     promote?: "true" | "1" | "false" | "0";
-                    /** @description tenants (ids or slugs), with commas between them; * for all */
+                    /** @description tenants (ids or slugs), separated by commas; * for all */
                     shared?: string;
                     tenant?: string;
                 };
@@ -4853,7 +4852,7 @@ export interface operations {
         parameters: {
             query?: {
                 limit?: number;
-                /** @description `next_page` of the page before */
+                /** @description `next_page` of the previous page */
                 page?: string | null;
             };
             header?: never;
@@ -4940,7 +4939,7 @@ export interface operations {
                 /** @description an id or a slug */
                 tenant?: string | null;
                 limit?: number;
-                /** @description `next_page` of the page before */
+                /** @description `next_page` of the previous page */
                 page?: string | null;
             };
             header?: never;
@@ -4983,7 +4982,7 @@ export interface operations {
         parameters: {
             query?: {
                 limit?: number;
-                /** @description `next_page` of the page before */
+                /** @description `next_page` of the previous page */
                 page?: string | null;
             };
             header?: never;
@@ -5198,11 +5197,11 @@ export interface operations {
                 start_time?: number | null;
                 /** @description Unix seconds */
                 end_time?: number | null;
-                /** @description part of a name or an id, in whatever case */
+                /** @description part of a name or an id; case does not count */
                 search?: string | null;
                 sort?: "at" | "-at";
                 limit?: number;
-                /** @description `next_page` of the page before */
+                /** @description `next_page` of the previous page */
                 page?: string | null;
             };
             header?: never;
@@ -5246,11 +5245,11 @@ export interface operations {
             query?: {
                 /** @description an id or a slug */
                 tenant?: string | null;
-                /** @description part of a name or an id, in whatever case */
+                /** @description part of a name or an id; case does not count */
                 search?: string | null;
                 sort?: "created_at" | "-created_at" | "limit_amount" | "-limit_amount" | "scope" | "-scope" | "unit" | "-unit" | "period" | "-period" | "kind" | "-kind";
                 limit?: number;
-                /** @description `next_page` of the page before */
+                /** @description `next_page` of the previous page */
                 page?: string | null;
             };
             header?: never;
@@ -5378,7 +5377,7 @@ export interface operations {
                 tenant?: string | null;
                 request_id?: string | null;
                 limit?: number;
-                /** @description `next_page` of the page before */
+                /** @description `next_page` of the previous page */
                 page?: string | null;
             };
             header?: never;
@@ -5508,7 +5507,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description Server-sent events, named `engine` and `away`, and comments; it never ends by itself. */
+            /** @description Server-sent events named `engine` and `away`, and comments. The stream does not end by itself. */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -5542,11 +5541,11 @@ export interface operations {
             query?: {
                 /** @description an id or a slug */
                 tenant?: string | null;
-                /** @description part of a name or an id, in whatever case */
+                /** @description part of a name or an id; case does not count */
                 search?: string | null;
                 sort?: "created_at" | "-created_at" | "month" | "-month" | "kind" | "-kind" | "state" | "-state";
                 limit?: number;
-                /** @description `next_page` of the page before */
+                /** @description `next_page` of the previous page */
                 page?: string | null;
             };
             header?: never;
@@ -5848,11 +5847,11 @@ export interface operations {
                 tenant?: string | null;
                 /** @description for example 2026-01 */
                 month?: string | null;
-                /** @description part of a name or an id, in whatever case */
+                /** @description part of a name or an id; case does not count */
                 search?: string | null;
                 sort?: "period" | "-period" | "issued_at" | "-issued_at" | "total_picos" | "-total_picos" | "tenant_id" | "-tenant_id";
                 limit?: number;
-                /** @description `next_page` of the page before */
+                /** @description `next_page` of the previous page */
                 page?: string | null;
             };
             header?: never;
@@ -5941,11 +5940,11 @@ export interface operations {
                 kind?: "live" | "test" | "admin" | null;
                 role?: "owner" | "operator" | "finance" | "tenant_admin" | "read_only" | null;
                 status?: "active" | "expiring" | "expired" | "revoked" | null;
-                /** @description part of a name or an id, in whatever case */
+                /** @description part of a name or an id; case does not count */
                 search?: string | null;
                 sort?: "created_at" | "-created_at" | "name" | "-name" | "kind" | "-kind" | "role" | "-role" | "tier" | "-tier" | "last_used_at" | "-last_used_at" | "expires_at" | "-expires_at" | "revoked_at" | "-revoked_at";
                 limit?: number;
-                /** @description `next_page` of the page before */
+                /** @description `next_page` of the previous page */
                 page?: string | null;
             };
             header?: never;
@@ -6205,7 +6204,7 @@ export interface operations {
                 /** @description an id or a slug */
                 tenant?: string | null;
                 limit?: number;
-                /** @description `next_page` of the page before */
+                /** @description `next_page` of the previous page */
                 page?: string | null;
             };
             header?: never;
@@ -6504,7 +6503,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description It drains, or is removed */
+            /** @description It is draining or removed */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -6667,7 +6666,7 @@ export interface operations {
                 month?: string | null;
                 state?: "open" | "closed" | null;
                 limit?: number;
-                /** @description `next_page` of the page before */
+                /** @description `next_page` of the previous page */
                 page?: string | null;
             };
             header?: never;
@@ -6754,7 +6753,7 @@ export interface operations {
             query?: {
                 subject?: string | null;
                 limit?: number;
-                /** @description `next_page` of the page before */
+                /** @description `next_page` of the previous page */
                 page?: string | null;
             };
             header?: never;
@@ -6884,11 +6883,11 @@ export interface operations {
             query?: {
                 /** @description an id or a slug */
                 tenant?: string | null;
-                /** @description part of a name or an id, in whatever case */
+                /** @description part of a name or an id; case does not count */
                 search?: string | null;
                 sort?: "name" | "-name" | "created_at" | "-created_at" | "tenant_id" | "-tenant_id";
                 limit?: number;
-                /** @description `next_page` of the page before */
+                /** @description `next_page` of the previous page */
                 page?: string | null;
             };
             header?: never;
@@ -7019,7 +7018,7 @@ export interface operations {
         parameters: {
             query?: {
                 limit?: number;
-                /** @description `next_page` of the page before */
+                /** @description `next_page` of the previous page */
                 page?: string | null;
             };
             header?: never;
@@ -7157,7 +7156,7 @@ export interface operations {
                 end_time?: number | null;
                 search?: string | null;
                 limit?: number;
-                /** @description `next_page` of the page before */
+                /** @description `next_page` of the previous page */
                 page?: string | null;
             };
             header?: never;
@@ -7361,11 +7360,11 @@ export interface operations {
     V1AdminTenantsListTenants: {
         parameters: {
             query?: {
-                /** @description part of a name or an id, in whatever case */
+                /** @description part of a name or an id; case does not count */
                 search?: string | null;
                 sort?: "slug" | "-slug" | "name" | "-name" | "tier" | "-tier" | "status" | "-status" | "created_at" | "-created_at";
                 limit?: number;
-                /** @description `next_page` of the page before */
+                /** @description `next_page` of the previous page */
                 page?: string | null;
             };
             header?: never;
@@ -7638,7 +7637,7 @@ export interface operations {
                 /** @description Unix seconds */
                 end_time?: number | null;
                 limit?: number;
-                /** @description `next_page` of the page before */
+                /** @description `next_page` of the previous page */
                 page?: string | null;
             };
             header?: never;
@@ -7683,7 +7682,7 @@ export interface operations {
                 /** @description an id or a slug */
                 tenant?: string | null;
                 limit?: number;
-                /** @description `next_page` of the page before */
+                /** @description `next_page` of the previous page */
                 page?: string | null;
             };
             header?: never;
@@ -7846,7 +7845,7 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description Of a call that does not stream: asked again within ten minutes, it is answered as it was before. */
+                /** @description Of requests that do not stream: one repeated within ten minutes gets the first answer again. */
                 "Idempotency-Key"?: string;
             };
             path?: never;
@@ -7858,7 +7857,7 @@ export interface operations {
             };
         };
         responses: {
-            /** @description Server-sent events: `data: ` and a ChatCompletionChunk, then `data: [DONE]`; an error ends it. */
+            /** @description Server-sent events: `data: ` with a ChatCompletionChunk each, then `data: [DONE]`; an error event ends the stream. */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -7892,7 +7891,7 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description Of a call that does not stream: asked again within ten minutes, it is answered as it was before. */
+                /** @description Of requests that do not stream: one repeated within ten minutes gets the first answer again. */
                 "Idempotency-Key"?: string;
             };
             path?: never;
@@ -7904,7 +7903,7 @@ export interface operations {
             };
         };
         responses: {
-            /** @description Server-sent events: `data: ` and a Completion, then `data: [DONE]`; an error ends it. */
+            /** @description Server-sent events: `data: ` with a Completion each, then `data: [DONE]`; an error event ends the stream. */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -7938,7 +7937,7 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description Of a call that does not stream: asked again within ten minutes, it is answered as it was before. */
+                /** @description Of requests that do not stream: one repeated within ten minutes gets the first answer again. */
                 "Idempotency-Key"?: string;
             };
             path?: never;
@@ -7950,7 +7949,7 @@ export interface operations {
             };
         };
         responses: {
-            /** @description Server-sent events, named by their type, from message_start to message_stop; an error event ends it. */
+            /** @description Server-sent events, named by their type, from message_start to message_stop; an error event ends the stream. */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -8105,7 +8104,7 @@ export interface operations {
             query: {
                 /** @description Unix seconds */
                 start_time: number;
-                /** @description Unix seconds; without it: now */
+                /** @description Unix seconds; by default now */
                 end_time?: number | null;
                 bucket_width?: "1d" | "all";
                 tenants?: string[] | null;
@@ -8116,7 +8115,7 @@ export interface operations {
                 tiers?: string[] | null;
                 group_by?: ("tenant_id" | "project_id" | "api_key_id" | "model" | "adapter" | "service_tier" | "line_item")[] | null;
                 limit?: number | null;
-                /** @description `next_page` of the page before */
+                /** @description `next_page` of the previous page */
                 page?: string | null;
             };
             header?: never;
@@ -8160,7 +8159,7 @@ export interface operations {
             query: {
                 /** @description Unix seconds */
                 start_time: number;
-                /** @description Unix seconds; without it: now */
+                /** @description Unix seconds; by default now */
                 end_time?: number | null;
                 bucket_width?: "1m" | "1h" | "1d" | "all";
                 tenants?: string[] | null;
@@ -8171,7 +8170,7 @@ export interface operations {
                 tiers?: string[] | null;
                 group_by?: ("tenant_id" | "project_id" | "api_key_id" | "model" | "adapter" | "service_tier")[] | null;
                 limit?: number | null;
-                /** @description `next_page` of the page before */
+                /** @description `next_page` of the previous page */
                 page?: string | null;
             };
             header?: never;
