@@ -96,7 +96,10 @@ class TextStream:
         if self.finish is None:
             ran = end is not StreamEnd.REFUSED
             usage = EngineUsage(completion_tokens=self._made) if ran and end is not StreamEnd.LOST else None
-            self.finish = StreamEnding(end, f"as told: {end.value}", usage, None if ran else RefusalReason.QUEUE_FULL, 7)
+            refusal = None if ran else RefusalReason.QUEUE_FULL
+            self.finish = StreamEnding(end, f"as told: {end.value}", usage, refusal, 7)
+                end, f"as told: {end.value}", usage, None if ran else RefusalReason.QUEUE_FULL, 7
+            )
             self._on_news()
 
 
