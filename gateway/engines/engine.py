@@ -130,7 +130,7 @@ class TokenStream(Protocol):
         ...
 
     @property
-    def finish(self) -> StreamEnding | None:
+    def final(self) -> StreamEnding | None:
         """None while the request runs."""
         ...
 

@@ -39,7 +39,7 @@ T = TypeVar("T")
 class LocalStream(Generation):
     """Implements `TokenStream`. Only the ending is translated."""
 
-    __slots__ = ("finish",)
+    __slots__ = ("final",)
 
     output: ClassVar[OutputKind] = "ids"
     take_output = Generation.take_ids
@@ -47,11 +47,11 @@ class LocalStream(Generation):
 
     def __init__(self, link: Link, handle: int) -> None:
         super().__init__(link, handle)
-        self.finish: StreamEnding | None = None
+        self.final: StreamEnding | None = None
 
     def set_ending(self, ending: GenerationEnding) -> None:
         super().set_ending(ending)
-        self.finish = stream_ending(ending)
+        self.final = stream_ending(ending)
 
 
 class LocalEngine:

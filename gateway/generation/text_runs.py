@@ -184,7 +184,7 @@ class TextRuns:
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         stream.listen(lambda: self._on_news(run, stream, done))
         await done
-        ending = stream.finish
+        ending = stream.final
         assert ending is not None, "a stream reports its ending last"
         if ending.end is StreamEnd.REFUSED:
             return self._refused(ending)
@@ -203,7 +203,7 @@ class TextRuns:
         except Exception as error:  # noqa: BLE001 - raised again in the owner, which waits for `done`
             done.set_exception(error)
             return
-        if stream.finish is not None:
+        if stream.final is not None:
             done.set_result(None)
 
     def _take_output(self, run: TextRun, stream: TokenStream, output: Output) -> None:
@@ -307,8 +307,8 @@ def _token_usage(run: TextRun) -> frames.EngineUsage:
     stream = run.stream
     if stream is None:
         return NO_USAGE
-    if stream.finish is not None and stream.finish.usage is not None:
-        return stream.finish.usage
+    if stream.final is not None and stream.final.usage is not None:
+        return stream.final.usage
     return frames.EngineUsage(cached_tokens=stream.cached_tokens)
 
 

@@ -37,7 +37,7 @@ class TextStream:
 
     def __init__(self, engine: TextEngine, request: EngineRequest) -> None:
         self.cached_tokens = 0
-        self.finish: StreamEnding | None = None
+        self.final: StreamEnding | None = None
         self._engine, self._request, self._prompt = engine, request, engine.text_of(request)
         self._made = self._words = 0
         self._pieces: list[OutputText] = []
@@ -54,7 +54,7 @@ class TextStream:
         return []
 
     def abort(self) -> None:
-        if self.finish is None:
+        if self.final is None:
             self._later.cancel()
             asyncio.get_running_loop().call_soon(self._end, StreamEnd.ABORTED)
 
@@ -73,7 +73,7 @@ class TextStream:
             self._make_word()
             self._later = asyncio.get_running_loop().call_later(settings.word_s, self._step)
             self._on_news()
-            if self.finish is None and self._made == self._request.max_tokens:
+            if self.final is None and self._made == self._request.max_tokens:
                 self._later.cancel()
                 self._end(StreamEnd.LENGTH)
 
@@ -93,13 +93,10 @@ class TextStream:
         self._engine.made += len(tokens)
 
     def _end(self, end: StreamEnd) -> None:
-        if self.finish is None:
+        if self.final is None:
             ran = end is not StreamEnd.REFUSED
             usage = EngineUsage(completion_tokens=self._made) if ran and end is not StreamEnd.LOST else None
-            refusal = None if ran else RefusalReason.QUEUE_FULL
-            self.finish = StreamEnding(end, f"as told: {end.value}", usage, refusal, 7)
-                end, f"as told: {end.value}", usage, None if ran else RefusalReason.QUEUE_FULL, 7
-            )
+            self.final = StreamEnding(end, f"as told: {end.value}", usage, None if ran else RefusalReason.QUEUE_FULL, 7)
             self._on_news()
 
 
