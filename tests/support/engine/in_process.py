@@ -95,7 +95,7 @@ class Drive:
         while True:
             while len(flight) <= self.runner.steps_ahead and (step := self.scheduler.schedule()) is not None:
                 self.steps.append(step)
-                flight.append((step, self.runner.begin(step)))
+                flight.append((step, self.runner.begin_step(step)))
             if not flight and self.scheduler.has_blocked_requests:
                 for ended in self.scheduler.take_failed():
                     assert ended.reason in endings, (ended.reason, ended.message)
