@@ -260,7 +260,7 @@ def test_so_many_may_watch_and_no_more(watched: Stack, operator: keys.MadeKey) -
             eventually(lambda opened=opened: all(watch.events for watch in opened))  # type: ignore[misc]
             if one is made[0]:
                 assert f"{live_feed.KEY_WATCHERS_MAX} clients with this key" in refusal(one.secret)
-        assert f"{live_feed.WATCHERS_MAX} watch" in refusal(operator.secret)
+        assert f"{live_feed.WATCHERS_MAX} clients watch" in refusal(operator.secret)
     finally:
         for watch in watches:
             watch.leave()
