@@ -1381,8 +1381,7 @@ export interface components {
             /** @example llama-3.1-8b */
             name: string;
             path?: string | null;
-            /** @default false */
-            pinned: boolean;
+            pinned?: boolean;
             tenants?: string[] | null;
         };
         /** Alias */
@@ -1523,7 +1522,7 @@ export interface components {
         };
         /**
          * AwayEvent
-         * @description The data of an event `away`: no engine can be watched now.
+         * @description The data of an event `away`: the engine is unavailable.
          */
         AwayEvent: {
             at: number;
@@ -1636,7 +1635,7 @@ export interface components {
         };
         /**
          * ChatRequest
-         * @description What to answer, and how. A field typed Any is in UNSERVED.
+         * @description What to answer, and how. A field typed Any is in UNSUPPORTED_FIELDS.
          */
         ChatRequest: {
             /** @default null */
@@ -1996,7 +1995,7 @@ export interface components {
         };
         /**
          * CompletionRequest
-         * @description What to go on from, and how. A field typed Any is in UNSERVED.
+         * @description What to go on from, and how. A field typed Any is in UNSUPPORTED_FIELDS.
          */
         CompletionRequest: {
             /**
@@ -2241,7 +2240,7 @@ export interface components {
         /**
          * CountRequest
          * @description A conversation. A last message of the assistant is the beginning of the answer. A field typed Any is in
-         *         UNSERVED_IN_PROMPTS or UNSERVED.
+         *         UNSUPPORTED_IN_PROMPTS or UNSUPPORTED_FIELDS.
          */
         CountRequest: {
             /**
@@ -2350,9 +2349,9 @@ export interface components {
         };
         /**
          * EngineEvent
-         * @description The data of an event `engine`: one moment of the engine. `requests` are at most 256 of `requests_total`: those
-         *         that run, by tier and the oldest first, then those that wait, the oldest first. `adapters` are at most 1,024 of
-         *         `adapters_total`, those in the arena first. `preemptions` are those since the event before.
+         * @description The data of an event `engine`: the state of the engine at one moment. `requests` are at most 256 of
+         *         `requests_total`: running ones by tier, oldest first, then waiting ones, oldest first. `adapters` are at most 1,024
+         *         of `adapters_total`, those in the arena first. `preemptions` are those since the previous event.
          */
         EngineEvent: {
             adapters: components["schemas"]["LiveAdapter"][];
@@ -2628,8 +2627,8 @@ export interface components {
         };
         /**
          * LiveArena
-         * @description `map` is the arena in page order: pairs of an index into `owners` and over how many pages it goes; the second
-         *         numbers add up to `pages`. In a very large arena each `map_cell_pages` pages are shown as the first of them.
+         * @description `map` is the arena in page order: pairs of an index into `owners` and a number of pages; these numbers add up to
+         *         `pages`. In a very large arena, `map_cell_pages` pages are shown as the first of them.
          */
         LiveArena: {
             map: [
@@ -2643,8 +2642,9 @@ export interface components {
         };
         /**
          * LiveOwner
-         * @description Whose `pages` pages are. A page that several requests share is the highest tier's; `cached` is held by nobody,
-         *         and found again by whoever sends the same prompt. `adapter` is a name, or the digest where no name is known.
+         * @description The owner of `pages` pages. A page shared by several requests belongs to the highest of their tiers. `cached`
+         *         pages are used by no request, and are reused by the next one with the same prompt. `adapter` is a name, or the
+         *         digest if no name is known.
          */
         LiveOwner: {
             adapter: string | null;
@@ -2657,7 +2657,7 @@ export interface components {
         };
         /**
          * LivePreemption
-         * @description `number` counts those of the engine: a gap in it is a preemption that was not told.
+         * @description `number` counts the engine's preemptions: a gap means that some are missing from the events.
          */
         LivePreemption: {
             at: number;
@@ -2670,8 +2670,8 @@ export interface components {
         };
         /**
          * LiveRequest
-         * @description `number` is unique, the engine's count of arrivals; texts of one HTTP request share a `request_id`. `tenant` (a
-         *         slug) is null until it is known whose the request is.
+         * @description `number` is unique: the engine's count of arrivals. Texts of one HTTP request share a `request_id`. `tenant` (a
+         *         slug) is null until the request's tenant is known.
          */
         LiveRequest: {
             adapter: string | null;
@@ -2690,8 +2690,8 @@ export interface components {
         };
         /**
          * LiveTier
-         * @description `held_pages`: distinct ones, those of its requests' adapters among them. `preempted_total`: since the engine
-         *         started, how often one of its requests gave way.
+         * @description `held_pages`: distinct pages, including those of its requests' adapters. `preempted_total`: preemptions of the
+         *         tier's requests since the engine started.
          */
         LiveTier: {
             floor_pages: number;
@@ -4124,7 +4124,7 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description Of a call that does not stream: asked again within ten minutes, it is answered as it was before. */
+                /** @description Of requests that do not stream: one repeated within ten minutes gets the first answer again. */
                 "Idempotency-Key"?: string;
             };
             path: {
@@ -4138,7 +4138,7 @@ export interface operations {
             };
         };
         responses: {
-            /** @description Server-sent events: `data: ` and a ChatCompletionChunk, then `data: [DONE]`; an error ends it. */
+            /** @description Server-sent events: `data: ` with a ChatCompletionChunk each, then `data: [DONE]`; an error event ends the stream. */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -4172,7 +4172,7 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description Of a call that does not stream: asked again within ten minutes, it is answered as it was before. */
+                /** @description Of requests that do not stream: one repeated within ten minutes gets the first answer again. */
                 "Idempotency-Key"?: string;
             };
             path: {
@@ -4186,7 +4186,7 @@ export interface operations {
             };
         };
         responses: {
-            /** @description Server-sent events: `data: ` and a Completion, then `data: [DONE]`; an error ends it. */
+            /** @description Server-sent events: `data: ` with a Completion each, then `data: [DONE]`; an error event ends the stream. */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -4220,7 +4220,7 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description Of a call that does not stream: asked again within ten minutes, it is answered as it was before. */
+                /** @description Of requests that do not stream: one repeated within ten minutes gets the first answer again. */
                 "Idempotency-Key"?: string;
             };
             path: {
@@ -4234,7 +4234,7 @@ export interface operations {
             };
         };
         responses: {
-            /** @description Server-sent events, named by their type, from message_start to message_stop; an error event ends it. */
+            /** @description Server-sent events, named by their type, from message_start to message_stop; an error event ends the stream. */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -4440,11 +4440,11 @@ export interface operations {
                 /** @description an id or a slug */
                 tenant?: string | null;
                 name?: string | null;
-                /** @description part of a name or an id, in whatever case */
+                /** @description part of a name or an id; case does not count */
                 search?: string | null;
                 sort?: "name" | "-name" | "base_model" | "-base_model" | "version" | "-version" | "created_at" | "-created_at";
                 limit?: number;
-                /** @description `next_page` of the page before */
+                /** @description `next_page` of the previous page */
                 page?: string | null;
             };
             header?: never;
@@ -4504,7 +4504,7 @@ export interface operations {
                     pinned?: "true" | "1" | "false" | "0";
                     /** @enum {string} */
                     promote?: "true" | "1" | "false" | "0";
-                    /** @description tenants (ids or slugs), with commas between them; * for all */
+                    /** @description tenants (ids or slugs), separated by commas; * for all */
                     shared?: string;
                     tenant?: string;
                 };
@@ -4562,7 +4562,7 @@ export interface operations {
                     pinned?: "true" | "1" | "false" | "0";
                     /** @enum {string} */
                     promote?: "true" | "1" | "false" | "0";
-                    /** @description tenants (ids or slugs), with commas between them; * for all */
+                    /** @description tenants (ids or slugs), separated by commas; * for all */
                     shared?: string;
                     tenant?: string;
                 };
@@ -4853,7 +4853,7 @@ export interface operations {
         parameters: {
             query?: {
                 limit?: number;
-                /** @description `next_page` of the page before */
+                /** @description `next_page` of the previous page */
                 page?: string | null;
             };
             header?: never;
@@ -4940,7 +4940,7 @@ export interface operations {
                 /** @description an id or a slug */
                 tenant?: string | null;
                 limit?: number;
-                /** @description `next_page` of the page before */
+                /** @description `next_page` of the previous page */
                 page?: string | null;
             };
             header?: never;
@@ -4983,7 +4983,7 @@ export interface operations {
         parameters: {
             query?: {
                 limit?: number;
-                /** @description `next_page` of the page before */
+                /** @description `next_page` of the previous page */
                 page?: string | null;
             };
             header?: never;
@@ -5198,11 +5198,11 @@ export interface operations {
                 start_time?: number | null;
                 /** @description Unix seconds */
                 end_time?: number | null;
-                /** @description part of a name or an id, in whatever case */
+                /** @description part of a name or an id; case does not count */
                 search?: string | null;
                 sort?: "at" | "-at";
                 limit?: number;
-                /** @description `next_page` of the page before */
+                /** @description `next_page` of the previous page */
                 page?: string | null;
             };
             header?: never;
@@ -5246,11 +5246,11 @@ export interface operations {
             query?: {
                 /** @description an id or a slug */
                 tenant?: string | null;
-                /** @description part of a name or an id, in whatever case */
+                /** @description part of a name or an id; case does not count */
                 search?: string | null;
                 sort?: "created_at" | "-created_at" | "limit_amount" | "-limit_amount" | "scope" | "-scope" | "unit" | "-unit" | "period" | "-period" | "kind" | "-kind";
                 limit?: number;
-                /** @description `next_page` of the page before */
+                /** @description `next_page` of the previous page */
                 page?: string | null;
             };
             header?: never;
@@ -5378,7 +5378,7 @@ export interface operations {
                 tenant?: string | null;
                 request_id?: string | null;
                 limit?: number;
-                /** @description `next_page` of the page before */
+                /** @description `next_page` of the previous page */
                 page?: string | null;
             };
             header?: never;
@@ -5508,7 +5508,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description Server-sent events, named `engine` and `away`, and comments; it never ends by itself. */
+            /** @description Server-sent events named `engine` and `away`, and comments. The stream does not end by itself. */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -5542,11 +5542,11 @@ export interface operations {
             query?: {
                 /** @description an id or a slug */
                 tenant?: string | null;
-                /** @description part of a name or an id, in whatever case */
+                /** @description part of a name or an id; case does not count */
                 search?: string | null;
                 sort?: "created_at" | "-created_at" | "month" | "-month" | "kind" | "-kind" | "state" | "-state";
                 limit?: number;
-                /** @description `next_page` of the page before */
+                /** @description `next_page` of the previous page */
                 page?: string | null;
             };
             header?: never;
@@ -5848,11 +5848,11 @@ export interface operations {
                 tenant?: string | null;
                 /** @description for example 2026-01 */
                 month?: string | null;
-                /** @description part of a name or an id, in whatever case */
+                /** @description part of a name or an id; case does not count */
                 search?: string | null;
                 sort?: "period" | "-period" | "issued_at" | "-issued_at" | "total_picos" | "-total_picos" | "tenant_id" | "-tenant_id";
                 limit?: number;
-                /** @description `next_page` of the page before */
+                /** @description `next_page` of the previous page */
                 page?: string | null;
             };
             header?: never;
@@ -5941,11 +5941,11 @@ export interface operations {
                 kind?: "live" | "test" | "admin" | null;
                 role?: "owner" | "operator" | "finance" | "tenant_admin" | "read_only" | null;
                 status?: "active" | "expiring" | "expired" | "revoked" | null;
-                /** @description part of a name or an id, in whatever case */
+                /** @description part of a name or an id; case does not count */
                 search?: string | null;
                 sort?: "created_at" | "-created_at" | "name" | "-name" | "kind" | "-kind" | "role" | "-role" | "tier" | "-tier" | "last_used_at" | "-last_used_at" | "expires_at" | "-expires_at" | "revoked_at" | "-revoked_at";
                 limit?: number;
-                /** @description `next_page` of the page before */
+                /** @description `next_page` of the previous page */
                 page?: string | null;
             };
             header?: never;
@@ -6205,7 +6205,7 @@ export interface operations {
                 /** @description an id or a slug */
                 tenant?: string | null;
                 limit?: number;
-                /** @description `next_page` of the page before */
+                /** @description `next_page` of the previous page */
                 page?: string | null;
             };
             header?: never;
@@ -6504,7 +6504,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description It drains, or is removed */
+            /** @description It is draining or removed */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -6667,7 +6667,7 @@ export interface operations {
                 month?: string | null;
                 state?: "open" | "closed" | null;
                 limit?: number;
-                /** @description `next_page` of the page before */
+                /** @description `next_page` of the previous page */
                 page?: string | null;
             };
             header?: never;
@@ -6754,7 +6754,7 @@ export interface operations {
             query?: {
                 subject?: string | null;
                 limit?: number;
-                /** @description `next_page` of the page before */
+                /** @description `next_page` of the previous page */
                 page?: string | null;
             };
             header?: never;
@@ -6884,11 +6884,11 @@ export interface operations {
             query?: {
                 /** @description an id or a slug */
                 tenant?: string | null;
-                /** @description part of a name or an id, in whatever case */
+                /** @description part of a name or an id; case does not count */
                 search?: string | null;
                 sort?: "name" | "-name" | "created_at" | "-created_at" | "tenant_id" | "-tenant_id";
                 limit?: number;
-                /** @description `next_page` of the page before */
+                /** @description `next_page` of the previous page */
                 page?: string | null;
             };
             header?: never;
@@ -7019,7 +7019,7 @@ export interface operations {
         parameters: {
             query?: {
                 limit?: number;
-                /** @description `next_page` of the page before */
+                /** @description `next_page` of the previous page */
                 page?: string | null;
             };
             header?: never;
@@ -7157,7 +7157,7 @@ export interface operations {
                 end_time?: number | null;
                 search?: string | null;
                 limit?: number;
-                /** @description `next_page` of the page before */
+                /** @description `next_page` of the previous page */
                 page?: string | null;
             };
             header?: never;
@@ -7361,11 +7361,11 @@ export interface operations {
     V1AdminTenantsListTenants: {
         parameters: {
             query?: {
-                /** @description part of a name or an id, in whatever case */
+                /** @description part of a name or an id; case does not count */
                 search?: string | null;
                 sort?: "slug" | "-slug" | "name" | "-name" | "tier" | "-tier" | "status" | "-status" | "created_at" | "-created_at";
                 limit?: number;
-                /** @description `next_page` of the page before */
+                /** @description `next_page` of the previous page */
                 page?: string | null;
             };
             header?: never;
@@ -7638,7 +7638,7 @@ export interface operations {
                 /** @description Unix seconds */
                 end_time?: number | null;
                 limit?: number;
-                /** @description `next_page` of the page before */
+                /** @description `next_page` of the previous page */
                 page?: string | null;
             };
             header?: never;
@@ -7683,7 +7683,7 @@ export interface operations {
                 /** @description an id or a slug */
                 tenant?: string | null;
                 limit?: number;
-                /** @description `next_page` of the page before */
+                /** @description `next_page` of the previous page */
                 page?: string | null;
             };
             header?: never;
@@ -7846,7 +7846,7 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description Of a call that does not stream: asked again within ten minutes, it is answered as it was before. */
+                /** @description Of requests that do not stream: one repeated within ten minutes gets the first answer again. */
                 "Idempotency-Key"?: string;
             };
             path?: never;
@@ -7858,7 +7858,7 @@ export interface operations {
             };
         };
         responses: {
-            /** @description Server-sent events: `data: ` and a ChatCompletionChunk, then `data: [DONE]`; an error ends it. */
+            /** @description Server-sent events: `data: ` with a ChatCompletionChunk each, then `data: [DONE]`; an error event ends the stream. */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -7892,7 +7892,7 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description Of a call that does not stream: asked again within ten minutes, it is answered as it was before. */
+                /** @description Of requests that do not stream: one repeated within ten minutes gets the first answer again. */
                 "Idempotency-Key"?: string;
             };
             path?: never;
@@ -7904,7 +7904,7 @@ export interface operations {
             };
         };
         responses: {
-            /** @description Server-sent events: `data: ` and a Completion, then `data: [DONE]`; an error ends it. */
+            /** @description Server-sent events: `data: ` with a Completion each, then `data: [DONE]`; an error event ends the stream. */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -7938,7 +7938,7 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description Of a call that does not stream: asked again within ten minutes, it is answered as it was before. */
+                /** @description Of requests that do not stream: one repeated within ten minutes gets the first answer again. */
                 "Idempotency-Key"?: string;
             };
             path?: never;
@@ -7950,7 +7950,7 @@ export interface operations {
             };
         };
         responses: {
-            /** @description Server-sent events, named by their type, from message_start to message_stop; an error event ends it. */
+            /** @description Server-sent events, named by their type, from message_start to message_stop; an error event ends the stream. */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -8105,7 +8105,7 @@ export interface operations {
             query: {
                 /** @description Unix seconds */
                 start_time: number;
-                /** @description Unix seconds; without it: now */
+                /** @description Unix seconds; by default now */
                 end_time?: number | null;
                 bucket_width?: "1d" | "all";
                 tenants?: string[] | null;
@@ -8116,7 +8116,7 @@ export interface operations {
                 tiers?: string[] | null;
                 group_by?: ("tenant_id" | "project_id" | "api_key_id" | "model" | "adapter" | "service_tier" | "line_item")[] | null;
                 limit?: number | null;
-                /** @description `next_page` of the page before */
+                /** @description `next_page` of the previous page */
                 page?: string | null;
             };
             header?: never;
@@ -8160,7 +8160,7 @@ export interface operations {
             query: {
                 /** @description Unix seconds */
                 start_time: number;
-                /** @description Unix seconds; without it: now */
+                /** @description Unix seconds; by default now */
                 end_time?: number | null;
                 bucket_width?: "1m" | "1h" | "1d" | "all";
                 tenants?: string[] | null;
@@ -8171,7 +8171,7 @@ export interface operations {
                 tiers?: string[] | null;
                 group_by?: ("tenant_id" | "project_id" | "api_key_id" | "model" | "adapter" | "service_tier")[] | null;
                 limit?: number | null;
-                /** @description `next_page` of the page before */
+                /** @description `next_page` of the previous page */
                 page?: string | null;
             };
             header?: never;
