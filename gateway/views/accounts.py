@@ -225,7 +225,7 @@ class ListedAlertView(AlertView, frozen=True, kw_only=True):
     deliveries: list[DeliveryView]
 
     @classmethod
-    def told(cls, alert: Alert, deliveries: Sequence[Delivery]) -> ListedAlertView:
+    def with_deliveries(cls, alert: Alert, deliveries: Sequence[Delivery]) -> ListedAlertView:
         shown = [DeliveryView.of(delivery) for delivery in deliveries]
         return cls(**msgspec.structs.asdict(AlertView.of(alert)), deliveries=shown)
 

@@ -159,5 +159,5 @@ class StandingView(msgspec.Struct, frozen=True, kw_only=True):
     at: int | None
 
     @classmethod
-    def of(cls, standing: OpenFindings) -> StandingView:
-        return cls(imbalances=standing.imbalances, overshot=standing.overshot, at=_seconds(standing.at))
+    def of(cls, findings: OpenFindings) -> StandingView:
+        return cls(imbalances=findings.imbalances, overshot=findings.overshot, at=_seconds(findings.at))
