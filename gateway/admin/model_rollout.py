@@ -84,7 +84,7 @@ class ModelRollout:
             raise InvalidValue(f"the engine refuses {model.name!r}: {error}", "path") from error
         except TimeoutError:
             raise EngineUnavailable(
-                f"the engine has not loaded {model.name!r} within {self._load_s_max:g} s; it goes on loading: try again"
+                f"the engine has not loaded {model.name!r} within {self._load_s_max:g} s; try again later"
             ) from None
         if not_pinned:
             self._say(f"{model.name}: the model is served, but not pinned: {not_pinned}")

@@ -75,8 +75,8 @@ def alerts_command(console: Console, tenant: str | None, limit: int, as_json: bo
     def query(connection: sa.Connection) -> list[ListedAlertView]:
         tenant_id = None if tenant is None else tenant_of(connection, tenant).id
         found = alerts.listing(connection, tenant_id=tenant_id, limit=limit)
-        told = alerts.deliveries(connection, [alert.id for alert in found])
-        return [ListedAlertView.told(alert, told[alert.id]) for alert in found]
+        deliveries = alerts.deliveries(connection, [alert.id for alert in found])
+        return [ListedAlertView.with_deliveries(alert, deliveries[alert.id]) for alert in found]
 
     rows = []
     for alert in read(console, query):

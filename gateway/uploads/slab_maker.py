@@ -1,7 +1,7 @@
-"""Makes the slabs of adapters that lack them: those registered before there were slabs, or whose slab was damaged.
+"""Makes missing slab files of adapters: of those registered before slabs existed, or whose slab file was damaged.
 
-One after another, each in a process of its own that gives way to all else. It must never change what is served: an
-adapter without a slab is served as well, its loads take longer.
+They are made one after another, each in a process of low priority. It must never change what is served: an adapter
+without a slab file is served too, but takes longer to load.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _log = logging.getLogger(__name__)
 
 
 class SlabMaker:
-    """Of one gateway. Any number of gateways may have one store."""
+    """One per gateway. Any number of gateways may share one store."""
 
     def __init__(self, store: AdapterStore, database: Database, config: Config) -> None:
         self._store = store
@@ -37,22 +37,22 @@ class SlabMaker:
         """Until cancelled; a first round at once."""
         while True:
             try:
-                await self.round()
+                await self.make_missing_slabs()
             except (DatabaseUnavailable, OSError) as error:
                 _log.warning("slabs.unmade", extra={"fields": {"reason": str(error)}})
             await asyncio.sleep(every_s)
 
-    async def round(self) -> int:
-        """How many were made. Raises DatabaseUnavailable, OSError."""
+    async def make_missing_slabs(self) -> int:
+        """One round; returns the number of slab files made. Raises DatabaseUnavailable, OSError."""
         if await asyncio.to_thread(free_bytes, self._config.data_dir) < self._config.upload_free_min_bytes:
-            return 0  # adapters are served without them
+            return 0  # adapters are served without slab files
         contents, made = await self._database.read(live_contents), 0
         models = await self._database.read(lambda connection: active_models(connection, self._config))
         self._failed &= contents.keys()
         for digest, model in sorted(contents.items()):
             try:
                 base = base_of(self._config, models, model)
-            except RowNotFound:  # a model that is not served any more
+            except RowNotFound:  # the model is not served any more
                 continue
             if digest not in self._failed and await asyncio.to_thread(self._store.lacks_slab, digest, base.dtype):
                 made += await self._make(digest, base)
@@ -61,13 +61,13 @@ class SlabMaker:
     async def _make(self, digest: str, base: AdapterBase) -> bool:
         arguments = ["slab", str(self._config.adapters_dir), digest, "--model", str(base.path), "--dtype", base.dtype]
         try:
-            ran = await run_adapters(arguments, self._config.adapters.check_s_max)
+            result = await run_adapters(arguments, self._config.adapters.check_s_max)
         except TimeoutError:
-            ran = ProcessResult(-1, "it took too long", "")
-        if ran.status == 0:
+            result = ProcessResult(-1, f"making the slab took over {self._config.adapters.check_s_max:g} s", "")
+        if result.status == 0:
             _log.info("slab.made", extra={"fields": {"digest": digest}})
             return True
         self._failed.add(digest)
-        reason = (ran.out + ran.problems)[-REASON_CHARS_LOGGED:]
+        reason = (result.out + result.problems)[-REASON_CHARS_LOGGED:]
         _log.warning("slab.not_made", extra={"fields": {"digest": digest, "reason": reason}})
         return False

@@ -1,6 +1,6 @@
-"""An adapter that was copied and checked and has no name yet: what lies between its files' arrival and its row.
+"""Staged adapters: adapters whose files were copied and checked, and that have no name and no row yet.
 
-Nothing here touches the database or the engine. Closed without being kept, it leaves nothing behind.
+Nothing here touches the database or the engine. A staged adapter that is closed without being kept leaves no files.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from gateway.config.file import Config
 
 @dataclass(slots=True, frozen=True)
 class AdapterBase:
-    """What adapters of a base model must fit. `rank_max`: the largest rank that its engine computes; `slabs`: each is
-    kept a second time, as that engine lays it out in memory."""
+    """What adapters of a base model must fit. `rank_max`: the largest rank that the engine computes. `slabs`: each
+    adapter is also stored as a slab file, in the engine's memory layout."""
 
     name: str
     path: Path
@@ -35,7 +35,7 @@ class AdapterBase:
 
 
 class StagedAdapter:
-    """A checked adapter in the store's anteroom."""
+    """A checked adapter in the store's directory of incoming files."""
 
     def __init__(self, store: AdapterStore, incoming: IncomingAdapter, facts: Facts) -> None:
         self.facts = facts
@@ -43,8 +43,8 @@ class StagedAdapter:
         self._incoming = incoming
 
     def keep_content(self) -> None:
-        """Make it part of the store; where the content is there already, nothing changes. In the transaction that gives
-        it a row: a sweep of the store, which has the same lock, then finds it either in use or not there."""
+        """Move the files into the store, unless the store has the content already. To be called in the transaction that
+        writes the adapter's row: a sweep of the store takes the same lock, so it sees both or neither."""
         if not self._store.has(self.facts.digest):
             self._store.keep_content(self._incoming, self.facts.digest)
 
@@ -59,37 +59,37 @@ class StagedAdapter:
 
 
 class _Named(msgspec.Struct):
-    """Of an adapter's configuration, the base that it was trained for."""
+    """The field of an adapter's configuration that names its base model."""
 
     base_model_name_or_path: str | None = None
 
 
 def base_of(config: Config, models: Sequence[BaseModel], name: str | None) -> AdapterBase:
-    """The one of these base models that has that name; None: the only one there is. Raises RowNotFound."""
-    there = ", ".join(model.name for model in models)
+    """The base model with this name; without a name, the only one of `models`. Raises RowNotFound."""
+    names = ", ".join(model.name for model in models)
     if name is None and len(models) != 1:
-        raise RowNotFound(f"a base is needed: one of {there}", "base")
+        raise RowNotFound(f"a base is needed: one of {names}", "base")
     model = models[0] if name is None else next((model for model in models if model.name == name), None)
     if model is None:
-        raise RowNotFound(f"there is no base model {name!r}; there is {there}", "base")
+        raise RowNotFound(f"there is no base model {name!r}; there are {names}", "base")
     return _base(config, model)
 
 
 def base_for(config: Config, models: Sequence[BaseModel], name: str | None, adapter: Path) -> AdapterBase:
-    """As `base_of`; but without a name, where there are several, the one that the adapter in that directory names."""
+    """As `base_of`; without a name and with several models, the one that the files in `adapter` name as their base."""
     named = base_named(config, models, adapter) if name is None and len(models) > 1 else None
     return named or base_of(config, models, name)
 
 
 def base_named(config: Config, models: Sequence[BaseModel], adapter: Path) -> AdapterBase | None:
-    """The one of these that the adapter in that directory says it was trained for, whoever published it; None where it
-    says none of these, or cannot be read: its check says why."""
+    """The base model that the files in `adapter` say it was trained for, whatever the publisher's prefix. None if they
+    name none of `models`, or cannot be read; the check of the adapter then gives the reason."""
     try:
         with (adapter / CONFIG_FILE).open("rb") as file:
-            said = msgspec.json.decode(file.read(CONFIG_BYTES_MAX), type=_Named).base_model_name_or_path
+            base_name = msgspec.json.decode(file.read(CONFIG_BYTES_MAX), type=_Named).base_model_name_or_path
     except (OSError, ValueError, RecursionError):
         return None
-    wanted = short_name(said or "")
+    wanted = short_name(base_name or "")
     found = [model for model in models if wanted in (short_name(model.name), short_name(model.path))]
     return _base(config, found[0]) if wanted and len(found) == 1 else None
 
@@ -102,8 +102,9 @@ def _base(config: Config, model: BaseModel) -> AdapterBase:
 def stage_directory(
     store: AdapterStore, base: AdapterBase, source: Path, on_bytes: Progress | None = None
 ) -> StagedAdapter:
-    """Copy the adapter in the directory `source` and check the copy, in this process. `on_bytes` hears of each byte
-    when it is copied and when it is checked. Raises AdapterRefused, OSError, ValueError; then nothing is left."""
+    """Copy the adapter in the directory `source` and check the copy, in this process. `on_bytes` is called with
+    the bytes that were copied, and again with those that were checked. Raises AdapterRefused, OSError, ValueError, and
+    leaves no files then."""
     incoming = store.begin_incoming()
     try:
         incoming.copy_files(source, on_bytes)

@@ -1,6 +1,6 @@
-"""Deletes from the adapter store what nothing points at and nothing runs on, and what a crash left half done.
+"""Deletes contents from the adapter store that no version has and no request uses, and unfinished files of a crash.
 
-It must never decide who may call an adapter: a version that is not removed keeps its files.
+It must never delete the content of a version that is not removed.
 """
 
 from __future__ import annotations
@@ -17,36 +17,36 @@ from gateway.catalog.adapters import live_digests
 from gateway.engines.adapter_sync import AdapterLoader
 from gateway.engines.engine import AdapterFailed, EngineUnavailable
 
-DROP_S_MAX = 5.0  # how long one round waits for the last request on one content; the next round asks again
+DROP_S_MAX = 5.0  # one round waits this long for the last request on a content; the next round tries again
 
 _log = logging.getLogger(__name__)
 
 
 class Sweeper:
-    """Of one gateway. Any number of gateways may sweep one store."""
+    """One per gateway. Any number of gateways may sweep one store."""
 
     def __init__(self, store: AdapterStore, database: Database, loader: AdapterLoader) -> None:
         self._store = store
         self._database = database
         self._loader = loader
-        self._unused: set[str] = set()  # contents that no version had when the last round looked
+        self._unused: set[str] = set()  # contents that no version had in the last round
 
     async def run(self, every_s: float) -> None:
         """Until cancelled; a first round at once."""
         while True:
             try:
-                await self.round()
+                await self.sweep_once()
             except (DatabaseUnavailable, OSError) as error:
                 _log.warning("store.unswept", extra={"fields": {"reason": str(error)}})
             await asyncio.sleep(every_s)
 
-    async def round(self) -> None:
-        """Raises DatabaseUnavailable, OSError."""
+    async def sweep_once(self) -> None:
+        """One round. Raises DatabaseUnavailable, OSError."""
         if swept := await asyncio.to_thread(self._store.sweep):
             _log.info("store.swept", extra={"fields": {"unfinished": swept}})
         live = await self._database.read(live_digests)
         unused = await asyncio.to_thread(self._store.digests) - live
-        # At the second sight: a gateway that has not seen a removal yet may still be beginning requests.
+        # A content is deleted in its second round: a gateway that has not read a removal yet may still begin requests.
         for digest in sorted(unused & self._unused):
             await self._delete(digest)
         self._unused = unused
@@ -56,10 +56,10 @@ class Sweeper:
             async with asyncio.timeout(DROP_S_MAX):
                 await self._loader.unload_adapter(digest)
         except (AdapterFailed, EngineUnavailable, TimeoutError):
-            return  # it is in use, or there is nobody to ask
+            return  # the adapter is in use, or the engine is unavailable
 
         def remove(connection: sa.Connection) -> bool:
-            # The lock that every registration has: it finds the files there, or keeps its own.
+            # Every registration takes this lock too: it finds the files in the store, or keeps its own.
             revision.lock(connection)
             if digest in live_digests(connection):
                 return False

@@ -1,5 +1,5 @@
-"""Adapter uploads over HTTP: received into the store's `.incoming` directory and checked by a separate process. Places,
-time and disk space are bounded per tenant and in all.
+"""Adapter uploads over HTTP: received into the store's `.incoming` directory and checked by a separate process. Their
+number, time and disk space are bounded per tenant and in all.
 
 A file that crashes or stalls the check does not affect this process. Nothing here touches the database or the engine;
 an upload that ends without `keep` leaves nothing on disk.
@@ -35,14 +35,14 @@ from gateway.uploads.disk_reserve import DiskFull, DiskReserve
 from gateway.uploads.staged import AdapterBase, StagedAdapter, base_for
 
 FIELDS = ("name", "base", "tenant", "shared", "pinned", "notes", "promote")
-BOOLEANS = {"true": True, "1": True, "false": False, "0": False}  # as a form's field says them
+BOOLEANS = {"true": True, "1": True, "false": False, "0": False}  # values of a form's field
 STDERR_CHARS_LOGGED = 2000
 FULL_RETRY_S = 5.0
 # The fewest bytes per parameter in an adapter's files (float16, bfloat16).
 ITEM_BYTES_MIN = 2
 # Bytes reserved beyond those received of an upload without Content-Length; also the step in which a reserve shrinks.
 STEP_BYTES = 8 * 1024 * 1024
-LOOK_S = 0.05
+SLAB_POLL_S = 0.05
 
 _log = logging.getLogger(__name__)
 
@@ -90,9 +90,9 @@ class UploadSpace:
 
     async def release_for(self, slab: Path) -> None:
         """Wait until `slab` exists, and release the reserve. The process that makes the slab allocates all its space at
-        once, so the space is taken twice for at most about LOOK_S."""
+        once, so the space is taken twice for at most about SLAB_POLL_S."""
         while not await asyncio.to_thread(slab.exists):  # noqa: ASYNC110 - another process makes it
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(SLAB_POLL_S)
         await asyncio.to_thread(self.close)
 
     def _resize(self) -> None:
@@ -108,7 +108,7 @@ class UploadSpace:
 
 
 class ReceivedUpload:
-    """One that has arrived whole, and is not checked yet."""
+    """A completely received upload that is not checked yet."""
 
     def __init__(
         self, uploads: Uploads, incoming: IncomingAdapter, running: _RunningUpload, fields: Fields, space: UploadSpace
@@ -120,7 +120,7 @@ class ReceivedUpload:
         self._space = space
 
     async def base(self, config: Config, models: Sequence[BaseModel], name: str | None) -> AdapterBase:
-        """What it is checked against (`staging.base_for`). Raises NotFound."""
+        """The base model that the adapter must fit (`staged.base_for`). Raises RowNotFound."""
         return await asyncio.to_thread(base_for, config, models, name, self._incoming.path)
 
     async def check_adapter(self, base: AdapterBase) -> StagedAdapter:
@@ -141,36 +141,37 @@ class ReceivedUpload:
 
 
 class _RunningUpload:
-    """An upload that has a place."""
+    """An upload that is being received or checked."""
 
     def __init__(self, view: UploadView) -> None:
         self.view = view
-        self._cut = False
+        self._aborted = False
         self._timeout: asyncio.Timeout | None = None
 
     @contextlib.asynccontextmanager
     async def bounded(self, limit_s: float | None) -> AsyncIterator[None]:
-        """Bound the block. Raises OtherStatus (408) after `limit_s` (None: no limit), AccessEnded after `cut`."""
-        if self._cut:
+        """Bound the block. Raises OtherStatus (408) after `limit_s` (None: no limit), AccessEnded after
+        `abort_upload`."""
+        if self._aborted:
             raise errors.AccessEnded()
         try:
             async with asyncio.timeout(limit_s) as self._timeout:
                 yield
         except TimeoutError:
-            if self._cut:
+            if self._aborted:
                 raise errors.AccessEnded() from None
             raise errors.OtherStatus(408, f"The upload took over {limit_s:g} s, which is the limit.") from None
         finally:
             self._timeout = None
 
-    def cut(self) -> None:
-        self._cut = True
+    def abort_upload(self) -> None:
+        self._aborted = True
         if self._timeout is not None and not self._timeout.expired():
             self._timeout.reschedule(0.0)
 
 
 class Uploads:
-    """Those of one gateway process, a bounded number at once."""
+    """The uploads of one gateway process."""
 
     def __init__(self, store: AdapterStore, config: Config, metrics: Metrics) -> None:
         self.store = store
@@ -192,7 +193,7 @@ class Uploads:
         """Abort the uploads of these keys."""
         for running in self._running.values():
             if running.view.key_id in key_ids:
-                running.cut()
+                running.abort_upload()
 
     @contextlib.asynccontextmanager
     async def receive(
@@ -200,7 +201,7 @@ class Uploads:
     ) -> AsyncIterator[ReceivedUpload]:
         """Receive an upload, which exists until the block is left. `bytes_left`: of the quota of the actor's tenant;
         None: no quota. Raises ApiError, with 507 for a full disk."""
-        self._check_places(by)
+        self._check_upload_limits(by)
         view = UploadView(
             id=new_id("upl"),
             tenant_id=by.tenant_id,
@@ -229,15 +230,18 @@ class Uploads:
         except OSError as error:
             full = isinstance(error, DiskFull) or error.errno in (errno.ENOSPC, errno.EDQUOT)
             _log.error("upload.failed", extra={"fields": {"reason": str(error)}})
-            message = "There is no room on the disk for it." if full else "The store of adapters cannot be written."
+            message = (
+                "The disk has too little space for the upload." if full else "The adapter store cannot be written."
+            )
             raise errors.OtherStatus(507 if full else 500, message) from error
         finally:
             del self._running[view.id]
             if incoming is not None:
                 await asyncio.to_thread(incoming.close)
 
-    def _check_places(self, by: Actor) -> None:
-        """Raises RateLimited when the tenant has no free place, Overloaded when all places are taken."""
+    def _check_upload_limits(self, by: Actor) -> None:
+        """Raises RateLimited when the tenant has adapters.uploads_per_tenant_max uploads running, Overloaded when this
+        process has adapters.uploads_max."""
         tenants = [view.tenant_id for view in self.list_running() if view.tenant_id is not None]
         if by.tenant_id is not None and tenants.count(by.tenant_id) >= self._settings.uploads_per_tenant_max:
             raise errors.RateLimited(
@@ -245,10 +249,10 @@ class Uploads:
                 "(adapters.uploads_per_tenant_max). Try again later.",
                 retry_after_s=FULL_RETRY_S,
             )
-        places = self._settings.uploads_max
-        if by.tenant_id is not None and len(tenants) >= max(1, places - 1):
-            places = 0  # the last place is for operators
-        if len(self._running) >= places:
+        limit = self._settings.uploads_max
+        if by.tenant_id is not None and len(tenants) >= max(1, limit - 1):
+            limit = 0  # the last upload is reserved for operators
+        if len(self._running) >= limit:
             raise errors.Overloaded(
                 f"{len(self._running)} uploads are running, which is the limit. Try again later.",
                 retry_after_s=FULL_RETRY_S,
@@ -264,7 +268,7 @@ class Uploads:
         return limit
 
     async def check_incoming(self, incoming: IncomingAdapter, base: AdapterBase) -> Facts:
-        """Ask a process that does nothing else. Raises AdapterRefused."""
+        """Check the files in a separate process. Raises AdapterRefused."""
         arguments = ["check", str(incoming.path), "--model", str(base.path), "--name", base.name]
         arguments += ["--rank-max", str(base.rank_max), "--dtype", base.dtype, *(["--slab"] if base.slabs else [])]
         try:

@@ -1,6 +1,7 @@
-"""How the operator's things are shown, alike over HTTP and by `--json`: moments are whole Unix seconds, money is picos.
+"""How tenants, keys, prices, budgets, alerts and exports are shown, over HTTP and by `--json`: times in whole Unix
+seconds, money in picos.
 
-Plain answers made from billing's structs; nothing here reads a database. A key's secret is in one of them only.
+Made from billing's structs without reading a database. Only NewKeyView contains the secret of a key.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ class ProjectView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NewKeyView(Key, frozen=True, kw_only=True):
-    """A key and, this once, its secret."""
+    """A new key with its secret, which is never shown again."""
 
     secret: str
 
@@ -70,7 +71,7 @@ class NewKeyView(Key, frozen=True, kw_only=True):
 
 
 class PriceView(msgspec.Struct, frozen=True, kw_only=True):
-    """`tiers`: picos per token of each meter, the tier's multiplier applied."""
+    """`tiers`: picos per token of each meter, with the tier's multiplier applied."""
 
     id: str
     subject_kind: Literal["model", "adapter"]
@@ -127,9 +128,9 @@ class BudgetView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ListedBudgetView(BudgetView, frozen=True, kw_only=True):
-    """With where it leads, at the average pace of the last seven days: `projected` is what will be used when its window
-    ends (null: it never does), `run_out_at` when nothing will be left (null: not in this window). `posted` is what is
-    settled, as `used`."""
+    """A budget with its projection at the average rate of the last seven days: `projected` is the use at the end of its
+    window (null: the window has no end), `run_out_at` when the budget is used up (null: not in this window). `posted`
+    is the settled amount, as `used`."""
 
     posted: int
     projected: int | None
@@ -165,7 +166,7 @@ class WebhookView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NewWebhookView(WebhookView, frozen=True, kw_only=True):
-    """A webhook and, this once, the secret that its deliveries are signed with."""
+    """A new webhook with the secret that signs its deliveries, which is never shown again."""
 
     secret: str
 
@@ -175,7 +176,7 @@ class NewWebhookView(WebhookView, frozen=True, kw_only=True):
 
 
 class DeliveryView(msgspec.Struct, frozen=True, kw_only=True):
-    """An alert on its way to one webhook, for the `attempts`th time."""
+    """The delivery of an alert to one webhook, after `attempts` attempts."""
 
     webhook_id: str
     state: Literal["pending", "delivered", "failed"]
@@ -219,19 +220,19 @@ class AlertView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ListedAlertView(AlertView, frozen=True, kw_only=True):
-    """An alert and how the telling goes."""
+    """An alert and its deliveries."""
 
     deliveries: list[DeliveryView]
 
     @classmethod
-    def told(cls, alert: Alert, deliveries: Sequence[Delivery]) -> ListedAlertView:
+    def with_deliveries(cls, alert: Alert, deliveries: Sequence[Delivery]) -> ListedAlertView:
         shown = [DeliveryView.of(delivery) for delivery in deliveries]
         return cls(**msgspec.structs.asdict(AlertView.of(alert)), deliveries=shown)
 
 
 class AuditLineView(msgspec.Struct, frozen=True, kw_only=True):
-    """One administrative write: who (a key's id, or cli:USER), what, from what to what. `tenant_id` is whose the
-    object is; null: the operator's."""
+    """One administrative write: its actor (a key's id, or cli:USER), its action, and the object before and after.
+    `tenant_id`: the tenant that owns the object; null: the operator."""
 
     id: int
     at: int
@@ -262,7 +263,7 @@ class UsageView(UsageRow, frozen=True):
 
 
 class AddedAdapterView(Adapter, frozen=True, kw_only=True):
-    """An adapter, and the version that a content has become; `version` is the one that is served."""
+    """An adapter, and the version that was `added` to it. `version` is the served one."""
 
     added: Version
 
@@ -272,7 +273,7 @@ class AddedAdapterView(Adapter, frozen=True, kw_only=True):
 
 
 class AuditView(msgspec.Struct, frozen=True, kw_only=True):
-    """What does not add up in the ledger. `sound` is false only for what is a fault at any moment."""
+    """What does not add up in the ledger. `sound` is false only for findings that are faults at any moment."""
 
     sound: bool
     findings: Findings
@@ -302,7 +303,7 @@ class EngineView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Page(msgspec.Struct, Generic[Item], frozen=True, kw_only=True):
-    """`next_page` is what to ask for as `page` next; null at the end."""
+    """`next_page`: the `page` parameter of the next request; null on the last page."""
 
     data: list[Item]
     has_more: bool
@@ -320,7 +321,7 @@ def page(
 
 
 class ExportView(msgspec.Struct, frozen=True, kw_only=True):
-    """An export. `progress` from 0 to 1; `rows` written so far. `host`: where its file lies."""
+    """An export. `progress` from 0 to 1; `rows`: those written so far. `host`: the host that has its file."""
 
     id: str
     tenant_id: str | None

@@ -27,8 +27,8 @@ def _seconds(moment: int | None) -> int | None:
 
 
 class PeriodView(msgspec.Struct, frozen=True, kw_only=True):
-    """A tenant's month; start_at ≤ moment < end_at. Closed: with the ledger's sequence when it was, and the lowest and
-    highest of its own rows (null: it has none)."""
+    """A tenant's month, start_at ≤ time < end_at. A closed one has the ledger's sequence at its closing, and the lowest
+    and highest sequence of its own rows (null: it has none)."""
 
     id: str
     tenant_id: str
@@ -51,7 +51,7 @@ class PeriodView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class InvoiceView(msgspec.Struct, frozen=True, kw_only=True):
-    """What one tenant owes for a closed period; below 0, what is owed to it."""
+    """What a tenant owes for a closed period; a total below 0 is owed to the tenant."""
 
     id: str
     tenant_id: str
@@ -69,7 +69,8 @@ class InvoiceView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LineView(msgspec.Struct, frozen=True, kw_only=True):
-    """Usage: picos = tokens × unit_price_picos. `adapter` by its id, and its name now."""
+    """A line of an invoice. For usage, picos = tokens × unit_price_picos. `adapter` is an id, `adapter_name` its
+    present name."""
 
     line: int
     kind: Literal["usage", "correction"]
@@ -103,7 +104,7 @@ class WholeInvoiceView(InvoiceView, frozen=True, kw_only=True):
 
 
 class CorrectionView(msgspec.Struct, frozen=True, kw_only=True):
-    """What is owed more or less than usage says. Of a request, or free (`request_id` null)."""
+    """An amount beside usage, of a request or free (`request_id` null)."""
 
     id: str
     period_id: str
@@ -129,8 +130,8 @@ class CorrectionView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ReconciliationView(msgspec.Struct, frozen=True, kw_only=True):
-    """What one reconciling found. It covers usage with sequence_from < sequence ≤ sequence_to. `sums`: what usage and
-    corrections say is owed beside what the entries say, by currency; in a month's each by its own moment."""
+    """The result of a reconciliation of usage with sequence_from < sequence ≤ sequence_to. `sums`: what is owed by
+    usage and corrections, and by the ledger entries, by currency; for a month, each by its own time."""
 
     number: int
     kind: Kind
@@ -151,12 +152,12 @@ class ReconciliationView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StandingView(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known to be wrong: found since the last whole reconciling, and by it. `at`: of the newest result."""
+    """The open findings: those of the last whole reconciliation and of all since. `at`: the time of the newest one."""
 
     imbalances: int
     overshot: int
     at: int | None
 
     @classmethod
-    def of(cls, standing: OpenFindings) -> StandingView:
-        return cls(imbalances=standing.imbalances, overshot=standing.overshot, at=_seconds(standing.at))
+    def of(cls, findings: OpenFindings) -> StandingView:
+        return cls(imbalances=findings.imbalances, overshot=findings.overshot, at=_seconds(findings.at))

@@ -1,6 +1,6 @@
-"""What the console is told of a running engine: an engine's snapshot, with the names that only the gateway knows.
+"""What the console shows of a running engine: a snapshot of the engine, with the names that only the gateway knows.
 
-Plain answers; nothing here asks an engine or reads a database. Moments are Unix seconds, with a fraction.
+Pure functions: nothing here asks an engine or reads a database. Moments are Unix seconds, with a fraction.
 """
 
 from __future__ import annotations
@@ -19,8 +19,9 @@ AdapterNames = Mapping[str, str]
 
 
 class LiveOwner(msgspec.Struct, frozen=True, kw_only=True):
-    """Whose `pages` pages are. A page that several requests share is the highest tier's; `cached` is held by nobody,
-    and found again by whoever sends the same prompt. `adapter` is a name, or the digest where no name is known."""
+    """The owner of `pages` pages. A page shared by several requests belongs to the highest of their tiers. `cached`
+    pages are used by no request, and are reused by the next one with the same prompt. `adapter` is a name, or the
+    digest if no name is known."""
 
     kind: Literal["free", "kv", "cached", "adapter"]
     tier: str | None
@@ -31,8 +32,8 @@ class LiveOwner(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LiveArena(msgspec.Struct, frozen=True, kw_only=True):
-    """`map` is the arena in page order: pairs of an index into `owners` and over how many pages it goes; the second
-    numbers add up to `pages`. In a very large arena each `map_cell_pages` pages are shown as the first of them."""
+    """`map` is the arena in page order: pairs of an index into `owners` and a number of pages; these numbers add up to
+    `pages`. In a very large arena, `map_cell_pages` pages are shown as the first of them."""
 
     page_bytes: int
     pages: int
@@ -42,8 +43,8 @@ class LiveArena(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LiveTier(msgspec.Struct, frozen=True, kw_only=True):
-    """`held_pages`: distinct ones, those of its requests' adapters among them. `preempted_total`: since the engine
-    started, how often one of its requests gave way."""
+    """`held_pages`: distinct pages, including those of its requests' adapters. `preempted_total`: preemptions of the
+    tier's requests since the engine started."""
 
     tier: str
     waiting: int
@@ -54,8 +55,8 @@ class LiveTier(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LiveRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """`number` is unique, the engine's count of arrivals; texts of one HTTP request share a `request_id`. `tenant` (a
-    slug) is null until it is known whose the request is."""
+    """`number` is unique: the engine's count of arrivals. Texts of one HTTP request share a `request_id`. `tenant` (a
+    slug) is null until the request's tenant is known."""
 
     number: int
     request_id: str
@@ -72,7 +73,7 @@ class LiveRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LivePreemption(msgspec.Struct, frozen=True, kw_only=True):
-    """`number` counts those of the engine: a gap in it is a preemption that was not told."""
+    """`number` counts the engine's preemptions: a gap means that some are missing from the events."""
 
     number: int
     at: float
@@ -90,9 +91,9 @@ class LiveAdapter(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EngineEvent(msgspec.Struct, frozen=True, kw_only=True):
-    """The data of an event `engine`: one moment of the engine. `requests` are at most 256 of `requests_total`: those
-    that run, by tier and the oldest first, then those that wait, the oldest first. `adapters` are at most 1,024 of
-    `adapters_total`, those in the arena first. `preemptions` are those since the event before."""
+    """The data of an event `engine`: the state of the engine at one moment. `requests` are at most 256 of
+    `requests_total`: running ones by tier, oldest first, then waiting ones, oldest first. `adapters` are at most 1,024
+    of `adapters_total`, those in the arena first. `preemptions` are those since the previous event."""
 
     at: float
     epoch: str
@@ -107,7 +108,7 @@ class EngineEvent(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AwayEvent(msgspec.Struct, frozen=True, kw_only=True):
-    """The data of an event `away`: no engine can be watched now."""
+    """The data of an event `away`: the engine is unavailable."""
 
     at: float
     reason: str

@@ -1,6 +1,6 @@
-"""How operators are shown base models: as they are configured or were added, and what an engine makes of each.
+"""How base models are shown to operators: their settings, and their state in the engine.
 
-Plain answers; nothing here asks an engine or reads a database.
+Pure functions: nothing here asks an engine or reads a database.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from engine.protocol.frames import ModelInfo, ModelPlace
 from gateway.catalog.base_models import BaseModel, Dtype, Origin
 from gateway.views.live import LiveAdapter
 
-# `loading`: it is to be served, and the engine has it not yet, or is away. `draining`: it is removed, and what runs on
-# it ends. `refused`: it cannot be loaded; callers get 503 model_unavailable.
+# `loading`: the engine does not have the active model yet, or is unavailable. `draining`: a removed model
+# whose requests still run. `refused`: a model that cannot be loaded; its callers get 503 model_unavailable.
 State = Literal["serving", "loading", "draining", "refused", "removed"]
 
 
@@ -26,7 +26,7 @@ class ModelView(msgspec.Struct, frozen=True, kw_only=True):
     answers. `wait_s`: seconds until the weights are ready for a new request. `loads`: of weights to the device since
     the engine started. `changed_at` in Unix seconds; null: unchanged from laneway.toml."""
 
-    id: str | None  # in the audit log; null: nothing was ever changed of what laneway.toml says
+    id: str | None  # in the audit log; null: unchanged from laneway.toml
     name: str
     origin: Origin
     state: State
@@ -38,19 +38,19 @@ class ModelView(msgspec.Struct, frozen=True, kw_only=True):
     fallbacks: tuple[str, ...]
     max_tokens_default: int
     changed_at: int | None
-    adapters: int  # that may be called
+    adapters: int  # active ones
     digest: str | None
     context_tokens: int | None
     vocab_size: int | None
     tokens_per_page: int | None
     pages: int | None
-    kv_tokens: int | None  # if it had the whole arena
-    weights_bytes: int | None  # of the device, while it is there
+    kv_tokens: int | None  # that fit in the whole arena
+    weights_bytes: int | None  # on the device, while the model is resident
     where: Literal["device", "host", "disk"] | None
-    coming: bool | None  # its weights, to the device
-    leaving: bool | None  # it drains: it is being removed, or makes room for another
-    pinned_there: bool | None  # the engine keeps it as `pinned` says, unless it had no room
-    page_waste_bytes: int | None  # of each of its pages
+    coming: bool | None  # its weights are being loaded to the device
+    leaving: bool | None  # the model drains: it is being removed or evicted
+    pinned_there: bool | None  # the engine has pinned it; false if there was no space for that
+    page_waste_bytes: int | None  # per page
     running: int | None
     waiting: int | None
     wait_s: float | None
@@ -58,9 +58,9 @@ class ModelView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ModelsView(msgspec.Struct, frozen=True, kw_only=True):
-    """Base models, and where each adapter is that the engine knows: at most 1,024 of `adapters_total`, those in the
-    arena first. `weights_bytes`: of the device, that all weights may take; 0: no limit; null: not known now.
-    `engine_away` says why that is."""
+    """Base models, and the location of each adapter that the engine knows: at most 1,024 of `adapters_total`, those in
+    the arena first. `weights_bytes`: device memory for all weights; 0: no limit; null: unknown because the engine is
+    unavailable. `engine_away` is the reason."""
 
     data: list[ModelView]
     adapters: list[LiveAdapter]

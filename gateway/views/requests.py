@@ -1,6 +1,6 @@
-"""How requests are shown that ran or run: moments are Unix seconds with their microseconds, money is picos.
+"""How running and finished requests are shown: times in Unix seconds with microseconds, money in picos.
 
-Plain answers made from billing's structs; nothing here reads a database. No text of a prompt or an answer is in them.
+Made from billing's structs without reading a database. They contain no text of prompts or answers.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from gateway.views.finance import CorrectionView
 
 
 class RequestView(msgspec.Struct, frozen=True, kw_only=True):
-    """One request. `status`: held while it runs. `ending`: how it ended, in a word; what is measured is null until it
-    is settled. `ended_at` null: it runs. `ttft_s` and `duration_s` are from the request's arrival at the gateway to its
-    first token and to its ending, as the log and the tiers' attainment have it; `queue_s` is its wait in the engine's
-    queue. Of a request that was not settled `started_at` is the moment of its hold."""
+    """One request. `status` is held while the request runs, and `ended_at` is null. `ending`: how it ended, in one
+    word. Measured values are null until it is settled. `ttft_s` and `duration_s`: from its arrival at the gateway to
+    its first token and to its end, as in the log and in the tiers' attainment. `queue_s`: its wait in the engine's
+    queue. For a request that was not settled, `started_at` is the time of its hold."""
 
     request_id: str
     status: Status
@@ -52,15 +52,15 @@ class RequestView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WindowView(msgspec.Struct, frozen=True):
-    """A budget's window that a hold was counted in."""
+    """A budget window in which a hold is counted."""
 
     budget_id: str
     window_start: int
 
 
 class HoldView(msgspec.Struct, frozen=True, kw_only=True):
-    """What was reserved before the engine heard of the request. `lost_tokens` were reported after it had expired:
-    nobody pays for them."""
+    """The amount that was reserved before the engine received the request. `lost_tokens` were reported after the hold
+    had expired, and are not billed."""
 
     gateway_id: str
     price_version_id: str
@@ -81,7 +81,7 @@ class HoldView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EntryView(msgspec.Struct, frozen=True):
-    """A line of the ledger; the lines of one transaction add up to 0."""
+    """A ledger entry; the entries of one transaction add up to 0."""
 
     transaction_id: str
     account: str
@@ -96,7 +96,7 @@ class EntryView(msgspec.Struct, frozen=True):
 
 
 class WholeRequestView(RequestView, frozen=True, kw_only=True):
-    """All that is known of a request. `usage` null: it was not settled."""
+    """A request with its hold, usage, ledger entries and corrections. `usage` null: it was not settled."""
 
     hold: HoldView
     usage: UsageView | None

@@ -1,6 +1,6 @@
-"""How the console is shown what is configured of tiers and what came of it.
+"""How tiers are shown: their settings and their attainment.
 
-Plain answers; nothing here asks an engine or reads a database.
+Pure functions: nothing here asks an engine or reads a database.
 """
 
 from __future__ import annotations
@@ -19,10 +19,11 @@ NOTHING = FirstTokenSummary(requests=0, within_target=0, refused=0, p50_ms=None,
 
 
 class Attainment(msgspec.Struct, frozen=True, kw_only=True):
-    """Of requests whose first token came since `start_time` (the whole minute in which the window begins): from their
-    arrival at the gateway to the token. `share_within_target` is against each request's own target, by its prompt's
-    length; null when there was none. Quantiles are at most 9.1 % too high, and never too low. `refused_503`: requests
-    that got a 503 and no token; they are not in `requests`. All of it is known here after `late_s_max`."""
+    """Times from arrival at the gateway to the first token, of requests whose first token came since `start_time` (the
+    whole minute in which the window begins). `share_within_target`: the part that met each request's own target, which
+    depends on its prompt's length; null without requests. Quantiles are at most 9.1 % too high, and never too low.
+    `refused_503`: requests that got a 503 and no token; `requests` does not count them. Values are complete after
+    `late_s_max`."""
 
     window: Window
     start_time: int
@@ -37,7 +38,8 @@ class Attainment(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TierTargets(msgspec.Struct, frozen=True, kw_only=True):
-    """A prompt of n tokens has its first token within ttft_base_ms + ttft_per_1k_prompt_tokens_ms × n / 1000."""
+    """The target for the first token of a prompt of n tokens is ttft_base_ms + ttft_per_1k_prompt_tokens_ms × n /
+    1000."""
 
     ttft_base_ms: float
     ttft_per_1k_prompt_tokens_ms: float
@@ -45,7 +47,8 @@ class TierTargets(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TierView(msgspec.Struct, frozen=True, kw_only=True):
-    """One tier as it is configured, and what came of it. `rank` 0 is served first; `floor` is a share of the arena."""
+    """The settings and the attainment of a tier. `rank` 0 is the highest; `floor` is the guaranteed part of the
+    arena."""
 
     name: str
     service_tier: str
@@ -60,7 +63,7 @@ class TierView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TiersView(msgspec.Struct, frozen=True, kw_only=True):
-    """From high to low. `recorded_since`: the first minute that is known, about a day back at most; null: none."""
+    """The tiers from high to low. `recorded_since`: the first recorded minute, at most about a day ago; null: none."""
 
     data: list[TierView]
     recorded_since: int | None

@@ -1522,7 +1522,7 @@ export interface components {
         };
         /**
          * AwayEvent
-         * @description The data of an event `away`: no engine can be watched now.
+         * @description The data of an event `away`: the engine is unavailable.
          */
         AwayEvent: {
             at: number;
@@ -2349,9 +2349,9 @@ export interface components {
         };
         /**
          * EngineEvent
-         * @description The data of an event `engine`: one moment of the engine. `requests` are at most 256 of `requests_total`: those
-         *         that run, by tier and the oldest first, then those that wait, the oldest first. `adapters` are at most 1,024 of
-         *         `adapters_total`, those in the arena first. `preemptions` are those since the event before.
+         * @description The data of an event `engine`: the state of the engine at one moment. `requests` are at most 256 of
+         *         `requests_total`: running ones by tier, oldest first, then waiting ones, oldest first. `adapters` are at most 1,024
+         *         of `adapters_total`, those in the arena first. `preemptions` are those since the previous event.
          */
         EngineEvent: {
             adapters: components["schemas"]["LiveAdapter"][];
@@ -2627,8 +2627,8 @@ export interface components {
         };
         /**
          * LiveArena
-         * @description `map` is the arena in page order: pairs of an index into `owners` and over how many pages it goes; the second
-         *         numbers add up to `pages`. In a very large arena each `map_cell_pages` pages are shown as the first of them.
+         * @description `map` is the arena in page order: pairs of an index into `owners` and a number of pages; these numbers add up to
+         *         `pages`. In a very large arena, `map_cell_pages` pages are shown as the first of them.
          */
         LiveArena: {
             map: [
@@ -2642,8 +2642,9 @@ export interface components {
         };
         /**
          * LiveOwner
-         * @description Whose `pages` pages are. A page that several requests share is the highest tier's; `cached` is held by nobody,
-         *         and found again by whoever sends the same prompt. `adapter` is a name, or the digest where no name is known.
+         * @description The owner of `pages` pages. A page shared by several requests belongs to the highest of their tiers. `cached`
+         *         pages are used by no request, and are reused by the next one with the same prompt. `adapter` is a name, or the
+         *         digest if no name is known.
          */
         LiveOwner: {
             adapter: string | null;
@@ -2656,7 +2657,7 @@ export interface components {
         };
         /**
          * LivePreemption
-         * @description `number` counts those of the engine: a gap in it is a preemption that was not told.
+         * @description `number` counts the engine's preemptions: a gap means that some are missing from the events.
          */
         LivePreemption: {
             at: number;
@@ -2669,8 +2670,8 @@ export interface components {
         };
         /**
          * LiveRequest
-         * @description `number` is unique, the engine's count of arrivals; texts of one HTTP request share a `request_id`. `tenant` (a
-         *         slug) is null until it is known whose the request is.
+         * @description `number` is unique: the engine's count of arrivals. Texts of one HTTP request share a `request_id`. `tenant` (a
+         *         slug) is null until the request's tenant is known.
          */
         LiveRequest: {
             adapter: string | null;
@@ -2689,8 +2690,8 @@ export interface components {
         };
         /**
          * LiveTier
-         * @description `held_pages`: distinct ones, those of its requests' adapters among them. `preempted_total`: since the engine
-         *         started, how often one of its requests gave way.
+         * @description `held_pages`: distinct pages, including those of its requests' adapters. `preempted_total`: preemptions of the
+         *         tier's requests since the engine started.
          */
         LiveTier: {
             floor_pages: number;

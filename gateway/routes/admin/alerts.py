@@ -77,11 +77,11 @@ async def list_alerts(
     def query(connection: sa.Connection) -> Page[ListedAlertView]:
         tenant_id = visible_tenant(connection, by, tenant)
         found = alerts.listing(connection, tenant_id=tenant_id, before=before, limit=limit + 1)
-        told = alerts.deliveries(connection, [alert.id for alert in found], seen_by=by.tenant_id)
+        deliveries = alerts.deliveries(connection, [alert.id for alert in found], seen_by=by.tenant_id)
         return page(
             found,
             limit,
-            lambda alert: ListedAlertView.told(alert, told[alert.id]),
+            lambda alert: ListedAlertView.with_deliveries(alert, deliveries[alert.id]),
             lambda alert: str(alert.sequence),
         )
 

@@ -85,7 +85,7 @@ async def list_periods(
     by: Actor,
     tenant: TenantFilter = None,
     month: Month = None,
-    standing: PeriodState = None,
+    wanted_state: PeriodState = None,
     limit: Limit = PAGE_DEFAULT,
     after: After = None,
 ) -> Page[PeriodView]:
@@ -97,7 +97,7 @@ async def list_periods(
         if month is not None:
             periods.check_month(month)
         return periods.listing(
-            connection, tenant_id=tenant_id, month=month, state=standing, after=begin, limit=limit + 1
+            connection, tenant_id=tenant_id, month=month, state=wanted_state, after=begin, limit=limit + 1
         )
 
     found = await services.database.read(query)

@@ -129,7 +129,7 @@ def test_check_integrity_compares_with_the_holders() -> None:
     (page,) = arena.allocate(1, "a")
     with pytest.raises(AssertionError, match="1 references, the sequences count 0"):
         arena.check_integrity({})
-    with pytest.raises(AssertionError, match="the sequences know of 2"):
+    with pytest.raises(AssertionError, match="the sequences count 2"):
         arena.check_integrity({page: 2})
 
 
