@@ -34,14 +34,6 @@ LIMITS: dict[Scope, Allowance] = {"key": Allowance(10, 1000, 2), "tenant": Allow
 OLD_BUMP = "UPDATE revision SET number = number + 1 WHERE id = 1"  # by a process without the log
 
 
-@pytest.fixture
-def database(database_url: str) -> Iterator[Database]:
-    upgrade(database_url)
-    database = Database(database_url)
-    yield database
-    database.close()
-
-
 def make_tenant(database: Database, slug: str) -> tuple[str, keys.MadeKey]:
     def run(connection: sa.Connection) -> tuple[str, keys.MadeKey]:
         tenant = tenants.create(connection, slug=slug, name=slug, tier="premium")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -22,20 +22,11 @@ from billing.lists import ListCursor, ListPage, ListQuery
 from gateway import tables
 from gateway.access import audit_log, keys
 from gateway.catalog import adapters
-from migrations.upgrade import upgrade
 from support.gateway.session_client import Browser
 from support.stack import Stack
 
 KEYS = 10_000
 PAGE_S_MAX = 0.25
-
-
-@pytest.fixture
-def database(database_url: str) -> Iterator[Database]:
-    upgrade(database_url)
-    made = Database(database_url)
-    yield made
-    made.close()
 
 
 def some(connection: sa.Connection, tenant_id: str, count: int, chance: random.Random) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -24,18 +24,9 @@ from gateway.config.settings import TierSection
 from gateway.generation.first_tokens import FirstTokenSummary
 from gateway.views import overview, tier_attention
 from gateway.views.overview import SPEND_MAX, Overviews
-from migrations.upgrade import upgrade
 from support.gateway.session_client import Browser
 from support.stack import Stack
 from support.waiting import eventually
-
-
-@pytest.fixture
-def database(database_url: str) -> Iterator[Database]:
-    upgrade(database_url)
-    made = Database(database_url)
-    yield made
-    made.close()
 
 
 def state(limit: int, used: int, *, held: int = 0, resets_at: int | None = None, unit: Any = "money") -> BudgetState:
