@@ -141,9 +141,13 @@ def test_whoever_waits_for_a_watch_that_ends_is_told(database: Database) -> None
 
 
 def test_patience_counts_the_time_in_which_the_loop_ran() -> None:
+    def late() -> str:
+        time.sleep(0.05)
+        return "in time"
+
     async def answered_during_a_stall() -> object:
         loop = asyncio.get_running_loop()
-        answer = loop.run_in_executor(None, lambda: [time.sleep(0.05), "in time"][1])
+        answer = loop.run_in_executor(None, late)
         loop.call_soon(time.sleep, 0.6)
         async with Patience(0.4):
             return await answer

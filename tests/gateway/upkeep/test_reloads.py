@@ -96,7 +96,7 @@ async def test_the_log_keeps_the_last_writes(database: Database) -> None:
     seen = database.read_sync(revision.read)
     database.write_sync(run)
     count = database.read_sync(
-        lambda c: c.execute(sa.select(sa.func.count()).select_from(tables.revision_log)).scalar()
+        lambda c: c.execute(sa.select(sa.func.count()).select_from(tables.revision_log)).scalar_one()
     )
     assert LOG_ROWS_MAX <= count < LOG_ROWS_MAX + revision.PRUNE_EVERY
     assert await looked(database, seen) is None
