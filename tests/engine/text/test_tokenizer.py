@@ -522,7 +522,7 @@ def test_pushing_costs_the_same_late_in_a_stream(tokenizer: Tokenizer, byte_fall
         def seconds(ids: Sequence[int], detokenizer: Any = detokenizer) -> float:
             began = time.perf_counter()
             for id_ in ids:
-                detokenizer.push([id_])
+                detokenizer.push_ids([id_])
             return time.perf_counter() - began
 
         seconds(ids)  # thousands of ids in
