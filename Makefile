@@ -86,6 +86,7 @@ check: $(VENV)/.dev check-console-if-npm
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/mypy --config-file tests/mypy.ini
 	$(BIN)/lint-imports
 	$(BIN)/hadolint deploy/containers/*.Containerfile
 	$(BIN)/python -m pytest -q tests/repository/test_house.py

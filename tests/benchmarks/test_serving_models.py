@@ -27,7 +27,7 @@ DEVICE = ceilings.Device("a GPU", copy_bytes_per_s=4e12, product_flops_per_s=7e1
 
 
 def config(**changes: Any) -> EngineConfig:
-    own = {
+    own: dict[str, Any] = {
         "models": (ModelConfig(name="a"), ModelConfig(name="b", digest="b" * 64)),
         "tiers": flood.tiers(flood.parse([])),
         "step_tokens_max": 64,

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, cast
 
 import httpx
 import pytest
@@ -67,7 +67,7 @@ def send(stack: Stack, key: str, request: dict[str, Any]) -> httpx.Response:
     path, body = request["path"].replace("smollm2-135m-instruct", MODEL), request["body"]
     content: bytes | Iterator[bytes] | None = None if body is None else json.dumps(body | {"model": MODEL}).encode()
     if content is not None and "transfer-encoding" in request["headers"]:
-        content = iter([content])  # httpx sends chunks then
+        content = iter([cast(bytes, content)])  # httpx sends chunks then
     headers = request["headers"] | auth
     return httpx.request(request["method"], stack.url + path, headers=headers, content=content, timeout=60)
 

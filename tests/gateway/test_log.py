@@ -75,6 +75,7 @@ def test_a_full_disk_costs_lines_of_the_log_alone(capsys: pytest.CaptureFixture[
     file = log_output.LogFile(Path("/dev/full"))
     for _ in range(3):
         file.handle(line_of("INFO"))
+    assert file.stream is not None
     with contextlib.suppress(OSError):
         file.stream.close()
     (warning,) = capsys.readouterr().err.splitlines()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import pytest
 import torch
@@ -75,7 +76,7 @@ def check(
             planned = True
         out = torch.full((total_rows, shape.q_size), torch.nan, dtype=dtype, device=DEVICE)
         wanted = out.clone()
-        places = {"layer": layer, "tokens_per_page": shape.tokens_per_page, "scale": shape.scale}
+        places: dict[str, Any] = {"layer": layer, "tokens_per_page": shape.tokens_per_page, "scale": shape.scale}
         decode_attention(q, out, arena.kv, arena.pages, plan, **places)
         reference.decode_attention(
             q, wanted, arena.kv, rows, kv_lens, arena.page_starts, arena.pages, heads=shape.heads,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
+from typing import Any
 
 import pytest
 import torch
@@ -76,7 +77,7 @@ def check(
     blocks = prefill_blocks(q_lens, kv_lens, shape.heads, shape.kv_heads, programs=programs or 0)
     padding = torch.full((2, FIELDS), -1, dtype=torch.int32)
     padded = torch.cat((torch.from_numpy(blocks), padding)).to(DEVICE)
-    places = {
+    places: dict[str, Any] = {
         "layer": layer, "heads": shape.heads, "kv_heads": shape.kv_heads,
         "tokens_per_page": shape.tokens_per_page, "scale": shape.scale,
     }  # fmt: skip

@@ -57,7 +57,7 @@ def test_what_is_written_and_where(
     heads, kv_heads, head_dim = shape
     layers, layer = 3, 1
     qkv = normal(rows, (heads + 2 * kv_heads) * head_dim, dtype=dtype, seed=1)
-    options: dict[str, Any] = deltas(*qkv.shape, dtype, 2) if "delta" in extra else {}
+    options: dict[str, Any] = deltas(qkv.shape[0], qkv.shape[1], dtype, 2) if "delta" in extra else {}
     if "norm" in extra:
         q_norm, k_norm = (normal(head_dim, dtype=dtype, seed=seed).contiguous() for seed in (3, 4))
         options |= {"q_norm": q_norm, "k_norm": k_norm, "eps": 1e-6}

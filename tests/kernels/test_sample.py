@@ -43,7 +43,8 @@ def draw(logits: torch.Tensor, rows: list[dict[str, Any]], mode: Mode = Mode.FIL
 
 def wanted(logits: torch.Tensor, rows: list[dict[str, Any]]) -> list[int]:
     out = torch.full((len(rows),), -7, dtype=torch.int64)
-    reference_sample.sample(logits.cpu(), *(column.cpu() for column in draws_of(rows)), out)
+    columns = Draws(*(column.cpu() for column in draws_of(rows)))
+    reference_sample.sample(logits.cpu(), *columns, out)
     return [int(i) for i in out.tolist()]
 
 
@@ -59,7 +60,11 @@ def some_rows(count: int, vocab: int, seed: int) -> list[dict[str, Any]]:
     dice = random.Random(seed)
     rows = []
     for position in range(count):
-        row = {"seed": dice.randrange(-(2**63), 2**63), "choice": dice.randrange(128), "position": position * 511}
+        row: dict[str, Any] = {
+            "seed": dice.randrange(-(2**63), 2**63),
+            "choice": dice.randrange(128),
+            "position": position * 511,
+        }
         row["temperature"] = dice.choice([0.0, 0.05, 0.7, 1.0, 1.0, 1.5, 3.0])
         if dice.random() < 0.7:
             row["top_k"] = dice.choice([0, 1, 2, 20, 50, vocab - 1, vocab, 2 * vocab])
@@ -97,10 +102,13 @@ def test_each_mode_draws_as_the_one_above_it(mode: Mode) -> None:
 
 def test_same_ids_as_the_engines_sampler() -> None:
     """With filters; and without, where the vocabulary is so small that the engine's has no shortcut to take."""
-    for vocab, filters in ((FAVOURITES, [{}]), (1500, [{"top_k": 30}, {"top_p": 0.8}, {"min_p": 0.05}])):
+    wide: list[dict[str, Any]] = [{"top_k": 30}, {"top_p": 0.8}, {"min_p": 0.05}]
+    for vocab, filters in ((FAVOURITES, [dict[str, Any]()]), (1500, wide)):
         logits = some_logits(4, vocab, seed=1)
         for extra in filters:
-            asked = [{"temperature": 0.9, "seed": 77 - row, "choice": row, "position": 9, **extra} for row in range(4)]
+            asked: list[dict[str, Any]] = [
+                {"temperature": 0.9, "seed": 77 - row, "choice": row, "position": 9, **extra} for row in range(4)
+            ]
             draws = [
                 Draw(Sampling(**{name: row[name] for name in row if name != "position"}), row["position"])
                 for row in asked

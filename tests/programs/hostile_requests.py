@@ -458,7 +458,7 @@ def play(stack: Stack, requests: int, uploads: int, seed: int) -> Seen:
 
         wanted = {group: round(share * requests) for group, share in SHARES.items()} | {"uploads": uploads}
         for group, count in wanted.items():
-            for _ in pool.map(lambda number, group=group: one(group, number), range(count)):  # type: ignore[misc]
+            for _ in pool.map(lambda number, group=group: one(group, number), range(count)):
                 pass
     if fuzzer.seen.faults:
         raise Broken("\n".join([f"{len(fuzzer.seen.faults)} faults", *fuzzer.seen.faults[:FAULTS_SHOWN]]))

@@ -32,7 +32,7 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def broken_contracts(checkout: Path) -> str:
     """What import-linter says of broken contracts; empty when all are kept."""
-    argv = [Path(sys.executable).with_name("lint-imports"), "--no-cache"]
+    argv = [str(Path(sys.executable).with_name("lint-imports")), "--no-cache"]
     ran = subprocess.run(argv, cwd=checkout, capture_output=True, text=True, env={"PYTHONPATH": "."}, check=False)
     return "" if ran.returncode == 0 else ran.stdout.partition("Broken contracts")[2] or ran.stdout + ran.stderr
 

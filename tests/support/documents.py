@@ -17,6 +17,7 @@ GUIDES = [
     REPO / "README.md",
     REPO / "deploy/README.md",
     REPO / "deploy/containers/README.md",
+    REPO / "tests/README.md",
     *sorted(path for room in ("users", "operators", "finance", "contributors") for path in (DOCS / room).glob("*.md")),
 ]
 # tests/clients/test_connect_page.py runs the snippets of this page.

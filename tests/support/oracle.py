@@ -86,7 +86,7 @@ def save_tiny_adapter(model: Any, directory: Path, *, seed: int = 0, **lora: Any
         for name, parameter in wrapped.named_parameters():
             if "lora_" in name:
                 parameter.normal_(std=0.2)
-    wrapped.save_pretrained(directory)
+    wrapped.save_pretrained(str(directory))
     wrapped.unload()
     resolve_stored(directory)
     return directory
@@ -98,7 +98,7 @@ def load(directory: Path, adapter: Path | None = None) -> Any:
     import transformers as hf
 
     hf.utils.logging.disable_progress_bar()
-    model = hf.AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32)
+    model: Any = hf.AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32)
     if adapter is not None:
         with peft_on_transformers_5():
             model = peft.PeftModel.from_pretrained(model, adapter)

@@ -23,6 +23,7 @@ from billing.accounts import budgets, prices, tenants
 from billing.database import Database
 from gateway import errors
 from gateway.access import keys
+from gateway.access.keys import Key, MadeKey
 from gateway.catalog import adapters as adapter_rows
 from gateway.config.file import Config, parse
 from migrations.upgrade import upgrade
@@ -242,7 +243,7 @@ class Stack:
         query = sa.select(tables.usage).where(tables.usage.c.request_id == request_id)
         return self.read(lambda connection: connection.execute(query).one_or_none())
 
-    def new_key(self, tenant: str, **fields: Any) -> keys.MadeKey:
+    def new_key(self, tenant: str, **fields: Any) -> MadeKey:
         """A further key; it works within 250 ms, as any administrative write does."""
         return self.write(
             lambda connection: keys.create(connection, tenant_id=self.tenants[tenant], name="more", **fields)
@@ -257,12 +258,12 @@ class Stack:
             return httpx.get(f"{url}/v1/models", headers=headers, timeout=30).status_code == status
 
         for url in self.urls:
-            eventually(lambda url=url: answers(url, 200))  # type: ignore[misc]
+            eventually(lambda url=url: answers(url, 200))
         self.write(lambda connection: keys.revoke(connection, probe.key.id))
         for url in self.urls:
-            eventually(lambda url=url: answers(url, 401))  # type: ignore[misc]
+            eventually(lambda url=url: answers(url, 401))
 
-    def budget(self, key: keys.Key, unit: budgets.Unit, limit: int) -> budgets.Budget:
+    def budget(self, key: Key, unit: budgets.Unit, limit: int) -> budgets.Budget:
         assert key.tenant_id is not None
         tenant_id = key.tenant_id
         return self.write(

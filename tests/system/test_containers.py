@@ -230,7 +230,7 @@ class Sealed:
         assert "SEALED:" not in log.read_text()
 
     def healthy(self, what: str) -> bool:
-        argv = [sys.executable, "-I", FOLDER / "healthy.py", what]
+        argv = [sys.executable, "-I", str(FOLDER / "healthy.py"), what]
         return subprocess.run(argv, env=self.environ, capture_output=True, check=False).returncode == 0
 
     def wait_healthy(self, what: str, process: subprocess.Popen[bytes]) -> None:

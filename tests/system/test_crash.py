@@ -99,11 +99,8 @@ def test_a_gateway_that_is_killed_leaves_no_work_and_no_hold(
     assert done.status_code == 200
     eventually(lambda: stack.open_holds() == 0)
     assert column_sum(stack, tables.budget_windows.c.held) == 0
-    states = stack.read(
-        lambda connection: dict(
-            connection.execute(sa.select(tables.holds.c.state, sa.func.count()).group_by(tables.holds.c.state)).all()  # type: ignore[arg-type]
-        )
-    )
+    query = sa.select(tables.holds.c.state, sa.func.count()).group_by(tables.holds.c.state)
+    states = stack.read(lambda connection: {row[0]: row[1] for row in connection.execute(query)})
     assert states == {"expired": len(readers), "settled": 1}
 
     # made = billed + discarded + lost

@@ -24,7 +24,7 @@ from engine.text.tokenizer import Tokenizer
 from programs import many_adapters
 from support.gateway.adapter_uploads import AdapterOperator
 from support.paths import REPO, TESTS
-from support.serve import Serve  # type: ignore[attr-defined]
+from support.serve import Serve
 
 pytestmark = [pytest.mark.model, pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -296,7 +296,7 @@ def _ready(serve: Serve) -> bool:
         return False
 
 
-def _usage(serve: Serve, request_id: str) -> dict[str, object]:
+def _usage(serve: Serve, request_id: str) -> dict[str, Any]:
     import sqlalchemy as sa
 
     from billing import tables

@@ -57,7 +57,7 @@ def versions(console: Console, adapter: str) -> list[dict[str, Any]]:
 
 def test_from_a_refusal_to_a_rollback(console: Console, open_page: Opens, contents: list[Path]) -> None:
     page = open_page("/admin/adapters")
-    page.expected = [400]
+    page.expected = [400]  # type: ignore[attr-defined]
     page.get_by_role("link", name="Upload an adapter").click()
     page.get_by_role("button", name="Check the files").click()
     page.get_by_text("The file adapter_config.json is missing.").wait_for()

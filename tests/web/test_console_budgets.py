@@ -47,7 +47,7 @@ def found(console: Console, path: str, **query: str) -> list[dict[str, Any]]:
 
 def test_a_budget_is_set_changed_and_removed(console: Console, open_page: Opens) -> None:
     page = open_page("/admin/budgets?tenant=acme")
-    page.expected = [400]
+    page.expected = [400]  # type: ignore[attr-defined]
     page.get_by_role("button", name="New budget").click()
     form = page.get_by_role("dialog", name="New budget")
     form.get_by_label("Limit").fill("1,234.000000000001")

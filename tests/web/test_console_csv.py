@@ -186,7 +186,7 @@ def test_its_progress_is_shown_and_it_can_be_stopped(console: Console, open_page
 
 def test_a_refusal_on_the_way_saves_nothing_and_is_said(console: Console, open_page: Opens) -> None:
     page = open_page("/admin/requests")
-    page.expected = [400]
+    page.expected = [400]  # type: ignore[attr-defined]
 
     def answer(route: Any) -> None:
         if "page=" in route.request.url:

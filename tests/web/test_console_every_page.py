@@ -16,7 +16,7 @@ from support.web.routes import Route, routes
 from support.web.subjects import SUBJECTS
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Page
+    from playwright.sync_api import Page, Response
 
 ROUTES = routes()
 # Within the page, as a link does it: only the first page of a role is loaded whole.
@@ -44,7 +44,12 @@ def session(console: Console, role: str) -> dict[str, Any]:
 
 def refusals(page: Page) -> list[str]:
     found: list[str] = []
-    page.on("response", lambda answer: answer.status >= 400 and found.append(f"{answer.status} {answer.url}"))
+
+    def note(answer: Response) -> None:
+        if answer.status >= 400:
+            found.append(f"{answer.status} {answer.url}")
+
+    page.on("response", note)
     return found
 
 

@@ -30,7 +30,7 @@ def calls(console: Console, secret: str) -> int:
 
 def test_a_key_is_made_rotated_and_revoked(console: Console, open_page: Opens) -> None:
     page = open_page("/admin/keys")
-    page.expected = [400]
+    page.expected = [400]  # type: ignore[attr-defined]
     page.get_by_role("button", name="New key").first.click()
     form = page.get_by_role("dialog", name="New key")
     form.get_by_role("button", name="Create key").click()

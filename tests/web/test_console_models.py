@@ -31,7 +31,7 @@ def test_a_price_is_previewed_and_published(console: Console, open_page: Opens) 
     form.get_by_role("button", name="Preview").click()
     form.get_by_text("Cost with this price").wait_for()
     asked = {"subject": MODEL, "input": 120_000, "cached_input": 50_000, "output": 500_000}
-    asked["multipliers"] = {"premium": "3", "batch": "0.5"}  # type: ignore[assignment]
+    asked["multipliers"] = {"premium": "3", "batch": "0.5"}
     preview = console.api("POST", "/v1/admin/prices/preview", json=asked).json()
     assert preview["would_picos"] > preview["was_picos"] > 0
     for name in ("was_picos", "would_picos"):  # to the last pico

@@ -80,10 +80,11 @@ def test_no_name_in_the_description_contains_a_module(description: dict[str, Any
 
 
 def test_two_types_of_one_component_name_are_refused() -> None:
-    schema = {"components": {"schemas": {"Page_gateway.views.KeyView_": {}, "Page_gateway.keys.KeyView_": {}}}}
+    schemas: dict[str, Any] = {"Page_gateway.views.KeyView_": {}, "Page_gateway.keys.KeyView_": {}}
     with pytest.raises(ValueError, match="the same name"):
-        without_module_paths(schema)
-    described, other = {"Usage": {"properties": {"tokens": {}}}}, {"Usage": {"properties": {"hours": {}}}}
+        without_module_paths({"components": {"schemas": schemas}})
+    described: dict[str, Any] = {"Usage": {"properties": {"tokens": {}}}}
+    other: dict[str, Any] = {"Usage": {"properties": {"hours": {}}}}
     assert joined(described, described) == described
     with pytest.raises(ValueError, match="two types have the component name Usage"):
         joined(described, other)

@@ -41,7 +41,7 @@ def reason(data: bytes) -> str:
 def test_pefts_own_defaults_pass(tmp_path: Path) -> None:
     from peft import LoraConfig
 
-    LoraConfig().save_pretrained(tmp_path)
+    LoraConfig().save_pretrained(str(tmp_path))
     config = parse_config((tmp_path / "adapter_config.json").read_bytes())
     assert (config.r, config.lora_alpha, config.target_modules) == (8, 8.0, None)
 
@@ -50,7 +50,7 @@ def test_every_key_of_the_installed_peft_is_accounted_for(tmp_path: Path) -> Non
     """A key is read, descriptive, or neutral by default: a new peft may add keys, but not with a default that bites."""
     from peft import LoraConfig
 
-    LoraConfig().save_pretrained(tmp_path)
+    LoraConfig().save_pretrained(str(tmp_path))
     written = json.loads((tmp_path / "adapter_config.json").read_bytes())
     assert len(written) >= 40
     for key, value in written.items():
@@ -222,8 +222,8 @@ def test_ranks_and_scales_are_pefts(ranks: dict[str, int], alphas: dict[str, int
     from peft.utils.other import get_pattern_key
 
     ours = parse(rank=8, lora_alpha=16, use_rslora=rslora, rank_pattern=ranks, alpha_pattern=alphas)
-    rank = ranks.get(get_pattern_key(ranks.keys(), name), 8)
-    alpha = alphas.get(get_pattern_key(alphas.keys(), name), 16)
+    rank = ranks.get(get_pattern_key(list(ranks), name), 8)
+    alpha = alphas.get(get_pattern_key(list(alphas), name), 16)
     assert ours.rank(name) == rank
     assert ours.scale(name) == (alpha / math.sqrt(rank) if rslora else alpha / rank)
 
@@ -266,7 +266,7 @@ def test_patterns_that_are_accepted_are_pefts(pattern: str, name: str, target: b
         assert ours.targets(name) == (match_target_against_key(pattern, name) is not None)
     else:
         theirs = {pattern: 7, "_proj|.*": 5}
-        assert ours.rank(name) == theirs.get(get_pattern_key(theirs.keys(), name), 8)
+        assert ours.rank(name) == theirs.get(get_pattern_key(list(theirs), name), 8)
 
 
 @pytest.mark.parametrize(

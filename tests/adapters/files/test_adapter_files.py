@@ -114,7 +114,7 @@ def test_all_linear_of_a_real_architecture_is_accepted(tmp_path: Path) -> None:
         hidden_size=24, intermediate_size=40, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2
     )
     model = get_peft_model(LlamaForCausalLM(config), LoraConfig(r=3, target_modules="all-linear"))
-    model.save_pretrained(tmp_path)
+    model.save_pretrained(str(tmp_path))
     spec = read_adapter(tmp_path, BaseShape.from_config(config.to_dict()))
     assert len(spec.modules) == 2 * 7
 
@@ -315,7 +315,7 @@ def test_bad_headers_are_refused_by_name(tmp_path: Path, case: str) -> None:
 @pytest.mark.parametrize("name", ["x" * 2**20, "[" + "1," * 2**19 + "1]"])
 def test_a_reason_is_a_sentence_and_no_file(tmp_path: Path, name: str) -> None:
     """It goes into an answer, a log and a terminal."""
-    write_adapter(tmp_path, config_of(**{name: 1, "peft_type": name}))
+    write_adapter(tmp_path, config_of(**dict[str, Any]({name: 1, "peft_type": name})))
     assert len(refusal(tmp_path)) < 500
 
 

@@ -89,7 +89,7 @@ def test_a_process_that_loads_has_no_matcher(store: AdapterStore, tmp_path: Path
 
 @pytest.mark.parametrize("field", ["rank_pattern", "alpha_pattern", "target_modules", "exclude_modules"])
 def test_a_pattern_that_would_stall_is_refused_at_once(tmp_path: Path, field: str) -> None:
-    value = STALLING if field.endswith("modules") else {STALLING: 4}
+    value: Any = STALLING if field.endswith("modules") else {STALLING: 4}
     directory = write_adapter(tmp_path, config_of(**{field: value}))
     began = time.process_time()
     with pytest.raises(AdapterRefused, match=rf"^{field}: the pattern .* is not served"):

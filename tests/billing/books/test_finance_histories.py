@@ -12,7 +12,7 @@ from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 from zoneinfo import ZoneInfo
 
 import hypothesis.strategies as st
@@ -172,9 +172,9 @@ class History:
                 self.database.write_sync(lambda c: change(c))
             return
         self.database.write_sync(lambda c: change(c))
-        picos = tokens * of.unit[METERS.index(meter)]  # type: ignore[arg-type]
+        picos = tokens * of.unit[METERS.index(meter)]
         moved = dict.fromkeys(METERS, 0) | {meter: tokens}
-        self.did.append(Did(self.now, picos, of.tier, of.adapter, 0, moved, of.request_id))  # type: ignore[arg-type]
+        self.did.append(Did(self.now, picos, of.tier, of.adapter, 0, moved, of.request_id))
 
     def credit(self, picos: int, tier: str | None) -> None:
         if not picos:
@@ -268,8 +268,9 @@ class History:
         for month in self.database.read_sync(lambda c: periods.listing(c, tenant_id=self.tenant, state="closed")):
             names = self.database.read_sync(lambda c: labels.current_names(c, self.tenant)) | {"provider": "Laneway"}
             self.database.write_sync(lambda c, month=month, names=names: labels.store_names(c, month, names))
-            for kind in ("focus", "events"):
-                spec = ExportSpec(kind=kind, format="jsonl", month=month.month, tenant_id=self.tenant)  # type: ignore[arg-type]
+            kinds: tuple[Literal["focus", "events"], ...] = ("focus", "events")
+            for kind in kinds:
+                spec = ExportSpec(kind=kind, format="jsonl", month=month.month, tenant_id=self.tenant)
                 made = self.database.read_sync(lambda c, spec=spec: export.run(c, spec, directory, bytes_max=1 << 30))
                 assert sum(made.billed.values(), Decimal(0)).scaleb(12) == self.closed[month.month]
                 assert kind == "events" or check(directory / made.file).musts == 0

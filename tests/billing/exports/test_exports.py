@@ -104,7 +104,7 @@ def test_a_closed_month_is_the_ledgers_to_the_last_unit_and_twice_the_same(
         costs = [row["BilledCost"] if kind == "focus" else row["data"]["cost"] for row in rows]
         total = sum(picos(cost) for cost in costs)
         invoice = books.database.read_sync(
-            lambda c, month=month: invoices.listing(c, tenant_id=books.tenant.id, month=month)[0]  # type: ignore[misc]
+            lambda c, month=month: invoices.listing(c, tenant_id=books.tenant.id, month=month)[0]
         )
         assert (
             total
@@ -271,7 +271,7 @@ def test_a_name_is_never_a_formula_and_always_whole(sqlite_books: Books, tmp_pat
     assert (report.findings, report.sound) == ([], True)
     for format_ in ("jsonl", "parquet"):  # nothing computes these: the name as it is
         asked = spec(books, format_)
-        made = books.database.read_sync(lambda c, asked=asked: export.run(c, asked, tmp_path, bytes_max=1 << 20))  # type: ignore[misc]
+        made = books.database.read_sync(lambda c, asked=asked: export.run(c, asked, tmp_path, bytes_max=1 << 20))
         assert rows_of(tmp_path / made.file)[0]["x_KeyName"] == bad
 
 
@@ -346,10 +346,10 @@ def test_books_that_differ_are_not_exported(sqlite_books: Books, tmp_path: Path)
     one = hours.c.key_id == "key_b"
     for kind, column, wrong in (("focus", hours.c.cost_picos, 1), ("events", hours.c.requests, 0)):
         query = sa.select(column).where(one)
-        right = books.database.read_sync(lambda c, query=query: c.execute(query).scalar_one())  # type: ignore[misc]
+        right = books.database.read_sync(lambda c, query=query: c.execute(query).scalar_one())
         for value in (wrong, right):
             change = sa.update(hours).where(one).values({column: value})
-            books.database.write_sync(lambda c, change=change: c.execute(change))  # type: ignore[misc]
+            books.database.write_sync(lambda c, change=change: c.execute(change))
             if value == wrong:
                 with pytest.raises(BooksDiffer):
                     run(books, tmp_path / "out", spec(books, "jsonl", kind=kind))

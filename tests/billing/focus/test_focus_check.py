@@ -7,6 +7,7 @@ import json
 from collections.abc import Callable
 from decimal import Decimal
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
@@ -55,11 +56,13 @@ def test_the_columns_are_the_specifications() -> None:
 # ---- faults of cells and rows. Rows: 1 usage, 2 correction, 3 tax, 4 credit, 5 usage under a commitment.
 
 
-def cell(row: int, column: str, value: str | None, rule: str, at: str | None = None) -> tuple[object, ...]:
+def cell(
+    row: int, column: str, value: str | None, rule: str, at: str | None = None
+) -> tuple[int, dict[str, Any], str, str]:
     return row, {column: value}, rule, at or column
 
 
-FAULTS = {
+FAULTS: dict[str, tuple[int, dict[str, Any], str, str]] = {
     "a mandatory cell is null": cell(1, "BilledCost", None, "null-forbidden"),
     "a category is null": cell(1, "ServiceCategory", None, "null-forbidden"),
     "null is written as a word": cell(1, "RegionId", "N/A", "null-stand-in"),
@@ -136,7 +139,7 @@ NUMBERS_AS_TEXT = {
 def test_a_planted_fault_is_found(tmp_path: Path, suffix: str, fault: str) -> None:
     row, change, rule, column = FAULTS[fault]
     rows = clean()
-    rows[int(str(row)) - 1] |= change  # type: ignore[operator]
+    rows[row - 1] |= change
     report = check(WRITERS[suffix](tmp_path / f"file.{suffix}", rows))
     assert (rule, column, row) in found(report), report.findings
 
@@ -148,9 +151,9 @@ def test_planted_faults_are_found_in_parquet(tmp_path: Path) -> None:
     for row, change, rule, column in FAULTS.values():
         if rule in {one[0] for one in checker.ONE_EACH}:
             continue
-        expected.add((rule, column, len(rows) + int(str(row))))
+        expected.add((rule, column, len(rows) + row))
         rows += clean()
-        rows[len(rows) - 6 + int(str(row))] |= change  # type: ignore[operator]
+        rows[len(rows) - 6 + row] |= change
     report = check(WRITERS["parquet"](tmp_path / "file.parquet", rows))
     assert expected <= found(report), expected - found(report)
 
@@ -270,7 +273,7 @@ def test_a_formula_is_found(tmp_path: Path) -> None:
     assert report.sound  # a warning of ours, no rule of FOCUS
 
 
-MANIFESTS = {
+MANIFESTS: dict[str, tuple[dict[str, Any], str, str | None]] = {
     "the hash of another file": ({"sha256": "0" * 64}, "manifest-sha256", None),
     "another number of rows": ({"rows": 6}, "manifest-rows", None),
     "a control total one pico off": (

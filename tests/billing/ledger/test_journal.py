@@ -41,7 +41,7 @@ def read_all(journal: Journal) -> list[Settlement | Void]:
 
 
 def test_what_is_kept_is_read_again(path: Path) -> None:
-    kept = [settlement("req_1", 7), Void("req_2", "refused"), settlement("req_3", 9)]
+    kept: list[Settlement | Void] = [settlement("req_1", 7), Void("req_2", "refused"), settlement("req_3", 9)]
     journal = Journal.create(path, ROOM)
     journal.append(kept[:2])
     journal.append(kept[2:])
@@ -53,7 +53,7 @@ def test_what_is_kept_is_read_again(path: Path) -> None:
 
 
 def test_many_are_read_in_bounded_groups(path: Path) -> None:
-    kept = [settlement(f"req_{number}", number) for number in range(READ_RECORDS_MAX + 10)]
+    kept: list[Settlement | Void] = [settlement(f"req_{number}", number) for number in range(READ_RECORDS_MAX + 10)]
     journal = Journal.create(path, 1024 * 1024)
     journal.append(kept)
     first, at = journal.read(0)
@@ -198,7 +198,10 @@ def test_a_disk_without_room_for_it_is_told_at_the_start(path: Path) -> None:
 def test_what_can_never_be_settled_is_put_away_up_to_a_bound(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    refused = [(settlement("req_1", 7), "HoldUnknown()"), (Void("req_2", "refused"), "AssertionError()")]
+    refused: list[tuple[Settlement | Void, str]] = [
+        (settlement("req_1", 7), "HoldUnknown()"),
+        (Void("req_2", "refused"), "AssertionError()"),
+    ]
     journals.reject(tmp_path, refused)
     journals.reject(tmp_path, refused[:1])
     rows = [json.loads(line) for line in (tmp_path / REJECTED).read_text().splitlines()]

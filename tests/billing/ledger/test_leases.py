@@ -143,7 +143,7 @@ async def test_a_settlement_and_an_expiry_race(postgres_books: Books, time: Time
         for _ in range(5)
     ]
     settling = [ledger.settle(settlement(request, 7)) for request in reversed(requests)]
-    expired, *ended = await asyncio.gather(asyncio.gather(*auditing), *settling)
+    expired, ended = await asyncio.gather(asyncio.gather(*auditing), asyncio.gather(*settling))
     other.close()
     outcomes = [item.outcome for item in ended]
     assert outcomes.count("expired") == sum(map(len, expired))

@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -353,7 +354,7 @@ def test_an_adapter_that_cannot_be_read_fails_its_own_requests(
     for tier in ("premium", "batch"):
         failed.append(engine.request(prompt_of(0), 8, digest, tier=tier))
         assert engine.scheduler.submit(failed[-1]) is None
-    ended = []
+    ended: list[Any] = []
     complete = engine.scheduler.complete
 
     def completed(*args: object) -> object:

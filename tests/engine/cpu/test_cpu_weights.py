@@ -10,7 +10,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 import torch
@@ -73,7 +73,8 @@ def come(weights: CpuWeights, name: str) -> Any:
 
 def tensors(decoder: Decoder) -> Iterator[torch.Tensor]:
     """All that it multiplies with."""
-    for owner in (decoder._weights, *decoder._weights.layers):
+    owners: list[Any] = [decoder._weights, *decoder._weights.layers]
+    for owner in owners:
         for value in (getattr(owner, field.name) for field in dataclasses.fields(owner)):
             found = (value._plain, value._packed, value._bias) if isinstance(value, Linear) else (value,)
             yield from (tensor for tensor in found if isinstance(tensor, torch.Tensor))
@@ -81,7 +82,9 @@ def tensors(decoder: Decoder) -> Iterator[torch.Tensor]:
 
 @pytest.mark.parametrize("family", ["llama", "qwen2", "qwen3", "tied"])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_what_a_model_takes_is_told_by_its_shape(family: str, dtype: str, tmp_path: Path) -> None:
+def test_what_a_model_takes_is_told_by_its_shape(
+    family: str, dtype: Literal["float32", "bfloat16"], tmp_path: Path
+) -> None:
     directory = oracle.save_tiny(family, tmp_path / "m")
     models = (ModelConfig(name="m", path=str(directory), dtype=dtype),)
     runner = build_runner(EngineConfig(models=models, arena_bytes=ARENA_BYTES, threads=1))
@@ -155,6 +158,7 @@ def test_what_nobody_waits_for_any_more_does_not_come(tiny: dict[str, Path]) -> 
         time.sleep(delay_s)
         weights.evict_weights("one")
         assert weights.weights_location("one") == "disk"
+        assert weights.bytes_max is not None
         free = weights.bytes_max - weights.weights_bytes("two")
         until(lambda: (not list(weights.poll_weights())) and weights.free_bytes() == free)  # noqa: B023
         assert come(weights, "one").error == ""

@@ -58,12 +58,16 @@ def test_what_comes_beside_the_steps_says_what_it_says_when_it_is_there(capture:
                 if rounds % 2:
                     pool.host.forget_adapter(digest)
 
+    def evict_and_trap() -> None:
+        cold()
+        traps.set()
+
     live: list[Sequence] = []
     right = 0
     for rounds in range(ROUNDS):
         live[:] = [ask(engine, index, digest) for index, digest in enumerate(digests)]
         live.append(ask(engine, rounds, None))
-        engine.run(list(live), lambda: (cold(), traps.set())[1])
+        engine.run(list(live), evict_and_trap)
         right += sum(r.output_ids == expected[r.adapter] for r in live if r.adapter is not None)
         traps.check()
         pool.check_integrity()

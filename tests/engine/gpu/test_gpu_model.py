@@ -6,6 +6,7 @@ from __future__ import annotations
 import threading
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -192,14 +193,15 @@ def test_a_model_that_works_elsewhere_compiles_and_says_nothing(directories: lis
     sizes = StepSizes(model.warm_words(), 49, 49, 49)
     shape, table = load_config(directories[1]), served.common.adapters.rows.table  # type: ignore[union-attr]
     memory = StepMemories(CPU).place(step_form(shape, torch.float32, table, sizes, multiprocessors=4))
+    stream: Any = None
     common = SharedStepState(
-        packer, torch.zeros(49, dtype=torch.int32), served.common.adapters, None, served.common.graphs
-    )  # type: ignore[arg-type]
+        packer, torch.zeros(49, dtype=torch.int32), served.common.adapters, stream, served.common.graphs
+    )
     beside = model.beside(memory, common)
     ran: list[tuple[int, bool]] = []
     run = beside._run
 
-    def without_lora(layout, samples, *, lora, decodes):  # type: ignore[no-untyped-def]
+    def without_lora(layout, samples, *, lora, decodes):
         if not lora:  # adapters take streams
             ran.append((layout.sizes.rows, decodes))
             run(layout, samples, lora=lora, decodes=decodes)

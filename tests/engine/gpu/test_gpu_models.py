@@ -26,7 +26,7 @@ from support.engine.gpu_oracle import compare, load_oracle
 from support.engine.in_process import TIERS
 
 pytestmark = pytest.mark.gpu
-assert GpuEngine
+assert GpuEngine is not None
 NEW = 24
 VOCAB = 8192
 MIB = 1 << 20
@@ -108,6 +108,7 @@ def take(step: Step, pending: Pending) -> None:
     assert not result.errors, result.errors
     for chunk, found in zip(step.chunks, result.ids, strict=True):
         made = chunk.sequence.output_ids
+        assert found is not None
         made[made.index(PENDING_ID)] = found
 
 

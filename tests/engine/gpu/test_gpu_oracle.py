@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -116,7 +117,7 @@ def test_logprobs_and_sampling_are_the_models(engine: GpuEngine) -> None:
         Sampling(0.7, seed=5, logit_bias={400: 2.0}, min_tokens=4),
     ]
     alone = [engine.request(prompt, 24, None, kind) for kind in kinds]
-    reported = {}
+    reported: dict[int, Any] = {}
     for request in alone:
         reported |= engine.run([request])
     together = [engine.request(prompt, 24, None, kind) for kind in kinds]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -30,7 +32,7 @@ def sent(packed: PackedStep, drawn: dict[Sequence, int], **sizes: int) -> StepTe
     packer = Packer(layout.words, depth=2, pinned=False)
     device = torch.full((layout.words,), -77, dtype=torch.int32)
     none = np.zeros(0, np.int32)
-    extra = {"lora": np.arange(8, dtype=np.int32), "adapted": none, "query_blocks": none}
+    extra: dict[str, Any] = {"lora": np.arange(8, dtype=np.int32), "adapted": none, "query_blocks": none}
     packer.send(layout, packed, drawn, extra, device)
     return views(layout, device)
 
@@ -111,7 +113,7 @@ def test_wide_fields_are_aligned_and_their_numbers_survive() -> None:
     device = torch.zeros(layout.words, dtype=torch.int32)
     seeds, temperatures = np.array([(1 << 64) - 3], np.uint64), np.array([0.25], np.float32)
     none = np.zeros(0, np.int32)
-    extra = {"seeds": seeds, "temperatures": temperatures, "lora": none, "adapted": none}
+    extra: dict[str, Any] = {"seeds": seeds, "temperatures": temperatures, "lora": none, "adapted": none}
     packer.send(layout, packed, {}, extra, device)
     step = views(layout, device)
     assert int(step.seeds[0]) == -3

@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import cast
 
 import pytest
 import torch
@@ -18,7 +19,7 @@ import torch
 from engine.gpu.driver import DriverError
 from engine.gpu.memory import ChunkedSpace, chunk_size
 from engine.gpu.weights import GpuWeights
-from engine.gpu.weights_loader import PASSING
+from engine.gpu.weights_loader import PASSING, Copies
 from engine.models.config import load_config
 from engine.models.slab_source import FileSource
 from support import oracle
@@ -132,7 +133,7 @@ class Table:
         self.room = ChunkedSpace(self.pages, budget * PAGE, PAGE, self.lock)
         pieces = [torch.zeros(PIECE, dtype=torch.uint8) for _ in range(host)]
         passing = [torch.zeros(PIECE, dtype=torch.uint8) for _ in range(PASSING)]
-        self.weights = GpuWeights(self.room, self.device, pieces, passing, PIECE)
+        self.weights = GpuWeights(self.room, cast(Copies, self.device), pieces, passing, PIECE)
         self.slabs: dict[str, torch.Tensor] = {}
         self.expected: dict[str, torch.Tensor] = {}
         self.files: dict[str, Path] = {}

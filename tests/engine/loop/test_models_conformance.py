@@ -56,7 +56,7 @@ class Subject:
         return next(self.handles)
 
     def load(self, **changes: Any) -> LoadModel:
-        fields = {"name": "third", "path": str(self.third), "dtype": "float32", "context_tokens": 300}
+        fields: dict[str, Any] = {"name": "third", "path": str(self.third), "dtype": "float32", "context_tokens": 300}
         return LoadModel(**(fields | changes))
 
 
@@ -92,7 +92,7 @@ def subject(
             "weights_disk_ms": 10.0,
         }
     directory = tmp_path_factory.mktemp("adapter")
-    lora = {"r": 4, "lora_alpha": 8, "target_modules": ["q_proj", "v_proj"]}
+    lora: dict[str, Any] = {"r": 4, "lora_alpha": 8, "target_modules": ["q_proj", "v_proj"]}
     oracle.save_tiny_adapter(oracle.load(tiny["third"]), directory, **lora)
     flags = ["--fake"] if fake else []
     process = EngineProcess(socket_dir / f"models-{request.param}.sock", config, *flags)

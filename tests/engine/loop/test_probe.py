@@ -146,9 +146,11 @@ def test_an_engine_with_raised_targets_starts_and_tells_its_gateways(model_dir: 
             (warning,) = ready["warnings"]
             with socket.socket(socket.AF_UNIX) as peer:
                 peer.connect(str(path))
-                reader, frames = FrameReader(), []
-                while not frames:
+                reader = FrameReader()
+                while True:
                     frames = reader.feed(peer.recv(65536))
+                    if frames:
+                        break
                 hello = decode_from_engine(frames[0])
         finally:
             process.terminate()

@@ -37,7 +37,7 @@ def check(house: House) -> Snapshot:
         one = books.sequence
         for page in one.pages:
             holders.setdefault(page, []).append((one.tier, one.model, one.adapter))
-    resident = reversed(house.scheduler.residency.pages().items())
+    resident = reversed(list(house.scheduler.residency.pages().items()))
     of_adapters = {page: digest for digest, pages in resident for page in pages}
     for page, owner in enumerate(owners):
         if page in holders:
@@ -103,9 +103,9 @@ def test_preemptions_come_once_each_and_say_who_caused_them() -> None:
 
 
 def test_the_log_of_preemptions_is_bounded_and_keeps_counting() -> None:
-    log, sequence = PreemptionLog(2), House().sequence()
+    log, request = PreemptionLog(2), House().submit(4, 1)
     for number in range(PREEMPTIONS_KEPT + 10):
-        log.record_preemption(float(number), sequence, 1, 0, swapped=False)
+        log.record_preemption(float(number), request, 1, 0, swapped=False)
     assert [one.number for one in log.after(PREEMPTIONS_KEPT + 7)] == [PREEMPTIONS_KEPT + 8 + i for i in range(3)]
     assert [one.number for one in log.after(0)] == list(range(11, PREEMPTIONS_KEPT + 11))
     assert (log.count, log.by_tier) == (PREEMPTIONS_KEPT + 10, [0, PREEMPTIONS_KEPT + 10])

@@ -545,7 +545,7 @@ async def test_idle_it_sleeps(start_engine: Start, connect: Connect) -> None:
         fields = Path(f"/proc/{engine.pid}/stat").read_text().rpartition(")")[2].split()
         return int(fields[11]) + int(fields[12])
 
-    found = []
+    found: list[int] = []
     while not found or (found[-1] > 2 and len(found) < 5):  # who comes late to the machine may find it still starting
         before = cpu_ticks()
         await asyncio.sleep(1.5)

@@ -55,6 +55,7 @@ def llama_cpp_permutation(weight: np.ndarray, heads: int) -> np.ndarray:
 
 def write_gguf(path: Path, model: LlamaForCausalLM, architecture: str = "llama") -> Path:
     config = model.config
+    assert config.num_key_value_heads is not None
     writer = gguf.GGUFWriter(path, architecture)
     writer.add_block_count(config.num_hidden_layers)
     writer.add_context_length(config.max_position_embeddings)

@@ -104,6 +104,7 @@ async def test_a_slow_reader_gets_several_steps_in_one_list(start_engine: Start)
         await until(lambda: generation.ending is not None)
         events = [event async for event in generation]
         assert len(events) == 2
+        assert isinstance(events[0], list)
         assert len(events[0]) == 50
 
 

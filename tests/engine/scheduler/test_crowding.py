@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from typing import Any
 
 import pytest
 
@@ -85,7 +86,7 @@ def counts(step: Step | None) -> dict[str, int]:
 
 def crowded(step_tokens_max: int = 64, prefill_tokens_min: int = 4, **changes: float) -> House:
     """A house in which share `a` was served ten times as much as the others."""
-    patient = {"inter_token_ms": 3_600_000.0, "ttft_base_ms": 3_600_000.0}
+    patient: dict[str, Any] = {"inter_token_ms": 3_600_000.0, "ttft_base_ms": 3_600_000.0}
     tier = Tier(name="t", service_tier="t", floor=0.5, **(patient | changes))
     house = House(
         tiers=(tier,),
@@ -190,11 +191,11 @@ def test_decodes_of_a_share_that_crowds_wait_a_step_for_prefill_of_others_and_ne
     house.check_the_end()
 
 
-def eight_places(crowd_part: float, **changes: object) -> House:
+def eight_places(crowd_part: float, **changes: Any) -> House:
     tier = Tier(
         name="t", service_tier="t", floor=0.5, crowd_part=crowd_part, inter_token_ms=3.6e6, ttft_base_ms=3.6e6,
         **changes,
-    )  # type: ignore[arg-type]  # fmt: skip
+    )  # fmt: skip
     return House(tiers=(tier,), pages=2000, sequences_max=8, step_tokens_max=64)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import cast
 
 import msgspec
 import pytest
@@ -13,7 +14,7 @@ from engine.memory.arena import Arena
 from engine.protocol.frames import Sampling
 from engine.protocol.tiers import SHIPPED_TIERS, Tier
 from engine.scheduler.scheduler import MODEL_WAIT_STEPS_MAX, ModelLimits, Scheduler
-from engine.step import Sequence
+from engine.step import AdapterTable, Sequence
 from support.engine.scheduler_auditor import STOP_ID, VOCAB, House, uninterrupted
 from support.engine.schedules import Ask, Do, Schedule, play
 
@@ -870,7 +871,7 @@ def test_limits_that_cannot_be_kept_are_refused(limits: dict[str, float], reason
 def test_tiers_are_checked_at_the_start() -> None:
     house = House()
     with pytest.raises(ValueError, match="at least one tier"):
-        Scheduler([], {"m": ModelLimits(10, 4)}, Arena(4, 1), house.table, house.clock)
+        Scheduler([], {"m": ModelLimits(10, 4)}, Arena(4, 1), cast(AdapterTable, house.table), house.clock)
 
 
 # ---- counts
@@ -933,7 +934,9 @@ def test_a_request_that_pinned_adapters_leave_no_room_for_ends_although_its_adap
     ]
     assert house.run(steps=1000) < 1000
     house.check_the_end()
-    assert house.books[never.handle].ending.message == "the request does not fit beside its adapter and the pinned ones"
+    ending = house.books[never.handle].ending
+    assert ending is not None
+    assert ending.message == "the request does not fit beside its adapter and the pinned ones"
     assert [len(other.output_ids) for other in others] == [13, 23]
 
 
@@ -941,7 +944,7 @@ def test_others_join_while_an_adapter_is_loaded_again_into_fewer_pages() -> None
     """Alone, a request evicts its own adapter, which lay in more pages than it needs, and waits until it is loaded
     again. The next request of its tier joins in the same step: the auditor finds a request that waits for what a lower
     tier borrows."""
-    tiers = (
+    tiers: tuple[Tier, ...] = (
         Tier(name="a", service_tier="a", floor=0.3, preemptible=False, preemptions_max=1, ageing_s=0.05),
         Tier(name="b", service_tier="b", floor=0.4, preemptions_max=1),
         Tier(name="c", service_tier="c", floor=0.3, preemptions_max=1),

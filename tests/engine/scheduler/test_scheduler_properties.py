@@ -183,7 +183,8 @@ def perform(house: House, action: Ask | Abort | Load | Host | Run) -> None:
                     continue
                 chunks = range(len(house.flights[0].step.chunks))
                 failing = chunks if action.breaks else [action.fault]
-                house.complete(errors=dict.fromkeys(failing, "made to fail") if action.fault in chunks else None)
+                errors = {index: "made to fail" for index in failing if index is not None}
+                house.complete(errors=errors if action.fault in chunks else None)
 
 
 @pytest.mark.parametrize("steps_ahead", [0, 1, 2])

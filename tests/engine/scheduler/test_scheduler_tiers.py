@@ -372,7 +372,8 @@ def test_shares_that_wait_are_served_alike_to_within_the_theorems_bound(
         for chunk in step.chunks:
             prompt = len(chunk.sequence.prompt_ids)
             of_prompt = max(0, min(chunk.start + chunk.count, prompt) - chunk.start)
-            served[chunk.sequence.share] += weights[0] * of_prompt + weights[1] * (chunk.count - of_prompt)
+            cost = weights[0] * of_prompt + weights[1] * (chunk.count - of_prompt)
+            served[chunk.sequence.share] += cost  # type: ignore[assignment]
         house.complete()
         gaps.append(tuple(served[a] - served[b] for a, b in ("xy", "yz", "xz")))
     bound = fairness_bound(tier, sequences_max * max(tokens + more for tokens, more in sizes))

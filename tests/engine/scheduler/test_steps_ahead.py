@@ -356,7 +356,7 @@ class Recorded(FakeRunner):
 class Loop:
     """The worker in this process. `when` sees every frame, may send more, and ends the loop."""
 
-    def __init__(self, runner: Recorded, when: Callable[[Loop, FromEngine], None], **limits: int) -> None:
+    def __init__(self, runner: Recorded, when: Callable[[Loop, FromEngine], None], **limits: Any) -> None:
         self.runner = runner
         self.inbox = Inbox()
         self.frames: list[FromEngine] = []

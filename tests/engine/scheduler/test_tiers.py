@@ -104,7 +104,7 @@ def test_capacity_leaves_alone_what_could_not_be_reclaimed() -> None:
         ({"premium": 40, "batch": 50}, [10, 10, 10], [45, 55, 10]),
     ],
 )
-def test_spare_pages(held: dict[str, int], spare: list[int], reclaim: list[int]) -> None:
+def test_spare_pages(held: dict[str, Any], spare: list[int], reclaim: list[int]) -> None:
     books = floors(**held)
     assert [books.spare(rank) for rank in range(3)] == spare
     assert [books.spare(rank, reclaim=True) for rank in range(3)] == reclaim

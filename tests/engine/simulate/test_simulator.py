@@ -435,8 +435,8 @@ def test_the_gap_is_what_a_plain_account_of_it_says() -> None:
     for seed in range(5):
         draws = random.Random(seed)
         gap = ServedGap(4)
-        for tenant in "abcd":
-            gap.index(tenant)
+        for name in "abcd":
+            gap.index(name)
         waiting = [0] * 4
         since: dict[tuple[int, int], list[float]] = {}  # of a pair that waits: how far the one was ahead, each time
         widest = 0.0

@@ -138,7 +138,12 @@ def test_adapters_come_and_go_while_it_runs(stack: Stack) -> None:
     row = stack.write(lambda c: register(c, name="late", tenant_id=tenant, digest="ab" * 32))
     eventually(lambda: stack.chat(model="late").status_code == 200)
     assert stack.chat("globex", model="late").status_code == 404
-    stack.write(lambda c: (revision.bump(c), adapters.remove(c, row.id)))
+
+    def remove(connection: sa.Connection) -> None:
+        revision.bump(connection)
+        adapters.remove(connection, row.id)
+
+    stack.write(remove)
     eventually(lambda: stack.chat(model="late").status_code == 404)
     with pytest.raises(adapters.AdapterNameTaken):
         stack.write(lambda c: register(c, name=MODEL, tenant_id=tenant, digest=""))

@@ -8,7 +8,7 @@ from __future__ import annotations
 import inspect
 import json
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import httpx
@@ -40,7 +40,6 @@ from gateway.catalog.adapters import Registration
 from gateway.catalog.base_models import ModelChange
 from gateway.config.file import parse
 from gateway.limits.overrides import LimitsChange
-from migrations.upgrade import upgrade
 from support.gateway.adapter_uploads import files_of
 from support.stack import MODEL, Stack
 
@@ -155,14 +154,6 @@ def thing(answer: Any) -> Any:
     """What was made or changed, without what is shown once beside it, and as the log may have it."""
     found = next((getattr(answer, name) for name in ("key", "webhook") if hasattr(answer, name)), answer)
     return found.redacted() if isinstance(found, Webhook) else found
-
-
-@pytest.fixture
-def database(database_url: str) -> Iterator[Database]:
-    upgrade(database_url)
-    database = Database(database_url)
-    yield database
-    database.close()
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterator
 
 import pytest
 import sqlalchemy as sa
@@ -29,11 +28,8 @@ LIMITS: dict[Scope, Allowance] = {"key": Allowance(10, 1000, 2), "tenant": Allow
 
 
 @pytest.fixture
-def database(sqlite_url: str) -> Iterator[Database]:
-    upgrade(sqlite_url)
-    database = Database(sqlite_url)
-    yield database
-    database.close()
+def database(sqlite_database: Database) -> Database:
+    return sqlite_database
 
 
 def make_key(database: Database, tier: str = "premium", **fields: object) -> keys.MadeKey:

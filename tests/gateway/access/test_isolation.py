@@ -132,10 +132,10 @@ def served(tmp_path_factory: pytest.TempPathFactory, model_dir: Any) -> Iterator
     try:
         stack.start()
         for slug in (THEIRS, OURS):
-            stack.write(lambda c, slug=slug: fill(c, stack, slug))  # type: ignore[misc]
+            stack.write(lambda c, slug=slug: fill(c, stack, slug))
             assert stack.chat(slug, model=f"{slug}-style", max_tokens=5).status_code == 200
             files = FILES if slug == OURS else FILES[:1]
-            stack.write(lambda c, slug=slug, files=files: bill(c, stack.tenants[slug], files))  # type: ignore[misc]
+            stack.write(lambda c, slug=slug, files=files: bill(c, stack.tenants[slug], files))
         yield stack
     finally:
         stack.stop()
@@ -184,9 +184,7 @@ def marks(served: Stack) -> dict[str, set[str]]:
         for table in metadata.tables.values():
             if "tenant_id" not in table.c:
                 continue
-            rows = served.read(
-                lambda c, t=table, i=tenant_id: c.execute(sa.select(t).where(t.c.tenant_id == i)).all()  # type: ignore[misc]
-            )
+            rows = served.read(lambda c, t=table, i=tenant_id: c.execute(sa.select(t).where(t.c.tenant_id == i)).all())
             for row in rows:
                 named = {name: value for name, value in row._mapping.items() if name == "id" or name.endswith("_id")}
                 found[slug] |= {value for value in named.values() if isinstance(value, str) and len(value) > 8}
@@ -321,7 +319,7 @@ def test_what_is_anothers_is_absent_for_a_tenants_admin(served: Stack, admin: st
             continue
         table = metadata.tables[NAMED[name]]
         own = table.c.id if name == "tenant_id" else table.c.tenant_id
-        rows = served.read(lambda c, t=table, o=own: c.execute(sa.select(t).where(o == served.tenants[THEIRS])).all())  # type: ignore[misc]
+        rows = served.read(lambda c, t=table, o=own: c.execute(sa.select(t).where(o == served.tenants[THEIRS])).all())
         assert rows, name
         sent = None if method == "GET" else BODIES.get(path.rsplit("/", 1)[-1], {})
         for one in (row.request_id if name == "request_id" else row.id for row in rows):
@@ -384,7 +382,7 @@ def test_each_table_with_a_tenant_has_rows_of_both(served: Stack) -> None:
         for slug in (THEIRS, OURS):
             which = table.c.tenant_id == served.tenants[slug]
             query = sa.select(sa.func.count()).select_from(table).where(which)
-            if not served.read(lambda c, q=query: c.execute(q).scalar_one()):  # type: ignore[misc]
+            if not served.read(lambda c, q=query: c.execute(q).scalar_one()):
                 empty.append(f"{table.name} of {slug}")
     assert empty == []
     assert tables.usage.name in metadata.tables

@@ -6,7 +6,6 @@ import hashlib
 import random
 import time
 import zlib
-from collections.abc import Iterator
 
 import pytest
 import sqlalchemy as sa
@@ -17,15 +16,6 @@ from billing.database import Database
 from billing.errors import InvalidValue
 from gateway.access import keys
 from gateway.tables import keys as table
-from migrations.upgrade import upgrade
-
-
-@pytest.fixture
-def database(database_url: str) -> Iterator[Database]:
-    upgrade(database_url)
-    database = Database(database_url)
-    yield database
-    database.close()
 
 
 @pytest.fixture

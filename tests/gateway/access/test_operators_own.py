@@ -74,7 +74,7 @@ def test_the_operators_webhooks_are_not_a_tenants_to_see(own_stack: Stack) -> No
 def test_a_tenant_uses_up_no_others_webhooks(own_stack: Stack) -> None:
     acme = own_stack.tenants["acme"]
     for n in range(webhooks.TENANT_WEBHOOKS_MAX - 1):
-        own_stack.write(lambda c, n=n: webhooks.create(c, url=f"https://a.example/{n}", tenant_id=acme))  # type: ignore[misc]
+        own_stack.write(lambda c, n=n: webhooks.create(c, url=f"https://a.example/{n}", tenant_id=acme))
     url = {"url": "https://b.example/"}
     with client_of(own_stack, "tenant_admin", "acme") as admin:
         assert admin.post("/webhooks", json=url).status_code == 201

@@ -48,7 +48,7 @@ class Door:
         """The status, and of a refusal its error. An answer that streams is left alone."""
         token = self.csrf if csrf is None else csrf
         headers = self.headers | ({"x-csrf-token": token} if token else {})
-        params = QUERY if method == "GET" else {}
+        params: dict[str, Any] = QUERY if method == "GET" else {}
         more: dict[str, Any] = {"timeout": 30, "verify": NO_TLS}
         with httpx.stream(method, self.url + path, json=sent, headers=headers, params=params, **more) as answer:
             if answer.status_code < 400:
@@ -98,7 +98,7 @@ def test_the_matrix(open_to_all: Stack, routes: list[ServedRoute], role: Role, b
     for route in routes:
         permission = f"{route.opt['area']}:{route.access}"
         allowed = permission in MAY[role] and not (role == "tenant_admin" and route.opt.get("everyones"))
-        sent = None if route.method == "GET" else {}
+        sent: dict[str, Any] | None = None if route.method == "GET" else {}
         status, error = door.ask(route.method, asked(route), sent)
         where = (role, route.method, route.path, status, error)
         if allowed:
@@ -201,11 +201,11 @@ def test_a_tenants_admin_sets_what_is_below_the_tenant(open_to_all: Stack) -> No
         assert (status, error["code"]) == (403, "insufficient_role"), error
         assert door.ask("POST", f"/v1/admin/{path}", sent | {"key_id": key_id})[0] == 200
     assert door.ask("POST", "/v1/admin/budgets", budget | {"project": "default"})[0] == 200
-    for sent in ({"status": "active"}, {"tier": "premium"}, {"share_weight": 9.0}):
-        assert door.ask("PATCH", "/v1/admin/tenants/acme", sent)[0] == 403
+    for change in ({"status": "active"}, {"tier": "premium"}, {"share_weight": 9.0}):
+        assert door.ask("PATCH", "/v1/admin/tenants/acme", change)[0] == 403
     adapter = open_to_all.adapters["acme-style"]
-    for sent in ({"shared": ["*"]}, {"pinned": True}):
-        assert door.ask("PATCH", f"/v1/admin/adapters/{adapter}", sent)[1]["code"] == "insufficient_role"
+    for shared in ({"shared": ["*"]}, {"pinned": True}):
+        assert door.ask("PATCH", f"/v1/admin/adapters/{adapter}", shared)[1]["code"] == "insufficient_role"
     assert door.ask("PATCH", f"/v1/admin/adapters/{adapter}", {"notes": "ours"})[0] == 200
     operators = open_to_all.write(
         lambda c: keys.create(c, tenant_id=None, name="ops", kind="admin", role="operator").secret

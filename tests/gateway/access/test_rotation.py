@@ -35,7 +35,7 @@ def test_both_keys_share_budget_and_limits(stack: Stack) -> None:
     for name in ("old", "new", "old", "new"):
         used += _tokens(stack.chat(name, max_tokens=4))
     for name in ("old", "new"):
-        eventually(lambda name=name: _own_budget(stack, name)["used"] == used)  # type: ignore[misc]
+        eventually(lambda name=name: _own_budget(stack, name)["used"] == used)
         own = _own_budget(stack, name)
         assert (own["id"], own["scope_id"], own["held"]) == (budget["id"], new["id"], 0)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Iterator
 
 import pytest
 
@@ -13,17 +12,13 @@ from billing.database import Database
 from gateway.access.callers import Callers
 from gateway.access.sessions import SECRET_BYTES, Sessions
 from gateway.errors import Overloaded, SessionExpired
-from migrations.upgrade import upgrade
 
 FLOOD = 3000
 
 
 @pytest.fixture
-def database(sqlite_url: str) -> Iterator[Database]:
-    upgrade(sqlite_url)
-    database = Database(sqlite_url)
-    yield database
-    database.close()
+def database(sqlite_database: Database) -> Database:
+    return sqlite_database
 
 
 async def test_a_flood_of_cookies_keeps_nobody_waiting(database: Database) -> None:

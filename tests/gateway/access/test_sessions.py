@@ -188,7 +188,7 @@ def test_what_ends_a_key_ends_its_sessions(make_stack: Callable[..., Stack], pos
         assert here.get(SESSION).json() == there.get(SESSION).json(), name
         end(key)
         for client in (here, there):
-            took = eventually(lambda client=client: client.get("/v1/admin/keys").status_code == 401)  # type: ignore[misc]
+            took = eventually(lambda client=client: client.get("/v1/admin/keys").status_code == 401)
             assert took < ENDED_WITHIN_S, name
             assert code(client.get(SESSION)) == (401, "session_expired"), name
             assert code(client.post("/v1/admin/projects", json={})) == (401, "session_expired"), name

@@ -39,7 +39,7 @@ def month(stack: Stack) -> str:
     stack.write(rollups.fold_all)
     last = sa.select(tables.billing_periods.c.month).join(tables.usage, periods.usage_in_period())
     months = [
-        stack.read(lambda c, query=query: c.execute(query).scalars().first())  # type: ignore[misc]
+        stack.read(lambda c, query=query: c.execute(query).scalars().first())
         for query in (
             last.where(tables.usage.c.tenant_id == stack.tenants[tenant]).order_by(tables.usage.c.sequence.desc())
             for tenant in ("acme", "globex")
@@ -130,7 +130,7 @@ def test_the_command_writes_the_same_file(stack: Stack, month: str, tmp_path: Pa
         return CliRunner().invoke(main, command, catch_exceptions=False)
 
     (tmp_path / "again").mkdir()
-    asked = ("export", "--month", month, "--tenant", "globex", "--json")
+    asked: tuple[str, ...] = ("export", "--month", month, "--tenant", "globex", "--json")
     done = run(*asked, "--directory", str(tmp_path))
     assert done.exit_code == 0, done.output
     shown = json.loads(done.stdout)

@@ -47,7 +47,8 @@ def example(document: dict[str, Any], schema: dict[str, Any]) -> Any:
     kind = schema.get("type")
     if isinstance(kind, list):
         kind = kind[0]
-    return {"integer": schema.get("minimum", 1), "number": 1, "array": [], "boolean": True}.get(kind, "acme")
+    examples = {"integer": schema.get("minimum", 1), "number": 1, "array": [], "boolean": True}
+    return examples.get(str(kind), "acme")
 
 
 def asked(document: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, Any], Any]]:
@@ -60,7 +61,7 @@ def asked(document: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, Any], 
             query = START if any(one["name"] == "start_time" and one.get("required") for one in parameters) else {}
             content = operation.get("requestBody", {}).get("content", {})
             schema = content.get("application/json", {}).get("schema")
-            body = None if schema is None else example(document, schema)
+            body: Any = None if schema is None else example(document, schema)
             plain, odd = path, path
             for one in (one for one in parameters if one["in"] == "path"):
                 plain = plain.replace(f"{{{one['name']}}}", "none")
@@ -109,7 +110,7 @@ def test_bodies_and_pages_are_refused_by_name(asking: tuple[Stack, httpx.Client]
         answer = client.post(f"/v1/admin/{path}", json=body)
         assert (answer.status_code, answer.json()["error"]["param"]) == (400, odd), answer.text
     place = base64.urlsafe_b64encode(json.dumps([0, [ODD, "USD"]]).encode()).decode().rstrip("=")
-    query = {"start_time": 0, "group_by": "model", "page": f"page_{place}"}
+    query: dict[str, Any] = {"start_time": 0, "group_by": "model", "page": f"page_{place}"}
     for path in ("usage/completions", "costs"):
         answer = client.get(f"/v1/organization/{path}", params=query)
         assert (answer.status_code, answer.json()["error"]["param"]) == (400, "page"), answer.text

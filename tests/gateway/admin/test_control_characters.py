@@ -89,14 +89,10 @@ def test_what_is_stored_already_is_escaped_on_a_terminal(stack: Stack, operator:
     adapter_id = stack.adapters["acme-style"]
     for number, bad in enumerate(BAD.values()):
         stack.write(
-            lambda c, bad=bad: c.execute(  # type: ignore[misc]
-                sa.update(keys_table).where(keys_table.c.id == made.key.id).values(name=bad)
-            )
+            lambda c, bad=bad: c.execute(sa.update(keys_table).where(keys_table.c.id == made.key.id).values(name=bad))
         )
         stack.write(
-            lambda c, bad=bad: c.execute(  # type: ignore[misc]
-                sa.update(adapters).where(adapters.c.id == adapter_id).values(notes=bad)
-            )
+            lambda c, bad=bad: c.execute(sa.update(adapters).where(adapters.c.id == adapter_id).values(notes=bad))
         )
         for command in (
             ["keys", "list"],

@@ -96,14 +96,15 @@ def test_usage_in_openais_shape(shop: Stack, admin: Operator) -> None:
     assert sum(one["input_cached_tokens"] for one in found.values()) == totals["cached_tokens"]
     assert sum(one["output_tokens"] for one in found.values()) == totals["completion_tokens"]
     key = shop.key_ids["globex"]
-    [only] = results(organization(admin, "usage/completions", **{"api_key_ids[]": key, "group_by[]": "api_key_id"}))
+    of_key: dict[str, Any] = {"api_key_ids[]": key, "group_by[]": "api_key_id"}
+    [only] = results(organization(admin, "usage/completions", **of_key))
     assert (only["api_key_id"], only["num_model_requests"]) == (key, 1)
     adapters = results(organization(admin, "usage/completions", tenants="acme", group_by="adapter"))
     assert {one["adapter"]: one["num_model_requests"] for one in adapters} == {None: 4, shop.adapters["acme-style"]: 1}
 
 
 def test_costs_by_line_item_as_openai_has_them(shop: Stack, admin: Operator) -> None:
-    asked = {"tenants": "acme", "group_by": ["line_item"]}
+    asked: dict[str, Any] = {"tenants": "acme", "group_by": ["line_item"]}
     found = {one["line_item"]: one for one in results(organization(admin, "costs", **asked))}
     called = (MODEL, shop.adapters["acme-style"])
     assert found.keys() >= {f"{name}, {meter}" for name in called for meter in ("input", "output")}
@@ -112,9 +113,10 @@ def test_costs_by_line_item_as_openai_has_them(shop: Stack, admin: Operator) -> 
     totals = admin.ok("GET", "usage", tenant="acme")
     tokens = totals["prompt_tokens"] + totals["completion_tokens"]
     assert sum(one["quantity"] for one in found.values()) == tokens
-    pages, token = [], None
+    pages: list[dict[str, Any]] = []
+    token = None
     while not pages or token:
-        page = organization(admin, "costs", **asked, **({"page": token} if token else {}))
+        page = organization(admin, "costs", **(asked | ({"page": token} if token else {})))
         pages, token = [*pages, page], page["next_page"]
     assert [one["line_item"] for page in pages for one in results(page)] == sorted(found)
     [whole] = results(organization(admin, "costs", tenants="acme"))
@@ -124,7 +126,7 @@ def test_costs_by_line_item_as_openai_has_them(shop: Stack, admin: Operator) -> 
 
 
 def test_all_of_a_time_in_one_bucket_and_what_has_no_such_name(shop: Stack, admin: Operator) -> None:
-    asked = {"tenants": "acme", "group_by": "adapter", "end_time": HOUR_AGO + 7200}
+    asked: dict[str, Any] = {"tenants": "acme", "group_by": "adapter", "end_time": HOUR_AGO + 7200}
     page = organization(admin, "usage/completions", bucket_width="all", **asked)
     [bucket] = page["data"]
     assert (bucket["start_time"], bucket["end_time"], page["has_more"]) == (HOUR_AGO, HOUR_AGO + 7200, False)
@@ -148,7 +150,8 @@ def test_all_of_a_time_in_one_bucket_and_what_has_no_such_name(shop: Stack, admi
 def test_pages_of_buckets_follow_each_other(shop: Stack, admin: Operator) -> None:
     pages, token = [], None
     while True:
-        asked = {"bucket_width": "1m", "limit": 13, "group_by": "tenant_id"} | ({"page": token} if token else {})
+        asked: dict[str, Any] = {"bucket_width": "1m", "limit": 13, "group_by": "tenant_id"}
+        asked |= {"page": token} if token else {}
         page = organization(admin, "usage/completions", end_time=HOUR_AGO + 7200, **asked)
         pages.append(page)
         token = page["next_page"]
@@ -284,9 +287,12 @@ def test_a_month_is_corrected_closed_and_invoiced(make_stack: Callable[..., Stac
 
 def test_the_gateway_reconciles_by_itself(shop: Stack, admin: Operator) -> None:
     first = shop.read(lambda c: reconcile.newest_result(c, "minute"))
-    eventually(
-        lambda: shop.read(lambda c: reconcile.newest_result(c, "minute")).number > (first.number if first else 0), 20.0
-    )  # type: ignore[union-attr]
+
+    def newer() -> bool:
+        newest = shop.read(lambda c: reconcile.newest_result(c, "minute"))
+        return newest is not None and newest.number > (first.number if first else 0)
+
+    eventually(newer, 20.0)
     eventually(lambda: any(one["engine_gap"] == 0 for one in admin.ok("GET", "reconciliations")["data"]), 20.0)
     assert admin.ok("GET", "reconciliations/standing")["imbalances"] == 0
     metrics = shop.metrics()

@@ -305,7 +305,7 @@ def test_a_tenant_hears_nothing_of_names_that_are_others(own: Operated) -> None:
         with pytest.raises(AdapterNameTaken):
             name_adapter(stack, name, None)
         name_adapter(stack, name, "acme")
-        eventually(lambda name=name: stack.chat("acme", model=name).status_code == 200)  # type: ignore[misc]
+        eventually(lambda name=name: stack.chat("acme", model=name).status_code == 200)
         assert stack.chat("globex", model=name).json()["model"] == "secret"
         assert stack.chat("initech", model=name).status_code == 404
     card = httpx.get(f"{stack.url}/v1/models/secret", headers=stack.headers("acme")).json()
@@ -323,7 +323,7 @@ def test_a_tenant_hears_nothing_of_names_that_are_others(own: Operated) -> None:
     answers = {}
     for tenant in ("acme", "globex", "initech"):
         for name in ("secret", "acme-style"):
-            eventually(lambda name=name, tenant=tenant: stack.chat(tenant, model=name).status_code == 200)  # type: ignore[misc]
+            eventually(lambda name=name, tenant=tenant: stack.chat(tenant, model=name).status_code == 200)
             row = stack.usage(stack.chat(tenant, model=name).headers["x-request-id"])
             assert row is not None
             answers[tenant, name] = row.model, row.adapter is not None
@@ -343,7 +343,11 @@ def test_ids_to_an_alias_are_of_one_vocabulary(own: Operated, tiny_dir: Path) ->
             shutil.copy(tiny_dir / file.name, file)
     own.price("other-words")
     own.operator.ok("POST", "models", {"name": "other-words"})
-    names = {"same": ["same-words"], "different": ["other-words"], "off": [{"model": "other-words", "weight": 0}]}
+    names: dict[str, list[Any]] = {
+        "same": ["same-words"],
+        "different": ["other-words"],
+        "off": [{"model": "other-words", "weight": 0}],
+    }
     for name, others in names.items():
         models = [{"model": MODEL}, *({"model": one} if isinstance(one, str) else one for one in others)]
         own.operator.ok("PUT", f"aliases/{name}", {"models": models})

@@ -146,7 +146,7 @@ def test_requests_of_one_user_go_to_one_model(stack: Stack) -> None:
         for fields in ({"user": user}, {"prompt_cache_key": user, "user": "another"}, {"safety_identifier": user}):
             assert named_in("", post(stack, "chat/completions", "split", **fields)) == {expected}
         seen.add(expected)
-    metadata = {"metadata": {"user_id": user}}
+    metadata: dict[str, Any] = {"metadata": {"user_id": user}}
     assert named_in("", post(stack, "messages", "split", **metadata)) == {expected}
     assert named_in("", post(stack, "completions", "split", user=user)) == {expected}
     assert seen == {MODEL, SMALL}
@@ -327,7 +327,7 @@ def test_what_cannot_be_kept_is_refused(
 def test_only_operators_may(stack: Stack) -> None:
     for role, tenant in (("tenant_admin", "acme"), ("read_only", None)):
         secret = stack.write(
-            lambda c, role=role, tenant=tenant: keys.create(  # type: ignore[misc]
+            lambda c, role=role, tenant=tenant: keys.create(
                 c, tenant_id=stack.tenants[tenant] if tenant else None, name="x", kind="admin", role=role
             )
         ).secret

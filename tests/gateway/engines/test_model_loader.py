@@ -10,6 +10,7 @@ import sys
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import AsyncExitStack
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -199,7 +200,12 @@ async def test_whoever_restores_one_that_still_drains_waits_for_it(make_stack: C
     stack = make_stack(fake={"step_ms": 10.0})
     directory = stack.config.models_dir / SECOND
     shutil.copytree(stack.model_dir, directory, ignore=shutil.ignore_patterns("*.safetensors"))
-    price = {"input": 1, "cached_input": 1, "output": 1, "multipliers": {"premium": 1, "standard": 1, "batch": 1}}
+    price: dict[str, Any] = {
+        "input": 1,
+        "cached_input": 1,
+        "output": 1,
+        "multipliers": {"premium": 1, "standard": 1, "batch": 1},
+    }
     await asyncio.to_thread(stack.write, lambda c: prices.publish(c, subject=SECOND, **price))
     administration, said = Administration(stack.config, Actor("cli:test")), list[str]()
     client = LocalEngine(stack.config.socket_path)

@@ -149,7 +149,7 @@ def test_a_stream_in_the_queue_is_kept_alive(slow: Stack) -> None:
 
 @pytest.mark.parametrize("count", [1, 2, 4])
 def test_stop_sequences_end_the_answer_and_never_show(slow: Stack, count: int) -> None:
-    asked = {"temperature": 0, "max_tokens": 30}
+    asked: dict[str, Any] = {"temperature": 0, "max_tokens": 30}
     whole = slow.chat(**asked).json()["choices"][0]["message"]["content"]
     stops = [whole[20 + 9 * at : 26 + 9 * at] for at in range(count)]
     cut = min(whole.index(stop) for stop in stops)

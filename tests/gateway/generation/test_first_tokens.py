@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
 
 import pytest
 import sqlalchemy as sa
@@ -22,7 +21,6 @@ from gateway.generation.first_tokens import (
     summaries,
 )
 from gateway.tables import first_token_minutes
-from migrations.upgrade import upgrade
 
 TIERS = (
     TierSection(name="premium", service_tier="priority", ttft_base_ms=100.0, ttft_per_1k_prompt_tokens_ms=200.0),
@@ -38,14 +36,6 @@ class Clock:
 
     def __call__(self) -> float:
         return self.s
-
-
-@pytest.fixture
-def database(database_url: str) -> Iterator[Database]:
-    upgrade(database_url)
-    made = Database(database_url)
-    yield made
-    made.close()
 
 
 def read(database: Database, *windows_s: int) -> dict[int, dict[str, FirstTokenSummary]]:

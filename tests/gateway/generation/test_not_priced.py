@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import anthropic
 import httpx
 import openai
@@ -11,7 +13,7 @@ from billing.accounts import tenants
 from gateway.access import keys
 from support.stack import MODEL, Stack
 
-ASKED = {"model": MODEL, "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 4}
+ASKED: dict[str, Any] = {"model": MODEL, "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 4}
 
 
 @pytest.fixture(scope="module")

@@ -50,7 +50,8 @@ def test_logprobs_come_with_the_chunks_of_their_text(client: openai.OpenAI) -> N
     }
     whole = client.chat.completions.create(**asked, logprobs=True).choices[0]
     assert whole.logprobs is not None
-    text, entries = "", []
+    text = ""
+    entries: list[Any] = []
     for chunk in client.chat.completions.create(**asked, logprobs=True, stream=True):
         text += chunk.choices[0].delta.content or ""
         if chunk.choices[0].logprobs is not None:

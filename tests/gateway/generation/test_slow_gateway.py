@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from types import SimpleNamespace
 
 import pytest
@@ -26,18 +26,14 @@ from gateway.limits.turn_pace import AT_ONCE, RequestPace
 from gateway.log import RequestLine, RequestRecord
 from gateway.metrics import Metrics
 from gateway.upkeep.revision_watch import STALE_S, RevisionWatch
-from migrations.upgrade import upgrade
 from support.waiting import eventually_async
 
 STALL_S = STALE_S + 0.1
 
 
 @pytest.fixture
-def database(sqlite_url: str) -> Iterator[Database]:
-    upgrade(sqlite_url)
-    database = Database(sqlite_url)
-    yield database
-    database.close()
+def database(sqlite_database: Database) -> Database:
+    return sqlite_database
 
 
 async def nothing(_: object) -> None:
@@ -145,9 +141,13 @@ def test_whoever_waits_for_a_watch_that_ends_is_told(database: Database) -> None
 
 
 def test_patience_counts_the_time_in_which_the_loop_ran() -> None:
+    def late() -> str:
+        time.sleep(0.05)
+        return "in time"
+
     async def answered_during_a_stall() -> object:
         loop = asyncio.get_running_loop()
-        answer = loop.run_in_executor(None, lambda: [time.sleep(0.05), "in time"][1])
+        answer = loop.run_in_executor(None, late)
         loop.call_soon(time.sleep, 0.6)
         async with Patience(0.4):
             return await answer

@@ -59,7 +59,7 @@ def open_files(pid: int) -> int:
 
 def read_on(stack: Stack, over: threading.Event) -> list[int]:
     """Streams one after another, read as they come; the completion tokens that each had by its own usage."""
-    found = []
+    found: list[int] = []
     with httpx.Client(timeout=30) as client:
         while not over.is_set() or not found:
             asked = body(stream=True, max_tokens=OTHER_TOKENS, stream_options={"include_usage": True})

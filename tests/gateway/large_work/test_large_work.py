@@ -214,7 +214,12 @@ async def test_work_is_bounded_by_messages_as_well_as_characters(
     model_dir: Path, monkeypatch: pytest.MonkeyPatch, prompt: Prompt, in_loop: bool
 ) -> None:
     rendered: list[object] = []
-    monkeypatch.setattr(prompts, "count", lambda *_: rendered.append(1) or [[7]])
+
+    def count(*_: object) -> list[list[int]]:
+        rendered.append(1)
+        return [[7]]
+
+    monkeypatch.setattr(prompts, "count", count)
     work = Remembering()
     counter = PromptCounter(work)
     found = await counter.count(Tokenizer.load(model_dir), "any", WINDOW, [prompt], tenant="t")

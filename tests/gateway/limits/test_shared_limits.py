@@ -245,7 +245,7 @@ async def test_whoever_is_gone_before_the_answer_takes_nothing(redis_url: str, g
                 await begun.refund()  # as whoever has it does
         deadline = time.monotonic() + PLACE_S / 2
         for one in theirs:
-            while not (found := await allowed(lambda one=one: second.admit(one, 900), 1)):  # type: ignore[misc]
+            while not (found := await allowed(lambda one=one: second.admit(one, 900), 1)):
                 assert time.monotonic() < deadline
             await found[0].refund()
 
@@ -413,7 +413,8 @@ async def test_a_question_that_breaks_off_leaves_nothing_counted(redis_server: R
         redis_server.thaw()
         await eventually_async(lambda: not away(house))
         await eventually_async(lambda: redis_server.client.zcard(f"{key}:places") == 1)
-        requests, tokens = map(float, redis_server.client.hmget(f"{key}:rates", "requests", "tokens"))
+        rates = redis_server.client.hmget(f"{key}:rates", "requests", "tokens")
+        requests, tokens = (float(rate or 0) for rate in rates)
         assert (requests <= 1, tokens <= 10) == (True, True)
         assert not house._owed
         await running.finish_request(10)
@@ -432,7 +433,7 @@ async def test_of_one_admitted_here_redis_has_the_place_and_no_more(redis_server
         await eventually_async(lambda: not away(house))
         await eventually_async(lambda: redis_server.client.zcard(f"{key}:places") == 1)
         again = await house.admit(one, 1)
-        assert 250 <= float(redis_server.client.hget(f"{key}:rates", "tokens")) <= 301
+        assert 250 <= float(redis_server.client.hget(f"{key}:rates", "tokens") or 0) <= 301
         await again.finish_request(1)
         await running.finish_request(300)
         assert redis_server.client.zcard(f"{key}:places") == 0

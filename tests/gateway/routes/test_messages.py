@@ -123,7 +123,7 @@ def test_a_conversation_goes_on(client: anthropic.Anthropic) -> None:
         max_tokens=4,
         messages=[
             {"role": "user", "content": [{"type": "text", "text": "Hi", "cache_control": {"type": "ephemeral"}}]},
-            {"role": "assistant", "content": first.content},  # type: ignore[typeddict-item]  # what we returned
+            {"role": "assistant", "content": first.content},  # what we returned
             {"role": "user", "content": "Go on."},
             {"role": "assistant", "content": "I go"},
         ],

@@ -30,7 +30,6 @@ from billing.ledger.messages import HoldRequest, Settlement
 from gateway.access import keys
 from gateway.metrics import Metrics
 from gateway.upkeep.webhook_deliveries import NO_PUBLIC_ADDRESS, Deliverer, DeliveryFailed, is_public, status_of
-from migrations.upgrade import upgrade
 from support.services import missing_service
 from support.stack import Stack
 from support.waiting import eventually, eventually_async
@@ -84,14 +83,6 @@ def silent() -> Iterator[str]:
     """A URL where connections are taken and nothing is said."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         yield f"http://127.0.0.1:{server.getsockname()[1]}/"
-
-
-@pytest.fixture
-def database(database_url: str) -> Iterator[Database]:
-    upgrade(database_url)
-    database = Database(database_url)
-    yield database
-    database.close()
 
 
 def deliverer(database: Database, **changes: Any) -> Deliverer:

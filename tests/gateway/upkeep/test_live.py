@@ -160,8 +160,8 @@ def test_what_runs_is_shown_with_its_tenant_and_who_gave_way(watched: Stack, ope
             threads += [ask("acme", model="acme-style", max_tokens=200) for _ in range(2)]
             for thread in threads:
                 thread.join()
-            told = len(shown())
-            eventually(lambda told=told: all_shown() or len(shown()) > told + 1)  # type: ignore[misc]
+            before = len(shown())
+            eventually(lambda before=before: all_shown() or len(shown()) > before + 1)
             if all_shown():
                 break
         assert all_shown()
@@ -257,7 +257,7 @@ def test_so_many_may_watch_and_no_more(watched: Stack, operator: keys.MadeKey) -
         for one in made:  # one key's do not keep another's out
             opened = [Watch(watched.url, one.secret) for _ in range(live_feed.KEY_WATCHERS_MAX)]
             watches += opened
-            eventually(lambda opened=opened: all(watch.events for watch in opened))  # type: ignore[misc]
+            eventually(lambda opened=opened: all(watch.events for watch in opened))
             if one is made[0]:
                 assert f"{live_feed.KEY_WATCHERS_MAX} clients with this key" in refusal(one.secret)
         assert f"{live_feed.WATCHERS_MAX} clients watch" in refusal(operator.secret)
@@ -309,9 +309,10 @@ async def test_while_it_cannot_be_asked_whether_one_may_watch_it_goes_on_for_a_w
     async def send(message: Any) -> None:
         sent.append(message)
 
+    scope: Any = {}
     began = time.monotonic()
     async with asyncio.timeout(PATIENCE_S):
-        await admin_live.LiveStream(hub, "key_1", admit_again)({}, receive, send)  # type: ignore[typeddict-item]
+        await admin_live.LiveStream(hub, "key_1", admit_again)(scope, receive, send)
     assert time.monotonic() - began >= after_s
     assert sent[0]["status"] == 200
     assert any(message.get("body", b"").startswith(b"event: away") for message in sent)

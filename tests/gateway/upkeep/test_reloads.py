@@ -34,14 +34,6 @@ LIMITS: dict[Scope, Allowance] = {"key": Allowance(10, 1000, 2), "tenant": Allow
 OLD_BUMP = "UPDATE revision SET number = number + 1 WHERE id = 1"  # by a process without the log
 
 
-@pytest.fixture
-def database(database_url: str) -> Iterator[Database]:
-    upgrade(database_url)
-    database = Database(database_url)
-    yield database
-    database.close()
-
-
 def make_tenant(database: Database, slug: str) -> tuple[str, keys.MadeKey]:
     def run(connection: sa.Connection) -> tuple[str, keys.MadeKey]:
         tenant = tenants.create(connection, slug=slug, name=slug, tier="premium")
@@ -104,7 +96,7 @@ async def test_the_log_keeps_the_last_writes(database: Database) -> None:
     seen = database.read_sync(revision.read)
     database.write_sync(run)
     count = database.read_sync(
-        lambda c: c.execute(sa.select(sa.func.count()).select_from(tables.revision_log)).scalar()
+        lambda c: c.execute(sa.select(sa.func.count()).select_from(tables.revision_log)).scalar_one()
     )
     assert LOG_ROWS_MAX <= count < LOG_ROWS_MAX + revision.PRUNE_EVERY
     assert await looked(database, seen) is None

@@ -358,7 +358,7 @@ def test_no_request_is_lost_and_none_is_mixed_while_versions_change(
     numbers = [number for _, number in sorted(seen)]
     assert sum(one != other for one, other in pairwise(numbers)) > 8, "it changed under them"
     for url in stack.urls:
-        eventually(lambda url=url: allowed[_text(url, stack, fields)] == served, 2.0)  # type: ignore[misc]
+        eventually(lambda url=url: allowed[_text(url, stack, fields)] == served, 2.0)
     eventually(lambda: stack.open_holds() == 0)
     operator.close()
 

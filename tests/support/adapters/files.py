@@ -55,7 +55,7 @@ def peft_adapter(directory: Path, base: BaseShape = BASE, seed: int = 0, **confi
     torch.manual_seed(seed)
     config = {"target_modules": list(base.modules), "init_lora_weights": False, **config}
     model = get_peft_model(TinyModel(base), LoraConfig(**config))
-    model.save_pretrained(directory)
+    model.save_pretrained(str(directory))
     return model.eval()
 
 

@@ -23,7 +23,7 @@ CANNOT_SERVE = [
     "SET LOCAL ROLE pg_read_all_settings",
     "SET LOCAL search_path TO pg_catalog",
 ]
-MULTIPLIERS = {"premium": "3", "standard": 1, "batch": "0.5"}
+MULTIPLIERS: dict[str, str | int] = {"premium": "3", "standard": 1, "batch": "0.5"}
 
 
 @dataclass

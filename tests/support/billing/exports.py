@@ -84,11 +84,11 @@ def correct(books: Books, request_id: str, meter: str, tokens: int, now: int) ->
 def name_all(books: Books, spec: ExportSpec, **names: str) -> None:
     """Keeps the names that the rows need, as a gateway does before an export."""
     for period in books.database.read_sync(lambda c: list(export.of_spec(c, spec))):
-        own = books.database.read_sync(lambda c, tenant_id=period.tenant_id: labels.current_names(c, tenant_id))  # type: ignore[misc]
+        own = books.database.read_sync(lambda c, tenant_id=period.tenant_id: labels.current_names(c, tenant_id))
         kept = own | {"provider": "Laneway"} | names
         books.database.write_sync(
             lambda c, period=period, kept=kept: labels.store_names(c, period, kept, lambda _: LATER)
-        )  # type: ignore[misc]
+        )
 
 
 def run(books: Books, directory: Path, spec: ExportSpec, **options: Any) -> Manifest:

@@ -42,7 +42,7 @@ def use(
     **names: str,
 ) -> HoldRequest:
     """A request that is held and settled at the moment `now`."""
-    request = books.request(prompt=prompt, most=max(made, 1), **names)  # type: ignore[arg-type]
+    request = books.request(prompt=prompt, most=max(made, 1), **names)
     run_group(books, now if held_at is None else held_at, [request])
     run_group(books, now, endings=[settlement(request, made, prompt=prompt, cached=cached)])
     return request

@@ -128,7 +128,10 @@ class Peer:
                 if not data:
                     raise EOFError
                 for frame in map(decode_from_engine, self._frames.feed(data)):
-                    (self.heartbeats if isinstance(frame, Heartbeat) else self._waiting).append(frame)
+                    if isinstance(frame, Heartbeat):
+                        self.heartbeats.append(frame)
+                    else:
+                        self._waiting.append(frame)
         frame = self._waiting.pop(0)
         if isinstance(frame, Tokens) and frame.cached:
             assert not frame.cached.keys() & self.cached.keys(), "told twice"

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import Counter, deque
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 from engine.memory.adapter_residency import AdapterResidency
 from engine.memory.arena import Arena
@@ -19,7 +19,7 @@ from engine.protocol.frames import Sampling
 from engine.protocol.tiers import SHIPPED_TIERS, Tier
 from engine.scheduler.entry import Entry
 from engine.scheduler.scheduler import ModelLimits, Refusal, RequestEnding, Scheduler, StepOutcome
-from engine.step import PENDING_ID, Chunk, Sequence, Step, StepResult, WeightsMove
+from engine.step import PENDING_ID, AdapterTable, Chunk, Sequence, Step, StepResult, WeightsMove, WeightsTable
 
 VOCAB = 97
 STOP_ID = 5
@@ -402,7 +402,7 @@ class House:
             tiers,
             {model: self.limits(model in pinned_models) for model in models},
             self.arena,
-            self.table,
+            cast(AdapterTable, self.table),
             self.clock,
             step_tokens_max=step_tokens_max,
             prefill_tokens_min=prefill_tokens_min,
@@ -410,14 +410,14 @@ class House:
             namespace_quota=namespace_quota,
             steps_ahead=steps_ahead,
             host_pool=self.slots if host_slots else None,
-            weights=self.vault,
+            weights=cast(WeightsTable | None, self.vault),
             weights_residence_s=residence_s,
             **settings,
         )
         # A floor is one of pages and places, not of weights: preemptions to evict a model's weights are not checked.
-        capacity, weights = self.scheduler._capacity, self.scheduler.weight_residency
+        capacity, residency = self.scheduler._capacity, self.scheduler.weight_residency
         self._preempt, capacity._preempt = capacity._preempt, self._check_preemption
-        self._evacuate, weights._evacuate = weights._evacuate, self._evacuate_unchecked
+        self._evacuate, residency._evacuate = residency._evacuate, self._evacuate_unchecked
         self.step_tokens_max = step_tokens_max
         self.sequences_max = sequences_max
         self.books: dict[int, Books] = {}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from engine.step import HostPool
+from engine.step import HostPool, Sequence
 from support.engine.in_process import Drive
 from support.engine.poisoned_arena import Traps
 
@@ -57,7 +57,7 @@ def run_swapped(engine: Drive, adapter: str | None) -> None:
 
     cut = engine.request(prompt, NEW_TOKENS, adapter, tier="batch")
     began = len(engine.steps)
-    urgent = []
+    urgent: list[Sequence] = []
 
     def interrupt() -> None:
         if (len(engine.steps) - began) % INTERRUPT_EVERY == 0 and len(cut.output_ids) < NEW_TOKENS - 2:

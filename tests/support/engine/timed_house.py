@@ -42,7 +42,7 @@ class Timed:
         taken_s = self._costs.get(step.model, COSTS).step_seconds(load_of(step))
         outcome = self.house.complete(taken_s)
         self.steps.append(step)
-        self.device_s[step.model] += taken_s
+        self.device_s[step.model] += taken_s  # type: ignore[assignment]
         for sequence, _ in outcome.tokens:
             self.tokens.setdefault(sequence.handle, []).append(self.house.clock.now)
 

@@ -44,7 +44,7 @@ def publish(stack: Stack) -> None:
     for name, (input, output) in PRICES.items():
         if name != MODEL:
             stack.write(
-                lambda c, name=name, input=input, output=output: prices.publish(  # type: ignore[misc]
+                lambda c, name=name, input=input, output=output: prices.publish(
                     c, subject=name, input=input, cached_input=input, output=output, multipliers=MULTIPLIERS
                 )
             )

@@ -11,13 +11,14 @@ from typing import Any
 import httpx
 
 from gateway.access import keys
+from gateway.access.roles import Role
 from support.paths import EXAMPLES
 from support.stack import MODEL, Stack
 from support.web.traffic import History
 
 # A device costs 0.6 millionths of a unit a second, so that margins are neither all nor nothing.
 BILLING = "[billing]\nreconcile_s = 5.0\ndevice_second_picos = 600_000_000\n"
-ROLES = ("owner", "operator", "finance", "tenant_admin", "read_only")
+ROLES: tuple[Role, ...] = ("owner", "operator", "finance", "tenant_admin", "read_only")
 TINY = EXAMPLES / "models" / "laneway-tiny"
 
 
