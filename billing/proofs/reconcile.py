@@ -16,10 +16,10 @@ from billing import tables
 from billing.books import rollups
 from billing.books.periods import check_month
 from billing.clock import SECOND, Clock, database_now
-from billing.ledger import expiry
 from billing.proofs import engine_books, equalities
 from billing.proofs.engine_books import Bounds
 from billing.proofs.equalities import Imbalance, Sums
+from billing.proofs.ledger_audit import audit_ledger
 
 MINUTE_ROWS_MAX = 100_000  # usage rows of one minute's check; the rest is the next one's
 # Corrections are looked at again for so long: their moment is taken before they commit.
@@ -79,11 +79,10 @@ def reconcile_all(connection: sa.Connection, clock: Clock = database_now) -> Rec
     began, at = time.monotonic(), clock(connection)
     found = [one for proof in PERIOD_PROOFS for one in proof(connection, None)]
     found += equalities.corrected(connection)
-    findings = expiry.reconcile(connection, clock)
-    for what in ("unbalanced", "wrong_counters", "oversettled", "unrecorded"):
-        found += [Imbalance(what, where, 0, 1) for where in getattr(findings, what)]
+    audit = audit_ledger(connection, clock)
+    found += audit.imbalances()
     both = equalities.sums(connection, None)
-    return _result("whole", began, at, 0, connection, found, findings.overshot, both)
+    return _result("whole", began, at, 0, connection, found, audit.overshot, both)
 
 
 def reconcile_month(connection: sa.Connection, label: str, clock: Clock = database_now) -> Reconciliation:

@@ -6,9 +6,10 @@ Plain answers made from billing's structs; nothing here reads a database. A key'
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Generic, Literal, TypeVar
+from typing import Annotated, Any, Generic, Literal, TypeVar
 
 import msgspec
+from litestar.params import Body
 
 from billing.accounts.alerts import Alert, Delivery
 from billing.accounts.budgets import BudgetState
@@ -19,7 +20,7 @@ from billing.books.projections import Projection
 from billing.books.usage import UsageRow
 from billing.clock import SECOND
 from billing.exports.jobs import ExportJob
-from billing.ledger.expiry import Findings
+from billing.proofs.ledger_audit import LedgerAudit
 from engine.protocol.frames import StatusReport
 from gateway.access.audit_log import AuditLine
 from gateway.access.keys import Key, MadeKey
@@ -275,10 +276,10 @@ class AuditView(msgspec.Struct, frozen=True, kw_only=True):
     """What does not add up in the ledger. `sound` is false only for what is a fault at any moment."""
 
     sound: bool
-    findings: Findings
+    findings: Annotated[LedgerAudit, Body(schema_component_key="Findings")]
 
     @classmethod
-    def of(cls, findings: Findings) -> AuditView:
+    def of(cls, findings: LedgerAudit) -> AuditView:
         return cls(sound=findings.sound, findings=findings)
 
 
