@@ -84,8 +84,9 @@ def _answered(waiter: asyncio.Future[Answer] | None) -> bool:
 
 
 class Ledger:
-    """One per gateway process and event loop. `gateway_id` is unique per process: holds are this gateway's while its
-    lease lives."""
+    """One per gateway process and event loop. `gateway_id` is unique per process; its holds last while its lease lives.
+
+    A loop of its own and not a Coalescer: it paces transactions, has two queues, and queues endings again on failure."""
 
     def __init__(
         self,

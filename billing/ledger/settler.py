@@ -151,6 +151,7 @@ class Settler:
         return kept
 
     async def _write(self) -> None:
+        """Not a Coalescer: the ending of a cancelled request is written too, and the loss of an ending is logged."""
         try:
             while self._waiting:
                 batch, self._waiting = self._waiting[:APPEND_MAX], self._waiting[APPEND_MAX:]

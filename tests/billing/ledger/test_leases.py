@@ -53,7 +53,7 @@ async def test_lease_is_taken_renewed_and_given_up(books: Books, time: Time) -> 
     await lease.renew()
     assert expires_at(books, "gw_1") == time.now + 60 * SECOND
     assert books.database.read_sync(lambda connection: leases.live(connection, time.now)) == 1
-    await lease.release()
+    await lease.release_lease()
     assert not lease.held
     assert books.database.read_sync(lambda connection: leases.live(connection, time.now)) == 0
 
