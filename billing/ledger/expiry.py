@@ -30,11 +30,11 @@ _OPEN_HOLDS = sa.select(_holds.c.request_id).where(_holds.c.state == "held").ord
 
 
 def expire_dead(connection: sa.Connection, gateway_id: str, now: int, limit: int = EXPIRE_GROUP_MAX) -> list[str]:
-    """Expire at most `limit` holds whose gateway has no lease that lives at `now`; return their request ids. The
-    auditor's own gateway is alive. The lease rows stay locked, so a gateway that comes back does so before or after."""
+    """Expire at most `limit` holds whose gateway has no lease that is valid at `now`; return their request ids. The
+    gateway `gateway_id`, which audits, counts as alive. The lease rows stay locked, so no gateway renews meanwhile."""
     rows = connection.execute(_LOCK_LEASES).all()
     alive = [row.gateway_id for row in rows if is_live(row.renewed_at, row.expires_at, now)] + [gateway_id]
-    # Locked as they are read: one that settles meanwhile is no orphan any more.
+    # The rows are locked as they are read, and a hold that was settled meanwhile is left out.
     orphans = _OPEN_HOLDS.where(_holds.c.gateway_id.not_in(alive)).limit(limit).with_for_update()
     request_ids = list(connection.execute(orphans).scalars())
     if request_ids:
@@ -46,10 +46,10 @@ def expire_dead(connection: sa.Connection, gateway_id: str, now: int, limit: int
 
 
 class Auditor:
-    """Expires the holds of dead gateways. After the database was away, or its clock jumped, living gateways look dead
-    too: then it waits one lease, so that they can renew first. What all auditors saw of the database is in one row, so
-    one that starts need not wait where others watched; and on SQLite none waits: there the file lock proves that no
-    other gateway lives."""
+    """Expires the holds of dead gateways. After the database was unavailable, or its clock jumped, living gateways look
+    dead too: the auditor then waits one lease, so that they can renew first. All auditors share the row that says since
+    when the database was seen without a gap, so a gateway that starts need not wait if another one has audited. On
+    SQLite no auditor waits: the file lock proves that no other gateway lives."""
 
     def __init__(
         self, database: Database, gateway_id: str, *, lease_s: float = LEASE_S, clock: Clock = database_now
@@ -70,7 +70,7 @@ class Auditor:
             await asyncio.sleep(every_s)
 
     async def run_once(self) -> list[str]:
-        """Expire what may be expired now; return the request ids. Raises DatabaseUnavailable."""
+        """Expire all holds that may be expired now; return their request ids. Raises DatabaseUnavailable."""
         expired: list[str] = []
         while True:
             batch = await self._database.write(self._expire)
@@ -87,9 +87,9 @@ class Auditor:
         return expire_dead(connection, self._gateway_id, self._clock(connection))
 
     def _watched(self, connection: sa.Connection) -> int:
-        """Microseconds for which auditors have seen the database without a gap of half a lease. This is a look too."""
+        """Microseconds for which auditors have seen the database without a gap of half a lease; records this audit."""
         seen_at, unbroken_from = connection.execute(_LOCK_AUDITS).one()
-        now = self._clock(connection)  # with the row locked: no other auditor's look lies after it
+        now = self._clock(connection)  # read under the row's lock: no other auditor has recorded a later time
         if abs(now - seen_at) > self._lease / 2:
             unbroken_from = now
         connection.execute(sa.update(_audits).values(seen_at=now, unbroken_from=unbroken_from))
