@@ -168,7 +168,7 @@ class Journal:
             yield text, start
 
     def _report_torn(self) -> None:
-        """Log an incomplete last record. Its process or machine died while writing: the ending was never acknowledged."""
+        """Log an incomplete last record: its process or machine died before it acknowledged the ending."""
         tail = os.pread(self._descriptor, RECORD_BYTES_MAX, self.used)
         if tail.strip(b"\0"):
             fields = {"journal": self.path.name, "at": self.used}

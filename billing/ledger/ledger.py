@@ -86,7 +86,7 @@ def _answered(waiter: asyncio.Future[Answer] | None) -> bool:
 class Ledger:
     """One per gateway process and event loop. `gateway_id` is unique per process; its holds last while its lease lives.
 
-    A loop of its own and not a Coalescer: it paces transactions, has two queues, and queues endings again on failure."""
+    Not a Coalescer: it paces transactions, takes holds and endings from two queues, and retries endings."""
 
     def __init__(
         self,
