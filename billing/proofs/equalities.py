@@ -47,8 +47,7 @@ class Imbalance(msgspec.Struct, frozen=True):
 
 
 class Sums(msgspec.Struct, frozen=True):
-    """Sums in one currency: `owed_picos` by usage and corrections, of which there are `transactions`, and
-    `entered_picos` by ledger entries."""
+    """Sums in one currency, owed by usage and corrections and entered in the ledger. `transactions`: of the former."""
 
     currency: str
     transactions: int
@@ -460,8 +459,7 @@ def _found_entries(connection: sa.Connection, month: str | None) -> Amounts:
 
 
 def _entries_of_month(connection: sa.Connection, month: str, tenant_ids: Sequence[str]) -> Amounts:
-    """Entries of these tenants: a request's entries are in the month in which it ended, other entries in the month in
-    which they were recorded."""
+    """Entries of these tenants: a request's by the month in which it ended, others by the month of recorded_at."""
     key = (_entries.c.tenant_id, _entries.c.currency, _entries.c.account, _entries.c.meter)
     moment = sa.func.coalesce(_usage.c.finished_at, _entries.c.recorded_at)
     query = (
