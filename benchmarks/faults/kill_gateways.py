@@ -34,9 +34,9 @@ sys.path.insert(0, str(REPO / "tests"))
 from billing import tables
 from billing.accounts import budgets
 from billing.clock import SECOND
-from billing.ledger import expiry
 from billing.ledger.journal import paths
 from billing.proofs import reconcile
+from billing.proofs.ledger_audit import audit_ledger
 from engine.protocol.client import EngineClient
 from engine.protocol.frames import StatusReport
 from gateway.host.supervisor import healthy
@@ -320,7 +320,7 @@ def check(stack: Stack, recorded: dict[str, sa.Row[Any]], unrecorded: dict[str, 
         row = recorded.get(request_id)
         if row is not None and row.made_tokens != tokens:
             faults.append(f"{request_id} made {tokens} tokens; its usage says {row.made_tokens}")
-    findings = stack.read(expiry.reconcile)
+    findings = stack.read(audit_ledger)
     if not findings.sound or findings.overshot or findings.open_holds:
         faults.append(f"the ledger: {findings}")
     looks = stack.read(reconcile.listing)

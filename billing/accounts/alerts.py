@@ -1,7 +1,7 @@
 """Alerts of budgets and their outbox: written with the counters that crossed a threshold, delivered later by a gateway.
 
-A delivery is claimed for a while by whoever attempts it, so that one whose gateway dies is attempted again. It knows
-who is to be told and when, and must never know how anybody is told.
+A gateway claims a delivery for a limited time, so that another attempt follows if the gateway dies. This module knows
+webhooks and times, and must never know how a delivery is sent.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _webhooks = tables.webhooks
 
 
 class Alert(msgspec.Struct, frozen=True):
-    """A budget's window reached `threshold` percent of its limit. Amounts in tokens or picos, by `unit`."""
+    """A budget window reached `threshold` percent of its limit. Amounts in tokens or picos, by `unit`."""
 
     sequence: int
     id: str
@@ -52,7 +52,7 @@ class Alert(msgspec.Struct, frozen=True):
 
 
 class Delivery(msgspec.Struct, frozen=True):
-    """An alert on its way to one webhook. `next_attempt_at` of what is pending; moments in microseconds UTC."""
+    """The delivery of an alert to one webhook. `next_attempt_at`: while pending; moments in microseconds UTC."""
 
     alert_id: str
     webhook_id: str
@@ -98,7 +98,7 @@ _SET = sa.update(_deliveries).where(
 
 
 def record(connection: sa.Connection, crossings: Iterable[Crossing], now: int) -> None:
-    """Write an alert for each crossing, and its deliveries to the webhooks there are. The budgets' rows are locked."""
+    """Write an alert for each crossing, and its delivery to each active webhook. The budgets' rows must be locked."""
     made: list[dict[str, object]] = [
         {
             "id": new_id("alr"),
@@ -128,7 +128,7 @@ def record(connection: sa.Connection, crossings: Iterable[Crossing], now: int) -
 def listing(
     connection: sa.Connection, *, tenant_id: str | None = None, before: int | None = None, limit: int = 100
 ) -> list[Alert]:
-    """The newest first; a page begins below sequence `before`."""
+    """Alerts, newest first; a page begins below sequence `before`."""
     query = _ALERT.order_by(_alerts.c.sequence.desc()).limit(min(limit, LIST_MAX))
     if tenant_id is not None:
         query = query.where(_alerts.c.tenant_id == tenant_id)
@@ -140,7 +140,7 @@ def listing(
 def deliveries(
     connection: sa.Connection, alert_ids: Sequence[str], *, seen_by: str | None = None
 ) -> dict[str, list[Delivery]]:
-    """Of each alert. For `seen_by`, a tenant, those to its own webhooks: how the operator is told is not its to see."""
+    """Deliveries of each alert. The tenant `seen_by` sees deliveries to its own webhooks, never to the operator's."""
     found: dict[str, list[Delivery]] = {alert_id: [] for alert_id in alert_ids}
     query = sa.select(_deliveries).where(_deliveries.c.alert_id.in_(alert_ids))
     if seen_by is not None:
@@ -152,7 +152,7 @@ def deliveries(
 
 
 def any_due(connection: sa.Connection) -> bool:
-    """Whether `claim` would find something; this may be asked of a reader."""
+    """Whether `claim` would find a delivery; a reading connection is enough."""
     now = database_now(connection)
     due = sa.select(_deliveries.c.alert_id).where(
         _deliveries.c.state == "pending", _deliveries.c.next_attempt_at <= now
@@ -161,9 +161,8 @@ def any_due(connection: sa.Connection) -> bool:
 
 
 def claim(connection: sa.Connection, *, retry_s: float, limit: int = CLAIM_MAX) -> list[ClaimedDelivery]:
-    """Deliveries that are due, the longest overdue first, each counted as attempted. Unless `record_attempts` is
-    called they are due again after `retry_s`, doubled with each attempt up to RETRY_S_MAX; the last of ATTEMPTS_MAX
-    has failed."""
+    """Claim due deliveries, the longest overdue first, and count an attempt of each. Without `record_attempts` they are
+    due again after `retry_s`, doubled with each attempt up to RETRY_S_MAX. After ATTEMPTS_MAX a delivery has failed."""
     now = database_now(connection)
     rows = connection.execute(_DUE.limit(limit), {"now": now}).all()
     claimed: list[ClaimedDelivery] = []
@@ -187,7 +186,8 @@ def claim(connection: sa.Connection, *, retry_s: float, limit: int = CLAIM_MAX) 
 
 
 def record_attempts(connection: sa.Connection, results: Iterable[tuple[ClaimedDelivery, str | None]]) -> None:
-    """How attempts went: None is delivered. A failed one is due when `claim` said; after the last there is none."""
+    """Record results of attempts: None is delivered. A failed delivery stays due as `claim` set it, until its last
+    attempt."""
     now = database_now(connection)
     done: list[Values] = []
     failed: list[Values] = []
@@ -209,7 +209,7 @@ def _of(alert_id: str, webhook_id: str, **values: object) -> Values:
 
 
 def _change(connection: sa.Connection, rows: list[Values]) -> None:
-    """Set what the rows have, each the same columns. Of what is pending: one delivered meanwhile, by an attempt that
-    was thought dead, stays delivered."""
+    """Update pending deliveries with the rows, all of the same columns. A delivery made meanwhile, by an attempt whose
+    claim had run out, stays delivered."""
     if rows:
         connection.execute(_SET, rows)

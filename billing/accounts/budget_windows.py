@@ -1,7 +1,7 @@
 """Budget rows under lock, and the counters of their windows: the one place where held and posted amounts change.
 
-One rule makes it safe: whoever changes a window has locked its budget's row, and rows are locked in the order of their
-ids. It knows amounts and limits, not requests.
+A window must never change without a lock of its budget's row, and rows are locked in the order of their ids. It knows
+amounts and limits, not requests.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class BudgetWindow:
     start: int
     held: int = 0
     posted: int = 0
-    alerted: int = 0  # the highest threshold that was told, in percent
+    alerted: int = 0  # the highest threshold that has an alert, in percent
     changed: bool = False
 
 
@@ -92,7 +92,7 @@ class LockedBudget:
 
     @property
     def bound(self) -> int:
-        """What the window's counters never pass. A soft budget only warns, up to what a counter holds."""
+        """The most that the window's counters may hold: a hard limit, or the range of a counter."""
         return self.limit_amount if self.kind == "hard" else PICOS_MAX
 
     def amount(self, tokens: int, picos: int) -> int:
@@ -110,7 +110,7 @@ class Crossing:
 
 
 class Counters:
-    """All budgets that one transaction may touch, locked until it ends."""
+    """All budgets that one transaction may change, locked until it ends."""
 
     def __init__(
         self, budgets: Iterable[LockedBudget] = (), now: int = 0, zones: Mapping[str, ZoneInfo] | None = None
@@ -119,7 +119,7 @@ class Counters:
         self._budgets = {budget.id: budget for budget in budgets}
         self._windows: dict[tuple[str, int], BudgetWindow] = {}
         self._by_scope_id: dict[str, list[LockedBudget]] = {}  # of keys by the first key of their rotations
-        self._present: dict[str, tuple[int, ZoneInfo]] = {}  # by budget: the start of its present window
+        self._present: dict[str, tuple[int, ZoneInfo]] = {}  # by budget id: the start of its present window
         starts: dict[tuple[Period, str], int] = {}
         for budget in self._budgets.values():
             if not zones or not budget.active:
@@ -153,7 +153,7 @@ class Counters:
         return counters
 
     def _read_windows(self, connection: sa.Connection, charged: set[int]) -> None:
-        """Read after the locks are held: what another gateway committed before is seen."""
+        """Called once the locks are held, so that it sees every earlier commit of other gateways."""
         if not self._budgets:
             return
         starts = charged | {start for start, _zone in self._present.values()}
@@ -200,7 +200,7 @@ class Counters:
             window.changed = True
 
     def cross(self) -> list[Crossing]:
-        """Thresholds that were reached and not told before; from now on they were."""
+        """Thresholds reached since the last alert; each is returned once."""
         crossed: list[Crossing] = []
         for window in self._windows.values():
             budget = self._budgets[window.budget_id]
@@ -214,6 +214,6 @@ class Counters:
         return crossed
 
     def write(self, connection: sa.Connection) -> None:
-        """Write the windows that changed."""
+        """Write the changed windows."""
         changed = [(w.budget_id, w.start, w.held, w.posted, w.alerted) for w in self._windows.values() if w.changed]
         _WRITE_WINDOWS.run(connection, changed)

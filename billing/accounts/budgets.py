@@ -1,9 +1,9 @@
 """Budgets of a tenant, a project or a key, in tokens or money, by day, month (of the tenant's time zone) or in total.
 
-A hard one refuses what it cannot bear; a soft one only warns. At each threshold, in percent of the limit, of what was
-used in a window, an alert is raised, once.
+A hard budget refuses requests over its limit; a soft budget only alerts. Each threshold, in percent of the limit,
+raises one alert in a window.
 
-What is held and posted against them is `counters`' alone. A changed limit counts for the very next hold.
+Only `budget_windows` changes held and posted amounts. A changed limit applies from the next hold on.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from billing.ids import new_id
 from billing.lists import ListColumns, ListPage, ListQuery, page
 from billing.revision import Change
 
-BUDGETS_MAX = 32  # active ones of one tenant or key: each is a locked row in every hold
+BUDGETS_MAX = 32  # active budgets of one tenant, project or key: each is a locked row in every hold
 
 THRESHOLDS_MAX = 10
-THRESHOLD_MAX = 1000  # percent: a soft budget may be passed
-SOFT_THRESHOLDS = (80, 100)  # of a soft budget that names none
+THRESHOLD_MAX = 1000  # percent: usage may exceed a soft budget
+SOFT_THRESHOLDS = (80, 100)  # default of soft budgets, in percent
 
-_WINDOW_MAX = 32 * 24 * 3600 * SECOND  # no window but that of a total is longer
+_WINDOW_MAX = 32 * 24 * 3600 * SECOND  # longer than the window of any budget by day or month
 _WINDOWS_A_BUDGET = 33
 
 _budgets = tables.budgets
@@ -52,8 +52,8 @@ _SORTED = ListColumns(
 
 class Budget(msgspec.Struct, frozen=True):
     """`limit_amount` is in tokens or picos, by `unit`. `scope_id` is the id of a tenant, a project or a key;
-    `thresholds` are percentages, ascending. `first_key_id`: of a key that replaced another, the first key of those
-    rotations; all keys made by them count in this budget."""
+    `thresholds` are percentages, ascending. `first_key_id`: the first key of the rotations that made the key; all
+    keys of these rotations count in this budget. None if the key replaced no other."""
 
     id: str
     tenant_id: str
@@ -70,12 +70,12 @@ class Budget(msgspec.Struct, frozen=True):
 
     @property
     def counts_for(self) -> str:
-        """The id among `HoldRequest.scope_ids` whose holds count in it. It never changes."""
+        """The id in `HoldRequest.scope_ids` whose holds count in this budget. It never changes."""
         return self.first_key_id or self.scope_id
 
 
 class BudgetState(msgspec.Struct, frozen=True):
-    """A budget in its present window. `left` may be negative: of a soft one, and after a limit was lowered."""
+    """A budget in its present window. `left` is negative if a soft limit is exceeded, or a limit was lowered."""
 
     budget: Budget
     window_start: int
@@ -98,7 +98,7 @@ def create(
     thresholds: Sequence[int] | None = None,
     first_key_id: str | None = None,
 ) -> Budget:
-    """Raises InvalidValue, RowNotFound. It counts what is held from now on; what ran before is not in it."""
+    """Create a budget, which counts holds from now on, not earlier ones. Raises InvalidValue, RowNotFound."""
     _check_choice(scope, ("tenant", "project", "key"), "scope")
     _check_choice(unit, ("tokens", "money"), "unit")
     _check_choice(period, ("day", "month", "total"), "period")
@@ -132,8 +132,8 @@ def get(connection: sa.Connection, budget_id: str) -> Budget | None:
 def listing(
     connection: sa.Connection, *, tenant_id: str | None = None, scope_id: str | None = None, inactive: bool = False
 ) -> list[Budget]:
-    """Of a tenant and all in it, or of the one tenant, project or key `scope_id`; a key's are also found by the first
-    key of its rotations."""
+    """Active budgets of a tenant with its projects and keys, or of the one tenant, project or key `scope_id`. A key's
+    budgets are also found by the first key of its rotations."""
     query = sa.select(_budgets).order_by(_budgets.c.created_at, _budgets.c.id)
     if tenant_id is not None:
         query = query.where(_budgets.c.tenant_id == tenant_id)
@@ -152,8 +152,8 @@ def change(
     kind: Kind | None = None,
     thresholds: Sequence[int] | None = None,
 ) -> Budget:
-    """Change what is given. Raises InvalidValue, RowNotFound. A hard limit below what is used already refuses
-    everything until the window ends. A threshold that this window has told stays told, whatever the limit becomes."""
+    """Change the given fields. Raises InvalidValue, RowNotFound. A hard limit below the window's use refuses all
+    requests until the window ends. A threshold alerts once in a window, even if the limit changes."""
     before = get(connection, budget_id)
     if before is None:
         raise RowNotFound(f"there is no budget {budget_id!r}")
@@ -165,7 +165,7 @@ def change(
     checked = _checked(kind, thresholds)
     values: dict[str, object] = {"limit_amount": limit_amount, "kind": kind, "thresholds": _thresholds_text(checked)}
     after = _change(connection, budget_id, values)
-    # With the budget's row locked, as a hold has it: what is over the new limit now was within the old one.
+    # The budget's row is locked, as for a hold: an amount over the new limit was within the old one.
     taken = _windows.c.held + _windows.c.posted
     over = sa.and_(_windows.c.budget_id == budget_id, taken > limit_amount, taken > _windows.c.excused)
     connection.execute(sa.update(_windows).where(over).values(excused=taken))
@@ -173,13 +173,13 @@ def change(
 
 
 def remove(connection: sa.Connection, budget_id: str) -> Budget:
-    """Stop enforcing it. The row stays: open holds are counted in it."""
+    """Stop enforcing the budget. Its row stays, since open holds count in it."""
     return _change(connection, budget_id, {"active": False})
 
 
 def hand_over(connection: sa.Connection, key_id: str, to: str) -> list[tuple[Budget, Budget]]:
-    """The active budgets of a key become those of the key that replaces it, with all that was used and is held. The
-    holds of the old key count in them too, as long as it works. As they were, as they are."""
+    """Move the active budgets of a key to the key that replaces it, with their used and held amounts. The old key's
+    holds count in them too, while it is valid. Returns each budget before and after."""
     found = listing(connection, scope_id=key_id)
     return [
         (budget, _change(connection, budget.id, {"scope_id": to, "first_key_id": budget.counts_for}))
@@ -199,7 +199,7 @@ def states(
 
 
 def found(connection: sa.Connection, asked: ListQuery, *, tenant_id: str | None = None) -> ListPage[BudgetState]:
-    """The active ones, in their present windows. Raises InvalidValue."""
+    """A page of active budgets in their present windows. Raises InvalidValue."""
     query = sa.select(_budgets).join(tables.tenants, tables.tenants.c.id == _budgets.c.tenant_id)
     query = query.outerjoin(tables.projects, tables.projects.c.id == _budgets.c.scope_id).where(_budgets.c.active)
     if tenant_id is not None:
@@ -211,8 +211,8 @@ def found(connection: sa.Connection, asked: ListQuery, *, tenant_id: str | None 
 def fullest_budgets(
     connection: sa.Connection, *, tenant_id: str | None = None, limit: int, clock: Clock = database_now
 ) -> list[BudgetState]:
-    """Active budgets of money, those first of which the largest part is used or held in their present windows; those
-    without use last, but for one whose limit is 0."""
+    """Active budgets of money, ordered by the part of the limit that is used or held in their present windows, largest
+    first. A budget with the limit 0 precedes all others; other unused budgets are last."""
     now = clock(connection)
     began = sa.case((_budgets.c.period == "total", 0), else_=now - _WINDOW_MAX)
     taken = _windows.c.held + _windows.c.posted
@@ -220,7 +220,7 @@ def fullest_budgets(
         sa.select(_budgets)
         .join(_windows, sa.and_(_windows.c.budget_id == _budgets.c.id, _windows.c.window_start >= began))
         .where(taken > 0)
-        # Of a day's budget several windows are so young: what is used of the present one is known below.
+        # Several windows of a budget by day are after `began`; `states_of` reads the present one.
         .order_by((taken * 1.0 / sa.func.nullif(_budgets.c.limit_amount, 0)).desc().nulls_first(), _budgets.c.id)
         .limit(limit * _WINDOWS_A_BUDGET)
     )
@@ -250,7 +250,7 @@ def _of_money(query: sa.Select[Any], tenant_id: str | None) -> sa.Select[Any]:
 
 
 def states_of(connection: sa.Connection, found: Sequence[Budget], clock: Clock = database_now) -> list[BudgetState]:
-    """These, in their present windows."""
+    """These budgets in their present windows."""
     now = clock(connection)
     zones = _zones(connection, {budget.tenant_id for budget in found})
     query = sa.select(_windows).where(_windows.c.budget_id.in_([budget.id for budget in found]))

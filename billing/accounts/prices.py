@@ -1,6 +1,6 @@
-"""Price versions: immutable integer prices per token for each meter and tier, in force from a moment on.
+"""Price versions: immutable prices per token for each meter and tier, in force from a moment on.
 
-Everything is picos (10⁻¹²) of a currency and integers; a price that is not integral is refused, never rounded.
+All prices are integers, in picos of a currency. A price that is not an integer is refused, never rounded.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from billing.revision import Change
 PICOS_PER_UNIT = 10**12
 # The largest amount a 64-bit counter holds: 9.2 million currency units.
 PICOS_MAX = 2**63 - 1
-# Prompt and completion of one request together. With UNIT_PRICE_PICOS_MAX no hold can pass PICOS_MAX.
+# Prompt and completion of one request together. With UNIT_PRICE_PICOS_MAX it limits a hold to PICOS_MAX.
 REQUEST_TOKENS_MAX = 2**24
 # A tenth of a currency unit per token.
 UNIT_PRICE_PICOS_MAX = 10**11
@@ -41,7 +41,7 @@ class UnitPrices(msgspec.Struct, frozen=True):
     output: int
 
     def most(self, prompt_tokens: int, max_tokens: int) -> int:
-        """What a request can cost at most: nothing of its prompt cached, every token made."""
+        """The highest cost of a request: no prompt token cached, every completion token made."""
         return prompt_tokens * self.input + max_tokens * self.output
 
 
@@ -78,8 +78,8 @@ def publish(
 ) -> PriceVersion:
     """Publish the prices of a model (by name) or an adapter (by id): base prices in picos per token, times each tier's
     multiplier ("0.5", "3", Fraction(1, 2)). Without `effective_from` they are in force at once.
-    Raises InvalidValue when a price is not integral, negative, over UNIT_PRICE_PICOS_MAX, cheaper uncached than
-    cached, or in the past; AlreadyExists when a version from that very moment is there."""
+    Raises InvalidValue for a price that is not an integer, negative, over UNIT_PRICE_PICOS_MAX or cheaper uncached than
+    cached, and for a moment in the past; AlreadyExists if a version is in force from the same moment."""
     if not subject:
         raise InvalidValue("a price needs a model's name or an adapter's id", "subject")
     if len(currency) != 3 or not (currency.isascii() and currency.isupper()):
@@ -170,23 +170,23 @@ def _tiers_of(connection: sa.Connection, version_ids: list[str]) -> dict[str, di
 
 
 def in_force(versions: Sequence[PriceVersion], currency: str, now: int) -> PriceVersion | None:
-    """The version in force at `now` (microseconds UTC); `versions` of one subject, the latest `effective_from` first. A
-    clock earlier than the last publication was set back, so that publication's time is used instead. Else no version
-    would be in force until the clock catches up."""
+    """The version in force at `now` (microseconds UTC). `versions`: of one subject, the latest `effective_from` first.
+    If `now` is before the last publication, the clock was set back: the publication's time is used instead, since
+    otherwise no version might be in force."""
     now = max([now, *(version.created_at for version in versions)])
     return next((one for one in versions if one.effective_from <= now and one.currency == currency), None)
 
 
 class TenantTerms(msgspec.Struct, frozen=True):
-    """What a tenant is billed in: its currency, and the zone in which its days begin."""
+    """A tenant's currency, and the time zone of its budget windows."""
 
     currency: str
     zone: ZoneInfo
 
 
 class PriceBook:
-    """One writer thread's cache of prices and tenants. Versions never change; which one is in force changes only with
-    the revision's price token or with time. Bounded by REMEMBERED_MAX."""
+    """A writer thread's cache of prices and tenants, emptied above REMEMBERED_MAX. Versions never change; the version
+    in force changes only with the revision's price token or with time."""
 
     REMEMBERED_MAX = 10_000
 
@@ -198,7 +198,7 @@ class PriceBook:
         self._any_free: dict[str, bool] = {}  # by currency
 
     def refresh(self, token: int) -> None:
-        """Forget everything when `revision.price_token` moved: a write may have changed prices or tenants."""
+        """Empty the cache if `revision.price_token` moved: a write may have changed prices or tenants."""
         remembered = len(self._subjects) + len(self._versions) + len(self._terms)
         if token != self._token or remembered > self.REMEMBERED_MAX:
             self._subjects.clear()
@@ -208,7 +208,7 @@ class PriceBook:
             self._token = token
 
     def terms(self, connection: sa.Connection, tenant_id: str) -> TenantTerms | None:
-        """The tenant's; None when there is no such tenant."""
+        """The tenant's terms; None for an unknown tenant."""
         if tenant_id not in self._terms:
             tenants = tables.tenants
             query = sa.select(tenants.c.currency, tenants.c.time_zone).where(tenants.c.id == tenant_id)
@@ -219,7 +219,7 @@ class PriceBook:
     def in_force(
         self, connection: sa.Connection, model: str, adapter: str | None, currency: str, now: int
     ) -> PriceVersion | None:
-        """The adapter's own price, or else its model's."""
+        """The version of the adapter's own price, or else of its model's."""
         subjects: list[tuple[SubjectKind, str]] = [("model", model)]
         if adapter is not None:
             subjects.insert(0, ("adapter", adapter))
@@ -232,8 +232,8 @@ class PriceBook:
         return None
 
     def any_free(self, connection: sa.Connection, currency: str) -> bool:
-        """Whether any price in this currency, in force or not, has free output: then even an exhausted budget of money
-        may admit a request."""
+        """Whether a price in this currency, in force or not, has free output. With one, an exhausted budget of money
+        may still admit a request."""
         if currency not in self._any_free:
             versions, units = tables.price_versions, tables.unit_prices
             free = (

@@ -43,9 +43,9 @@ _SORTED_PROJECTS = ListColumns(
 
 
 class Tenant(msgspec.Struct, frozen=True):
-    """`slug` is the name in /t/<slug>; `tier` the highest a key of this tenant may have; `time_zone` is where the days
-    and months of its budgets begin. Of two tenants that wait in a tier, one with twice the `share_weight` is served
-    twice as much. `cheapest`: of an alias that allows it, it gets the cheapest model that can serve a request."""
+    """`slug`: the name in /t/<slug>. `tier`: the highest tier of the tenant's keys. `time_zone`: of its budget windows
+    and periods. `share_weight`: while two tenants wait in a tier, a tenant with twice the weight is served twice as
+    much. `cheapest`: aliases that allow it choose the cheapest model that can serve a request."""
 
     id: str
     slug: str
@@ -61,7 +61,7 @@ class Tenant(msgspec.Struct, frozen=True):
 
 
 class Project(msgspec.Struct, frozen=True):
-    """A group of a tenant's keys. `default_max_tokens` is for requests that name none, where their key has none."""
+    """A group of a tenant's keys. `default_max_tokens` applies to requests that name none, unless their key has one."""
 
     id: str
     tenant_id: str
@@ -81,7 +81,7 @@ def create(
     share_weight: float = 1.0,
     time_zone: str = "UTC",
 ) -> Tenant:
-    """A tenant with its default project. The currency is for ever. Raises InvalidValue, AlreadyExists."""
+    """Create a tenant with its default project. The currency never changes. Raises InvalidValue, AlreadyExists."""
     if not _SLUG.fullmatch(slug):
         raise InvalidValue("a slug is 1 to 63 of a-z, 0-9 and inner hyphens", "slug")
     if not _CURRENCY.fullmatch(currency):
@@ -96,7 +96,7 @@ def create(
     )
     try:
         connection.execute(sa.insert(_tenants).values(msgspec.structs.asdict(tenant)))
-    except sa.exc.IntegrityError as error:  # made by another process a moment ago
+    except sa.exc.IntegrityError as error:  # another process created it meanwhile
         raise AlreadyExists(f"there is a tenant {slug!r} already", "slug") from error
     _add_project(connection, tenant.id, DEFAULT_PROJECT, None)
     revision.bump(connection, Change("tenants", tenant.id))
@@ -120,7 +120,7 @@ def listing(connection: sa.Connection, *, after: str = "", limit: int = 100) -> 
 
 
 def found(connection: sa.Connection, asked: ListQuery, *, tenant_id: str | None = None) -> ListPage[Tenant]:
-    """All, or the one. Raises InvalidValue."""
+    """A page of all tenants, or of the one tenant. Raises InvalidValue."""
     query = sa.select(_tenants)
     if tenant_id is not None:
         query = query.where(_tenants.c.id == tenant_id)
@@ -138,8 +138,8 @@ def update(
     time_zone: str | None = None,
     cheapest: bool | None = None,
 ) -> Tenant:
-    """Change what is given. Raises InvalidValue, RowNotFound. With another time zone, budgets by day and month go on in
-    the windows that lie there: what was used in a window that began elsewhere is not in them."""
+    """Change the given fields. Raises InvalidValue, RowNotFound. After a change of the time zone, budgets by day and
+    month count in windows of the new zone, which do not include the use of the old zone's windows."""
     limit = None if default_max_tokens is msgspec.UNSET else default_max_tokens
     weight = 1.0 if share_weight is None else share_weight
     _check("-" if name is None else name, "-" if tier is None else tier, limit, weight)
@@ -195,7 +195,8 @@ def update_project(
     name: str | None = None,
     default_max_tokens: int | msgspec.UnsetType | None = msgspec.UNSET,
 ) -> Project:
-    """Change what is given. Raises InvalidValue, AlreadyExists, RowNotFound. The default project keeps its name."""
+    """Change the given fields. Raises InvalidValue, also for another name of the default project, AlreadyExists and
+    RowNotFound."""
     before = get_project(connection, project_id)
     if before is None:
         raise RowNotFound(f"there is no project {project_id!r}")
@@ -204,7 +205,7 @@ def update_project(
     values: dict[str, object] = {}
     if name is not None and name != before.name:
         if before.name == DEFAULT_PROJECT:
-            raise InvalidValue("the default project keeps its name", "name")
+            raise InvalidValue("the default project cannot be renamed", "name")
         if project_of(connection, before.tenant_id, name) is not None:
             raise AlreadyExists(f"the tenant has a project {name!r} already", "name")
         values["name"] = name
@@ -230,13 +231,13 @@ def project_of(connection: sa.Connection, tenant_id: str, project: str) -> Proje
 
 
 def projects(connection: sa.Connection, tenant_id: str) -> list[Project]:
-    """A tenant's, by name."""
+    """A tenant's projects, in the order of their names."""
     query = sa.select(_projects).where(_projects.c.tenant_id == tenant_id).order_by(_projects.c.name)
     return [Project(*row) for row in connection.execute(query)]
 
 
 def found_projects(connection: sa.Connection, asked: ListQuery, *, tenant_id: str | None = None) -> ListPage[Project]:
-    """Of all tenants, or of one. Raises InvalidValue."""
+    """A page of all tenants' projects, or of one tenant's. Raises InvalidValue."""
     query = sa.select(_projects)
     if tenant_id is not None:
         query = query.where(_projects.c.tenant_id == tenant_id)
@@ -261,7 +262,7 @@ def _check(name: str, tier: str, default_max_tokens: int | None, share_weight: f
     check_text(tier, "tier", "a tier is", 32)
     if default_max_tokens is not None and not 1 <= default_max_tokens <= REQUEST_TOKENS_MAX:
         raise InvalidValue(f"must be 1 to {REQUEST_TOKENS_MAX}", "default_max_tokens")
-    if not 0 < share_weight <= SHARE_WEIGHT_MAX:  # what is no number is not either
+    if not 0 < share_weight <= SHARE_WEIGHT_MAX:  # written so that NaN is refused too
         raise InvalidValue(f"is {share_weight:g}; it must be over 0 and at most {SHARE_WEIGHT_MAX:g}", "share_weight")
 
 

@@ -1,4 +1,4 @@
-"""Webhooks: where an operator wants to be told of alerts. Every write bumps the revision. It opens no connection."""
+"""Webhooks: addresses to which alerts are delivered. Every write bumps the revision. It opens no connection."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from billing.errors import InvalidValue, RowNotFound
 from billing.ids import new_id
 from billing.revision import Change
 
-# Active ones, of the operator's own and of a tenant's, each counted apart: each gets a row with every alert.
+# Active webhooks of the operator, and of each tenant: every alert writes a row for each of them.
 WEBHOOKS_MAX = 100
 TENANT_WEBHOOKS_MAX = 10
 URL_CHARS_MAX = 2048
@@ -24,7 +24,7 @@ _webhooks = tables.webhooks
 
 
 class Webhook(msgspec.Struct, frozen=True):
-    """As it may be shown: without its secret. `tenant_id` None: alerts of all tenants."""
+    """A webhook without its secret, as it may be shown. `tenant_id` None: for alerts of all tenants."""
 
     id: str
     tenant_id: str | None
@@ -33,14 +33,14 @@ class Webhook(msgspec.Struct, frozen=True):
     created_at: int
 
     def redacted(self) -> Webhook:
-        """With its host alone: paths and queries of chat services are their keys."""
+        """The webhook with only the host of its URL: paths and queries of chat services contain their keys."""
         parts = urlsplit(self.url)
         origin = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
         return msgspec.structs.replace(self, url=origin if self.url in (origin, f"{origin}/") else f"{origin}/…")
 
 
 class MadeWebhook(msgspec.Struct, frozen=True):
-    """A new webhook and, this once, the secret that its deliveries are signed with."""
+    """A new webhook with the secret that signs its deliveries. The secret is not shown again."""
 
     webhook: Webhook
     secret: str
@@ -70,7 +70,7 @@ def get(connection: sa.Connection, webhook_id: str) -> Webhook | None:
 
 
 def listing(connection: sa.Connection, tenant_id: str | None = None) -> list[Webhook]:
-    """The active ones, oldest first: all, or those of one tenant's own."""
+    """Active webhooks, oldest first: all, or one tenant's own."""
     query = _SELECT.where(_webhooks.c.active).order_by(_webhooks.c.created_at, _webhooks.c.id)
     if tenant_id is not None:
         query = query.where(_webhooks.c.tenant_id == tenant_id)
@@ -78,7 +78,7 @@ def listing(connection: sa.Connection, tenant_id: str | None = None) -> list[Web
 
 
 def remove(connection: sa.Connection, webhook_id: str) -> Webhook:
-    """Tell it nothing more; what is on its way fails. Raises RowNotFound."""
+    """Deactivate the webhook; its pending deliveries fail. Raises RowNotFound."""
     connection.execute(sa.update(_webhooks).where(_webhooks.c.id == webhook_id).values(active=False))
     webhook = get(connection, webhook_id)
     if webhook is None:
@@ -88,10 +88,10 @@ def remove(connection: sa.Connection, webhook_id: str) -> Webhook:
 
 
 def check_url(url: str) -> None:
-    """Raises InvalidValue for what is not a plain http or https address. Credentials in it would be shown in lists."""
+    """Raises InvalidValue unless `url` is an http or https address without credentials, which lists would show."""
     try:
         parts = urlsplit(url)
-        _ = parts.port  # raises for one out of range
+        _ = parts.port  # raises ValueError for a port out of range
     except ValueError as error:
         raise InvalidValue(f"{error}", "url") from error
     if parts.scheme not in ("http", "https") or not parts.hostname:

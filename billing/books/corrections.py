@@ -1,6 +1,6 @@
-"""Corrections: what is owed more or less than the usage rows say, as new entries; nothing that was written changes.
+"""Corrections: amounts owed beside usage, as new ledger entries; existing rows never change.
 
-A correction is in the period that its own moment lies in, which is open. Budgets do not see it. Knows no HTTP.
+A correction is in the open period at the moment it was made. Budgets do not count it. Knows no HTTP.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from billing.texts import check_text
 
 REASON_CHARS_MAX = 500
 LIST_MAX = 1000
-# Of one period together, either way: its usage has the other half of what an invoice can hold.
+# The sum of a period's corrections, positive or negative: its usage has the other half of an invoice's range.
 PERIOD_PICOS_MAX = PICOS_MAX // 2
 
 _corrections = tables.corrections
@@ -30,8 +30,8 @@ _METER_TOKENS = {
 
 
 class Correction(msgspec.Struct, frozen=True, kw_only=True):
-    """A row of corrections. Of a request: its own names, `tokens` more or less of one meter, at the price it was billed
-    at. Free (`request_id` None): `picos` of the tenant's currency, and whatever names were given."""
+    """A row of corrections. Of a request: the request's names, and `tokens` more or fewer of one meter, at the billed
+    price. Free (`request_id` None): `picos` of the tenant's currency, and the names that the caller gave."""
 
     sequence: int = 0
     id: str
@@ -64,12 +64,12 @@ def correct_request(
     tenant_id: str | None = None,
     clock: Clock = database_now,
 ) -> Correction:
-    """`tokens` more (or, below 0, less) of one meter of a settled request, at its own price. Raises RowNotFound, and
-    InvalidValue when fewer than none would be left."""
+    """Bill `tokens` more (below 0: fewer) of one meter of a settled request, at its own price. Raises RowNotFound, and
+    InvalidValue if less than 0 tokens would remain."""
     _check_words(reason, meter)
     if not 0 < abs(tokens) <= REQUEST_TOKENS_MAX:
         raise InvalidValue(f"must be ±1 to ±{REQUEST_TOKENS_MAX}", "tokens")
-    rollups.lock_cursor(connection)  # one after another: two together might take more than there was
+    rollups.lock_cursor(connection)  # serialises corrections: two at once might take off more than was billed
     row = usage.get(connection, request_id)
     if row is None or tenant_id not in (None, row.tenant_id):
         raise RowNotFound(f"no settled request {request_id!r}", "request_id")
@@ -115,8 +115,7 @@ def correct_tenant(
     meter: str | None = None,
     clock: Clock = database_now,
 ) -> Correction:
-    """An amount of the tenant's currency that no request explains: a credit (below 0) or a charge. Raises RowNotFound,
-    InvalidValue."""
+    """Credit (below 0) or charge an amount in the tenant's currency. Raises RowNotFound, InvalidValue."""
     _check_words(reason, meter)
     if not 0 < abs(picos) <= PICOS_MAX:
         raise InvalidValue(f"must be ±1 to ±{PICOS_MAX}", "picos")
@@ -156,7 +155,7 @@ def listing(
     after: int = 0,
     limit: int = LIST_MAX,
 ) -> list[Correction]:
-    """In the order they were made, beginning after sequence `after`."""
+    """Corrections in the order they were made, after sequence `after`."""
     query = sa.select(_corrections).where(_corrections.c.sequence > after).order_by(_corrections.c.sequence)
     for name, value in (("tenant_id", tenant_id), ("period_id", period_id), ("request_id", request_id)):
         if value is not None:
@@ -171,7 +170,7 @@ def _check_words(reason: str, meter: str | None) -> None:
 
 
 def _corrected(connection: sa.Connection, request_id: str, meter: str) -> int:
-    """Tokens more or less that earlier corrections of this request say."""
+    """The sum of earlier corrections' tokens of this request."""
     query = sa.select(sa.func.coalesce(sa.func.sum(_corrections.c.tokens), 0)).where(
         _corrections.c.request_id == request_id, _corrections.c.meter == meter
     )
@@ -179,7 +178,7 @@ def _corrected(connection: sa.Connection, request_id: str, meter: str) -> int:
 
 
 def _check_sum(connection: sa.Connection, correction: Correction) -> None:
-    """An invoice must be able to hold them, or the month could never be closed."""
+    """Raises InvalidValue above the range of an invoice: the month could never be closed."""
     query = sa.select(sa.func.coalesce(sa.func.sum(_corrections.c.picos), 0))
     there = int(connection.execute(query.where(_corrections.c.period_id == correction.period_id)).scalar_one())
     if abs(there + correction.picos) > PERIOD_PICOS_MAX:
@@ -207,6 +206,6 @@ def _write(connection: sa.Connection, correction: Correction) -> Correction:
         for account, meter, amount in amounts
         if amount
     ]
-    if entries:  # a correction of tokens that cost nothing has none
+    if entries:  # a correction of free tokens has no entries
         connection.execute(sa.insert(tables.entries), entries)
     return msgspec.structs.replace(correction, sequence=sequence)

@@ -1,8 +1,8 @@
-"""Requests as they went: those that run first, then the others, the newest ending first, a page at a time; and all that
-is known of one. What was asked and answered is nowhere in the database.
+"""The history of requests in pages: running requests first, then the newest ending first; and all data of one request.
+Prompts and answers are not in the database.
 
-A page of millions of requests is as quick as one of ten: it walks an index from where the page before ended, and the
-roll-ups say how far back the requests of a model, an adapter or a tier can lie.
+A page takes as long among millions of requests as among ten: it walks an index from the end of the previous page, and
+the roll-ups say in which hours a model, an adapter or a tier had requests.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from billing.errors import RowNotFound
 
 Status = Literal["held", "settled", "voided", "expired"]
 LIMIT_MAX = 1000
-COMMON = ("stop", "length")  # endings that no index is needed for
+COMMON = ("stop", "length")  # endings of most requests, which need no index
 
 _holds = tables.holds
 _usage = tables.usage
@@ -56,7 +56,7 @@ class RequestFilter(msgspec.Struct, frozen=True, kw_only=True):
     end: int | None = None
 
     def names(self) -> dict[str, str]:
-        """Those that a row of the roll-ups has too."""
+        """The filters whose columns the roll-ups have too."""
         given = (
             (name, getattr(self, name)) for name in ("tenant_id", "project_id", "key_id", "model", "adapter", "tier")
         )
@@ -72,8 +72,8 @@ class RequestCursor(msgspec.Struct, frozen=True, array_like=True):
 
 
 class RequestRow(msgspec.Struct, frozen=True, kw_only=True):
-    """One request. What is measured is None until it is settled. `ending`: in a word, how it ended. `at` is when it
-    ended, of one that runs when it began. Moments in microseconds UTC."""
+    """One request. Measured values are None until it is settled. `ending`: in one word. `at`: when it ended, or
+    when it began while it runs. Moments in microseconds UTC."""
 
     request_id: str
     status: Status
@@ -102,7 +102,7 @@ class RequestRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LedgerEntry(msgspec.Struct, frozen=True):
-    """A line of the double-entry ledger."""
+    """One line of the double-entry ledger."""
 
     transaction_id: str
     account: str
@@ -113,7 +113,7 @@ class LedgerEntry(msgspec.Struct, frozen=True):
 
 
 class Hold(msgspec.Struct, frozen=True, kw_only=True):
-    """What was reserved for a request, and in which windows of which budgets (id, start)."""
+    """The amount reserved for a request, and the budget windows in which it counts (budget id, start)."""
 
     gateway_id: str
     price_version_id: str
@@ -127,7 +127,7 @@ class Hold(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WholeRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """All that is known of one. `usage` None: it was not settled."""
+    """All data of one request. `usage` None: it was not settled."""
 
     request: RequestRow
     hold: Hold
@@ -139,7 +139,7 @@ class WholeRequest(msgspec.Struct, frozen=True, kw_only=True):
 def page(
     connection: sa.Connection, which: RequestFilter, *, after: RequestCursor | None = None, limit: int = 100
 ) -> tuple[list[RequestRow], RequestCursor | None]:
-    """A page, and where the next one begins; None at the end."""
+    """A page, and the cursor of the next page; None at the end."""
     limit = min(limit, LIMIT_MAX)
     found: list[RequestRow] = []
     if which.status in (None, "held") and which.ending is None and (after is None or after.running):
@@ -204,17 +204,17 @@ def _settled(
     if which.ending is not None and which.ending not in COMMON:
         query = query.where(tables.UNUSUAL)
     if after is not None:
-        # The first of them is what an index understands.
+        # The first condition is for the index.
         place = sa.tuple_(moment, _usage.c.request_id) < sa.tuple_(after.at, after.request_id)
         query = query.where(moment <= after.at, place)
     query = query.order_by(moment.desc(), _usage.c.request_id.desc()).limit(limit)
-    # A key's and a tenant's rows have an index of their own; what has none is looked for by the roll-ups.
+    # The columns of keys and tenants have an index; for the others, the roll-ups limit the search.
     narrow = which.key_id is None and bool(set(which.names()) - {"tenant_id"})
     if which.ending is not None or which.request_id is not None or not narrow:
         return [_of_usage(row) for row in connection.execute(query)]
     lowest = _lowest(connection, which, after, limit)
     rows = [] if lowest is None else connection.execute(query.where(moment >= lowest)).all()
-    # What is not folded yet may be of any hour.
+    # Rows that are not folded yet may be of any hour.
     unfolded = query.where(_usage.c.sequence > rollups.read_cursor(connection).sequence)
     found = {row.request_id: row for row in [*rows, *connection.execute(unfolded)]}
     newest = sorted(found.values(), key=lambda row: (row.finished_at, row.request_id), reverse=True)
@@ -222,8 +222,8 @@ def _settled(
 
 
 def _lowest(connection: sa.Connection, which: RequestFilter, after: RequestCursor | None, limit: int) -> int | None:
-    """How far back to look, by the roll-ups: to the hour that completes `limit` such requests below `after`, or to the
-    oldest there is. None: there is none."""
+    """How far back to search, by the roll-ups: to the hour that completes `limit` matching requests before `after`, or
+    to the oldest matching hour. None: no request matches."""
     ends = min(MOMENT_MAX if after is None else after.at + 1, which.end or MOMENT_MAX)
     query = sa.select(_hours.c.hour, sa.func.sum(_hours.c.requests)).where(_hours.c.hour < ends)
     if which.start is not None:
@@ -231,12 +231,12 @@ def _lowest(connection: sa.Connection, which: RequestFilter, after: RequestCurso
     for name, value in which.names().items():
         query = query.where(_hours.c[name] == value)
     lowest, below = None, 0
-    # An hour holds one such request at least, or there would be no row of it.
+    # Each row of the roll-ups stands for at least one matching request.
     for hour, requests in connection.execute(
         query.group_by(_hours.c.hour).order_by(_hours.c.hour.desc()).limit(limit + 2)
     ):
         lowest = int(hour)
-        if lowest + HOUR <= ends:  # else some of them are not below `after`
+        if lowest + HOUR <= ends:  # in the last hour, some of the requests may be after `after`
             below += int(requests)
         if below >= limit:
             break

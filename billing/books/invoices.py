@@ -1,6 +1,6 @@
-"""Closing a period makes its invoice, from the roll-ups and the corrections of that period; neither changes again.
+"""Closing a period makes its invoice, from the period's roll-ups and corrections; neither changes again.
 
-Usage that arrives later is in the next period. It recomputes no price: a line is tokens × the unit price they had.
+Usage recorded later is in the next period. No price is recomputed: a line is tokens × their billed unit price.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _SORTED = ListColumns(
 
 
 class InvoiceLine(msgspec.Struct, frozen=True, kw_only=True):
-    """A row of invoice_lines. Usage: picos = tokens × unit_price_picos."""
+    """A row of invoice_lines. A line of usage has picos = tokens × unit_price_picos."""
 
     invoice_id: str
     line: int
@@ -59,7 +59,7 @@ class InvoiceLine(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Invoice(msgspec.Struct, frozen=True, kw_only=True):
-    """What one tenant owes for one closed period; below 0, what is owed to it."""
+    """The amount that one tenant owes for one closed period; below 0, a credit."""
 
     id: str
     period: Period
@@ -72,16 +72,16 @@ class Invoice(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def close(connection: sa.Connection, tenant_id: str, month: str, *, actor: str, clock: Clock = database_now) -> Invoice:
-    """Close the tenant's first open period, which must be `month`. Raises RowNotFound; InvalidValue when it is closed;
-    NotPossibleYet before it has ended, while a hold of it is open, or while an earlier period is."""
+    """Close the tenant's first open period, which must be `month`. Raises RowNotFound, InvalidValue if it is closed,
+    NotPossibleYet before its end, and while one of its holds or an earlier period is open."""
     rollups.lock_cursor(connection)
     now = clock(connection)
-    rollups.fold_all(connection, clock)  # what was used makes its period
+    rollups.fold_all(connection, clock)  # creates the periods of usage that has none yet
     period = _closable(connection, tenant_id, month, now)
-    # After the holds were seen to be settled, what is complete has their usage.
+    # No hold of the period is open now, so this fold includes the usage of all its requests.
     sequence = rollups.fold_all(connection, clock)
     if sequence is None:
-        raise NotPossibleYet("settlements are under way that do not end; try again in a moment")
+        raise NotPossibleYet("settlements are in progress for too long; try again in a moment")
     lines = _usage_lines(connection, period)
     usage_picos = sum(line["picos"] for line in lines)
     spent = sa.select(sa.func.coalesce(sa.func.sum(_hours.c.cost_picos), 0)).where(_hours.c.period_id == period.id)
@@ -135,7 +135,7 @@ def listing(
     after: tuple[int, str] | None = None,
     limit: int = LIST_MAX,
 ) -> list[Invoice]:
-    """By the start of their period, then its id; a page begins after that pair."""
+    """Invoices in the order of their period's start and id; a page begins after that pair."""
     query = _joined().order_by(_periods.c.start_at, _periods.c.id).limit(min(limit, LIST_MAX))
     if tenant_id is not None:
         query = query.where(_invoices.c.tenant_id == tenant_id)
@@ -149,7 +149,7 @@ def listing(
 def found(
     connection: sa.Connection, asked: ListQuery, *, tenant_id: str | None = None, month: str | None = None
 ) -> ListPage[Invoice]:
-    """Raises InvalidValue."""
+    """A page of invoices. Raises InvalidValue."""
     query = _joined()
     if tenant_id is not None:
         query = query.where(_invoices.c.tenant_id == tenant_id)
@@ -165,13 +165,13 @@ def _closable(connection: sa.Connection, tenant_id: str, month: str, now: int) -
     first = periods.first_open(connection, tenant_id)
     assert first is not None
     if first.id != asked.id:
-        raise NotPossibleYet(f"{first.month} comes first: it is open still", "month")
+        raise NotPossibleYet(f"{first.month} is still open and must be closed first", "month")
     if now < asked.end_at:
         raise NotPossibleYet(f"{month} has not ended: it ends at {rfc3339(asked.end_at)}", "month")
     of_period = sa.and_(_holds.c.state == "held", _holds.c.tenant_id == tenant_id, _holds.c.held_at < asked.end_at)
     still = int(connection.execute(sa.select(sa.func.count()).select_from(_holds).where(of_period)).scalar_one())
     if still:
-        raise NotPossibleYet(f"{still} holds of {month} are open still", "month")
+        raise NotPossibleYet(f"{still} holds of {month} are still open", "month")
     return asked
 
 
@@ -225,7 +225,7 @@ def _close(connection: sa.Connection, period: Period, sequence: int, actor: str,
         closed_at=now,
         closed_by=actor,
     )
-    # The next one must be there: it takes what comes late.
+    # The next period must exist: late usage is counted in it.
     periods.ensure(connection, {period.tenant_id: (period.end_at, period.end_at)}, now)
     connection.execute(sa.update(_periods).where(_periods.c.id == period.id).values(msgspec.structs.asdict(closed)))
     following = sa.and_(_periods.c.tenant_id == period.tenant_id, _periods.c.start_at == period.end_at)

@@ -1,7 +1,7 @@
-"""What each tier earned and what its device time cost, for the periods of a month; and what a price would have made of
-them. Both are sums of the roll-ups, up to the cursor's sequence.
+"""Each tier's revenue and cost of device time, over the periods of a month, and a preview of other prices for them.
+Both are sums of the roll-ups, up to the cursor's sequence.
 
-Device time lost to a preemption is the tier's that caused it, never the preempted request's.
+Device time of recomputes is a cost of the tier that preempted, never of the preempted request's tier.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ _corrections = tables.corrections
 
 
 class TierMargin(msgspec.Struct, frozen=True, kw_only=True):
-    """`usage_picos` and `correction_picos` were earned; `cost_picos` is what device_s and preemption_s cost, of which
-    `preemption_picos` for what this tier's preemptions made others compute again. Tier None: corrections of none."""
+    """`usage_picos` and `correction_picos` are revenue. `cost_picos`: of device_s and preemption_s; of these
+    `preemption_picos` for the recomputes that this tier caused. Tier None: corrections without a tier."""
 
     tier: str | None
     currency: str
@@ -41,7 +41,7 @@ class TierMargin(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Margins(msgspec.Struct, frozen=True, kw_only=True):
-    """`sequence`: the ledger's, up to which everything is in it. Tiers by name."""
+    """Tiers by name. Usage rows up to `sequence` are included."""
 
     month: str
     sequence: int
@@ -50,7 +50,7 @@ class Margins(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TenantPreview(msgspec.Struct, frozen=True, kw_only=True):
-    """What one tenant paid for what the price is of, and what it would have paid."""
+    """One tenant's charge for the previewed model or adapter, and its charge at the previewed prices."""
 
     tenant_id: str
     requests: int
@@ -59,7 +59,7 @@ class TenantPreview(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Preview(msgspec.Struct, frozen=True, kw_only=True):
-    """Of all tenants with usage of it in this currency. `sequence` as in Margins."""
+    """Previews of all tenants with usage of the model or adapter in this currency. `sequence`: as in Margins."""
 
     month: str
     currency: str
@@ -70,7 +70,7 @@ class Preview(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def month_before(now: int) -> str:
-    """The last whole month, in UTC."""
+    """The last complete month, in UTC."""
     first = to_datetime(now).replace(day=1)
     return f"{first.year - (first.month == 1)}-{(first.month - 2) % 12 + 1:02d}"
 
@@ -78,8 +78,8 @@ def month_before(now: int) -> str:
 def by_tier(
     connection: sa.Connection, month: str, *, device_second_picos: int, tenant_id: str | None = None
 ) -> Margins:
-    """Over all tenants, or one. `device_second_picos` is what a second of a device costs, in every currency's picos.
-    Raises InvalidValue."""
+    """Margins over all tenants, or of one. `device_second_picos`: the cost of a device second, the same number in every
+    currency. Raises InvalidValue."""
     periods.check_month(month)
     tiers: dict[tuple[str | None, str], dict[str, Any]] = {}
 
@@ -134,8 +134,8 @@ def preview(
     tiers: Mapping[str, UnitPrices],
     tenant_id: str | None = None,
 ) -> Preview:
-    """What these prices, by tier, would have made of the month's usage that they apply to: an adapter's, or a model's
-    where no price of the adapter's own came first. A tier that they lack stays as it was. Raises InvalidValue."""
+    """Price the month's usage of an adapter, or of a model without its adapters that have own prices, at these prices
+    by tier. A tier without a price keeps its charge. Raises InvalidValue."""
     periods.check_month(month)
     versions = tables.price_versions
     keys = (_hours.c.tenant_id, _hours.c.tier)

@@ -1,7 +1,6 @@
 """Billing periods: a tenant's months, each with the bounds that its time zone had when the period was made.
 
-Which period a usage row is in follows from the row and the periods' rows alone (`usage_in_period`); nothing here knows
-prices."""
+The rows of a tenant's periods decide in which one a usage row is (`usage_in_period`). Nothing here knows prices."""
 
 from __future__ import annotations
 
@@ -18,7 +17,7 @@ from billing.errors import InvalidValue, RowNotFound
 from billing.ids import new_id
 
 LIST_MAX = 1000
-# Months that one tenant's periods may be made for at once: what is dated beyond is a broken clock's.
+# Months for which one tenant's periods may be made at once: a moment beyond them comes from a broken clock.
 MADE_AT_ONCE_MAX = 1200
 SEQUENCE_MAX = 2**63 - 1
 HALF_MONTH = 15 * DAY
@@ -48,15 +47,15 @@ class Period(msgspec.Struct, frozen=True):
 
 
 def check_month(month: str) -> str:
-    """Raises InvalidValue."""
+    """Raises InvalidValue unless `month` is one, as 2026-01."""
     if not _MONTH.fullmatch(month):
         raise InvalidValue(f"{month!r} is no month; write it as 2026-01", "month")
     return month
 
 
 def usage_in_period() -> sa.ColumnElement[bool]:
-    """Joins a usage row with its one period: the first of its tenant that ends after the row's finished_at and was not
-    closed before the row came. Closed ones follow each other, so only the one before matters."""
+    """Joins a usage row with its period: the tenant's first period that ends after the row's finished_at and was not
+    closed before the row was written. Periods are closed in order, so only the previous period matters."""
     came_late = sa.and_(_periods.c.late_after.is_not(None), _usage.c.sequence > _periods.c.late_after)
     return sa.and_(
         _usage.c.tenant_id == _periods.c.tenant_id,
@@ -92,7 +91,7 @@ def listing(
     after: tuple[int, str] | None = None,
     limit: int = LIST_MAX,
 ) -> list[Period]:
-    """By start, then id; a page begins after that pair."""
+    """Periods in the order of start and id; a page begins after that pair."""
     query = sa.select(_periods).order_by(_periods.c.start_at, _periods.c.id).limit(min(limit, LIST_MAX))
     for name, value in (("tenant_id", tenant_id), ("month", month), ("state", state)):
         if value is not None:
@@ -103,7 +102,7 @@ def listing(
 
 
 def ensure(connection: sa.Connection, spans: Mapping[str, tuple[int, int]], now: int) -> None:
-    """Make the periods that each tenant's moments, from the first to the last, lack. Call it with the cursor locked."""
+    """Create missing periods from each tenant's first to its last moment. Call it with the cursor locked."""
     tenants = tables.tenants
     query = sa.select(tenants.c.id, tenants.c.time_zone).where(tenants.c.id.in_(spans))
     zones = {row.id: row.time_zone for row in connection.execute(query)}
@@ -121,7 +120,7 @@ def ensure(connection: sa.Connection, spans: Mapping[str, tuple[int, int]], now:
 
 
 def period_at(connection: sa.Connection, tenant_id: str, moment: int) -> Period:
-    """The period that `moment` lies in: made, when it is not there."""
+    """The period of `moment`, created if it is missing."""
     ensure(connection, {tenant_id: (moment, moment)}, moment)
     query = sa.select(_periods).where(
         _periods.c.tenant_id == tenant_id, _periods.c.end_at > moment, _periods.c.state == "open"
@@ -130,15 +129,15 @@ def period_at(connection: sa.Connection, tenant_id: str, moment: int) -> Period:
 
 
 def first_open(connection: sa.Connection, tenant_id: str) -> Period | None:
-    """What is to be closed next."""
+    """The tenant's first open period, the next to be closed."""
     query = sa.select(_periods).where(_periods.c.tenant_id == tenant_id, _periods.c.state == "open")
     row = connection.execute(query.order_by(_periods.c.start_at).limit(1)).one_or_none()
     return None if row is None else Period(*row)
 
 
 def open_period_starts() -> sa.Subquery:
-    """The open periods, and from which moment on each takes what is not in a period yet: the first open one of a tenant
-    takes all before it too. Columns id, tenant_id, from_at, end_at."""
+    """The open periods, each with the moment from which it takes usage: a tenant's first open period takes earlier
+    usage too. Columns id, tenant_id, from_at, end_at."""
     before = sa.func.lag(_periods.c.start_at).over(partition_by=_periods.c.tenant_id, order_by=_periods.c.start_at)
     return (
         sa.select(
@@ -167,8 +166,8 @@ def _newest(connection: sa.Connection, tenant_ids: list[str]) -> dict[str, Perio
 
 
 def _following(tenant_id: str, time_zone: str, before: Period | None, first: int, now: int) -> Period:
-    """The tenant's first period, or the one after `before`. After a change of the time zone it is some hours longer or
-    shorter than its month: which month that is, its middle says."""
+    """The tenant's first period, or the period after `before`. After a change of the time zone it may be some hours
+    longer or shorter than a month: its middle decides which month it is."""
     zone = zone_of(time_zone)
     start = window_start("month", first, zone) if before is None else before.end_at
     middle = start + HALF_MONTH

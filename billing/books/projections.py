@@ -1,8 +1,7 @@
-"""When a budget runs out, as a plain projection: what is left of it, at the average pace of the last days.
+"""Projects when a budget runs out: the amount left, at the scope's average rate of use.
 
-The pace is what the budget's tenant, project or key used in the whole hours of the last PACE_DAYS days, by the
-roll-ups, over the time since the first of those hours in which it used anything. No season, no trend: it says what
-happens if it goes on like this. Reads roll-ups alone, no usage rows.
+The rate is the use of the budget's tenant, project or key in the complete hours of the last PACE_DAYS days, over the
+time since the first such hour with use. It models no season and no trend. Reads roll-ups, never usage rows.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from billing.clock import SECOND
 PACE_DAYS = 7
 DAY = 24 * HOUR
 NONE_ROTATED: Mapping[str, str] = MappingProxyType({})
-YEARS_MAX = 10  # what is projected further is as good as never
+YEARS_MAX = 10  # a later run-out counts as never
 
 _hours = tables.usage_hours
 
@@ -35,8 +34,8 @@ class UsageRate(msgspec.Struct, frozen=True):
 
 
 class Projection(msgspec.Struct, frozen=True):
-    """`at_end`: what will be used when the window ends; None for a budget whose window never ends. `run_out_at`
-    (microseconds UTC): when nothing will be left; None: not in this window, or not in YEARS_MAX years."""
+    """`at_end`: projected use at the window's end; None for a total budget. `run_out_at` (microseconds UTC): when
+    nothing will be left; None: not in this window, or not in YEARS_MAX years."""
 
     at_end: int | None
     run_out_at: int | None
@@ -45,7 +44,7 @@ class Projection(msgspec.Struct, frozen=True):
 def paces(
     connection: sa.Connection, budgets: Sequence[Budget], now: int, first_keys: Mapping[str, str] = NONE_ROTATED
 ) -> dict[str, UsageRate]:
-    """By `Budget.counts_for`. A scope that used nothing is not in it. `first_keys`: the first key of the rotations that
+    """Rates by `Budget.counts_for`, without scopes that used nothing. `first_keys`: the first key of the rotations that
     made a key, by the key's id."""
     sums: dict[str, list[int]] = defaultdict(lambda: [now, 0, 0])
     tokens = _hours.c.input_tokens + _hours.c.cached_input_tokens + _hours.c.output_tokens
@@ -64,7 +63,7 @@ def paces(
 
 
 def project(state: BudgetState, pace: UsageRate | None, now: int) -> Projection:
-    """Of a budget in its present window. What is held counts as used."""
+    """Project a budget in its present window. Held amounts count as used."""
     per_second = 0.0 if pace is None else getattr(pace, state.budget.unit)
     at_end = None
     if state.resets_at is not None:

@@ -1,5 +1,5 @@
-"""Usage and cost in buckets of time, by group: whole hours from the roll-ups, the rest from the usage rows themselves,
-so that what is shown is complete at any moment and to the last unit. Reads only; in one unchanging view.
+"""Usage and cost in buckets of time, by group: complete hours from the roll-ups, the rest from the usage rows, so that
+a report is complete and exact at any moment. Reads only, in one unchanging view.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from billing.clock import DAY, SECOND
 
 MINUTE = 60 * SECOND
 Width = Literal["1m", "1h", "1d", "all"]
-# "all": everything in one bucket, which begins in 1970 and is cut by what is asked for.
+# "all": one bucket from 1970 on, cut by the filter's start and end.
 WIDTHS: dict[Width, int] = {"1m": MINUTE, "1h": HOUR, "1d": DAY, "all": 2**62}
-ROWS_MAX = 5_000  # of one page; what is over is on the next
+ROWS_MAX = 5_000  # of one page
 VALUES_MAX = 100  # of one filter
 
 Group = Literal["tenant_id", "project_id", "key_id", "model", "adapter", "tier", "line_item"]
-LINE_ITEM: Group = "line_item"  # what was called and the meter: a row for each, of cost and tokens alone
-# Columns of what is read.
+LINE_ITEM: Group = "line_item"  # a row for each model or adapter and meter, with cost and tokens only
+# Columns of the rows read.
 GROUPS: tuple[Group, ...] = ("tenant_id", "project_id", "key_id", "model", "adapter", "tier")
 COUNTED = (
     "requests", "input_tokens", "cached_input_tokens", "output_tokens", "made_tokens", "discarded_tokens",
@@ -40,8 +40,8 @@ _unit = tables.unit_prices
 
 
 class ReportFilter(msgspec.Struct, frozen=True, kw_only=True):
-    """start ≤ moment < end, in microseconds UTC; of each list that is given, one must match; NONE is what has no such
-    name."""
+    """start ≤ moment < end, in microseconds UTC. A row must match one value of each given list; NONE matches rows
+    without a value."""
 
     start: int
     end: int
@@ -58,8 +58,8 @@ class ReportFilter(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GroupSums(msgspec.Struct, frozen=True, kw_only=True):
-    """Of one group in one bucket. `groups`: the value of each name grouped by, None for what has none. Corrections are
-    in `correction_picos` and `cost_picos` alone; of a line item, their tokens are with the others."""
+    """Sums of one group in one bucket. `groups`: its value of each grouped name, or None. Corrections are in
+    `correction_picos` and `cost_picos`, and their tokens are counted in line items only."""
 
     bucket: int
     groups: dict[str, str | None]
@@ -78,15 +78,15 @@ class GroupSums(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ReportCursor(msgspec.Struct, frozen=True, array_like=True):
-    """Where a page begins: behind the group `after` of the bucket, or, without it, with the bucket."""
+    """Where a page begins: behind the group `after` of `bucket`, or with the bucket if there is none."""
 
     bucket: int
     after: tuple[str, ...] = ()
 
 
 class Report(msgspec.Struct, frozen=True):
-    """Rows by bucket and group; buckets without any are not there. They cover `which.start` or the page's place up to
-    `covered_to`; `next` is None at the end."""
+    """Rows by bucket and group, without empty buckets. They cover the time from the page's begin to `covered_to`.
+    `next`: the cursor of the next page; None at the end."""
 
     rows: list[GroupSums]
     covered_to: int
@@ -102,8 +102,8 @@ def buckets(
     place: ReportCursor | None = None,
     limit: int,
 ) -> Report:
-    """A page of at most `limit` buckets and ROWS_MAX rows. Buckets lie on the clock of UTC; the first and the last are
-    cut by `which`. Groups are apart by currency, always."""
+    """A page of at most `limit` buckets and ROWS_MAX rows. Buckets begin at multiples of their width in UTC; `which`
+    cuts the first and the last. Groups are always split by currency."""
     step = WIDTHS[width]
     place = place or ReportCursor(which.start - which.start % step)
     covered_to = min(which.end, place.bucket + limit * step)
@@ -128,7 +128,7 @@ def buckets(
 
 
 def totals(connection: sa.Connection, which: ReportFilter) -> list[GroupSums]:
-    """One for each currency, without corrections; `bucket` is the beginning."""
+    """Sums for each currency, without corrections; `bucket` is the start of `which`."""
     source = sa.union_all(*_sources(connection, which, [], DAY)).subquery()
     start = sa.literal(which.start).label("bucket")
     sums = [sa.func.sum(source.c[name]).label(name) for name in (*_SUMMED, "device_s")]
@@ -137,7 +137,7 @@ def totals(connection: sa.Connection, which: ReportFilter) -> list[GroupSums]:
 
 
 def recomputed(connection: sa.Connection, which: ReportFilter) -> dict[str, tuple[int, float]]:
-    """Tokens and device seconds that preemptions of these requests cost, by the tier that caused them."""
+    """Tokens and device seconds of these requests' recomputes, by the tier that caused them."""
     folded = rollups.read_cursor(connection).sequence
     first, last = _up(which.start), which.end - which.end % HOUR
     hours, rows = tables.recompute_hours, tables.usage_recompute
@@ -159,7 +159,7 @@ def recomputed(connection: sa.Connection, which: ReportFilter) -> dict[str, tupl
 
 
 def _sums(row: sa.Row[Any], names: list[Group]) -> GroupSums:
-    """A row of bucket, groups, currency, then sums in the order of _SUMMED. By place: a page has thousands."""
+    """A row of bucket, groups, currency, then sums in the order of _SUMMED; by index, for speed."""
     values = tuple(row)
     at = 1 + len(names)
     groups = {str(name): value or None for name, value in zip(names, values[1:at], strict=True)}
@@ -168,7 +168,7 @@ def _sums(row: sa.Row[Any], names: list[Group]) -> GroupSums:
 
 
 def _sources(connection: sa.Connection, which: ReportFilter, names: list[Group], step: int) -> list[sa.Select[Any]]:
-    """Selects of the same columns, of which each row that `which` has is in exactly one."""
+    """Selects of the same columns; each row that `which` matches is in exactly one of them."""
     folded = rollups.read_cursor(connection).sequence
     first, last = _up(which.start), which.end - which.end % HOUR
     if step < HOUR or first >= last:
@@ -211,7 +211,7 @@ def _rolled_up(which: ReportFilter, names: list[Group], first: int, last: int, s
 def _by_meter(
     table: sa.Table, at: sa.ColumnElement[int], tokens: dict[str, sa.ColumnElement[int]], names: list[Group]
 ) -> sa.Select[Any]:
-    """Each row of usage or of the roll-ups once for each meter that has tokens: those tokens and what they cost."""
+    """Each row of usage or of the roll-ups once for each meter with tokens: the meter's tokens and their cost."""
     own = sa.case(*((_unit.c.meter == meter, tokens[f"{meter}_tokens"]) for meter in METERS), else_=0)
     columns: list[Any] = [at.label("at"), *_named(table, names), table.c.currency]
     for name in COUNTED:
@@ -250,7 +250,7 @@ def _corrected(which: ReportFilter, names: list[Group]) -> sa.Select[Any]:
 
 
 def _named(table: sa.Table, names: list[Group]) -> list[Any]:
-    """As the roll-ups have them: what is missing is NONE."""
+    """The columns as in the roll-ups: NONE in place of null."""
     return [
         (_line_item(table) if name == LINE_ITEM else sa.func.coalesce(table.c[name], tables.NONE)).label(name)
         for name in names
@@ -258,7 +258,7 @@ def _named(table: sa.Table, names: list[Group]) -> list[Any]:
 
 
 def _line_item(table: sa.Table) -> sa.ColumnElement[str]:
-    """For example `model-a, input`, or `adp_…, output` of an adapter. A correction without a meter says so."""
+    """For example `model-a, input`, or `adp_…, output` of an adapter; a correction may have no meter."""
     called = sa.func.coalesce(sa.func.nullif(table.c.adapter, tables.NONE), table.c.model)
     meter = table.c.meter if table is _corrections else _unit.c.meter
     words = sa.func.coalesce(sa.func.replace(meter, "_", " "), "correction")

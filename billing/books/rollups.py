@@ -1,7 +1,7 @@
 """Roll-ups: sums of usage by hour and period, derived from the rows in the order of their sequence, each row once.
 
-Sequences are given before their transaction commits, so a lower one may appear after a higher one. `complete_up_to`
-finds below which number that cannot happen any more, without asking anything of the transactions that settle.
+A row gets its sequence before its transaction commits, so a lower sequence may appear after a higher one.
+`complete_up_to` finds the sequence below which no row can appear any more, at no cost for settling transactions.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ _hours = tables.usage_hours
 _recompute_hours = tables.recompute_hours
 _cursor = tables.rollup_cursor
 
-# Written out: what is grouped by must be the same text wherever it stands.
+# Literal text: an expression in GROUP BY must be the same text as in the column list.
 NOTHING: sa.ColumnElement[str] = sa.literal_column(f"'{tables.NONE}'", sa.String)
 _LOCK = sa.select(_cursor).where(_cursor.c.id == 1).with_for_update()
 _NEWEST = sa.select(sa.func.coalesce(sa.func.max(_usage.c.sequence), 0))
-# An INSERT takes this lock on the table before it asks for a sequence, and keeps it until its rows can be seen.
+# An INSERT locks the table in this mode before it takes a sequence, until its rows are visible.
 _SETTLING = sa.text(
     "SELECT virtualtransaction FROM pg_locks WHERE locktype = 'relation' AND mode = 'RowExclusiveLock' "
     "AND relation = CAST('usage' AS regclass) AND granted AND pid <> pg_backend_pid() "
@@ -53,7 +53,7 @@ class RollupCursor(msgspec.Struct, frozen=True):
 
 
 class FoldResult(msgspec.Struct, frozen=True):
-    """Usage rows with sequence_from < sequence ≤ sequence_to are in the roll-ups now. `more`: there are others."""
+    """Usage rows with sequence_from < sequence ≤ sequence_to are in the roll-ups now. `more`: rows above them exist."""
 
     sequence_from: int
     sequence_to: int
@@ -65,17 +65,17 @@ def read_cursor(connection: sa.Connection) -> RollupCursor:
 
 
 def lock_cursor(connection: sa.Connection) -> RollupCursor:
-    """Until the transaction ends, nobody else folds, closes a period or makes a correction."""
+    """Until the transaction ends, no other one can fold usage, close a period or make a correction."""
     return RollupCursor(*connection.execute(_LOCK).one())
 
 
 def complete_up_to(connection: sa.Connection, patience_s: float = PATIENCE_S) -> int | None:
-    """The highest sequence below which every row that will ever be is there, for the next statement of this
-    transaction; None when a settlement under way outlasted our patience. On PostgreSQL the transaction must be READ
-    COMMITTED, and the column's sequence must not be cached by sessions (it is not, unless somebody alters it)."""
+    """The highest sequence up to which the next statement of this transaction sees every row that will ever exist; None
+    if a settlement in progress takes longer than `patience_s`. On PostgreSQL the transaction must be READ COMMITTED,
+    and sessions must not cache the column's sequence (CACHE 1, the default)."""
     newest = int(connection.execute(_NEWEST).scalar_one())
     if connection.dialect.name == "sqlite":
-        return newest  # this is the one transaction that writes
+        return newest  # no other transaction writes now
     settling = set(connection.execute(_SETTLING).scalars())
     deadline = time.monotonic() + patience_s
     while settling:
@@ -87,7 +87,7 @@ def complete_up_to(connection: sa.Connection, patience_s: float = PATIENCE_S) ->
 
 
 def fold_usage(connection: sa.Connection, *, limit: int = FOLD_MAX, clock: Clock = database_now) -> FoldResult:
-    """Take the next rows, about `limit` of them, into their periods and the roll-ups. In a transaction that writes."""
+    """Add the next rows, about `limit` of them, to their periods and the roll-ups, in a writing transaction."""
     cursor = lock_cursor(connection)
     newest = complete_up_to(connection)
     if newest is None or newest <= cursor.sequence:
@@ -118,8 +118,8 @@ def fold_usage(connection: sa.Connection, *, limit: int = FOLD_MAX, clock: Clock
 
 
 def fold_all(connection: sa.Connection, clock: Clock = database_now) -> int | None:
-    """All that is there, in this one transaction. The cursor's sequence then; None when settlements under way outlasted
-    our patience."""
+    """Fold all rows in this transaction; return the cursor's sequence, or None if settlements in progress take longer
+    than PATIENCE_S."""
     newest = complete_up_to(connection)
     if newest is None:
         return None
@@ -139,7 +139,7 @@ def _ensure_periods(connection: sa.Connection, batch: sa.ColumnElement[bool], no
 
 
 def _requests_in(connection: sa.Connection, batch: sa.ColumnElement[bool]) -> int:
-    """Of the tenants and hours of a batch, as the roll-ups have them."""
+    """Requests by the tenants and hours of a batch, as in the roll-ups."""
     touched = sa.select(_usage.c.tenant_id, hour().label("hour")).where(batch).distinct().subquery()
     joined = _hours.join(touched, sa.and_(_hours.c.tenant_id == touched.c.tenant_id, _hours.c.hour == touched.c.hour))
     query = sa.select(sa.func.coalesce(sa.func.sum(_hours.c.requests), 0)).select_from(joined)
@@ -151,7 +151,7 @@ def hour() -> sa.ColumnElement[int]:
 
 
 def _key(takers: sa.Subquery) -> dict[str, sa.ColumnElement[Any]]:
-    """What both roll-ups' keys have in common."""
+    """The key columns that both roll-ups have."""
     return {
         **{name: _usage.c[name] for name in OWN},
         "adapter": sa.func.coalesce(_usage.c.adapter, NOTHING),
@@ -176,7 +176,7 @@ def meters() -> dict[str, sa.ColumnElement[int]]:
 
 
 def sums() -> dict[str, sa.ColumnElement[Any]]:
-    """What usage_hours sums of usage rows, by the names of its columns."""
+    """The sums of usage rows, by their columns in usage_hours."""
     columns = meters() | {name: _usage.c[name].expression for name in COUNTED}
     return {"requests": sa.func.count()} | {name: sa.func.sum(column) for name, column in columns.items()}
 
@@ -204,7 +204,7 @@ def _recompute_sums(batch: sa.ColumnElement[bool]) -> tuple[sa.Select[Any], dict
 def _add(
     connection: sa.Connection, table: sa.Table, rows: sa.Select[Any], columns: dict[str, sa.ColumnElement[Any]]
 ) -> None:
-    """Insert the rows, or add their sums to those that are there."""
+    """Insert the rows, or add their sums to existing rows."""
     if connection.dialect.name == "sqlite":
         from sqlalchemy.dialects.sqlite import insert
     else:
@@ -217,6 +217,6 @@ def _add(
         for name in columns
         if name not in key and name not in ("currency", "sequence_min", "sequence_max")
     }
-    if "sequence_max" in columns:  # batches follow each other: the lowest is the one that is there
+    if "sequence_max" in columns:  # batches are in order, so sequence_min of an existing row stays
         added["sequence_max"] = new["sequence_max"]
     connection.execute(into.on_conflict_do_update(index_elements=key, set_=added))

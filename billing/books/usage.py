@@ -1,4 +1,4 @@
-"""What was used: sums and pages over the usage rows. Reads only; never recomputes a price."""
+"""Sums and pages over the usage rows. Reads only; never recomputes a price."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from billing.books.rollups import HOUR
 from billing.ledger.messages import Recompute
 
 PAGE_MAX = 1000
-MOMENT_MAX = 2**62  # of no request
+MOMENT_MAX = 2**62  # later than any request
 
 _usage = tables.usage
 _recompute = tables.usage_recompute
 
 
 class UsageRow(msgspec.Struct, frozen=True):
-    """One settled request, in the order of the table's columns. `recomputed`: what preemption cost, by the tier that
-    caused it."""
+    """One settled request, in the order of the table's columns. `recomputed`: its recomputes, by the tier that caused
+    them."""
 
     sequence: int
     request_id: str
@@ -54,8 +54,8 @@ class UsageRow(msgspec.Struct, frozen=True):
 
 
 class Totals(msgspec.Struct, frozen=True):
-    """Sums over requests. `cost_picos` by currency: amounts of different ones do not add up. `device_s` is without what
-    is in `recomputed`, by the tier that caused it."""
+    """Sums over requests. `cost_picos` is by currency. `device_s` excludes the seconds in `recomputed`, which is by the
+    tier that caused them."""
 
     requests: int
     prompt_tokens: int
@@ -71,7 +71,7 @@ class Totals(msgspec.Struct, frozen=True):
 
 
 class UsageFilter(msgspec.Struct, frozen=True, kw_only=True):
-    """Which rows: every given value must match; `start` ≤ finished_at < `end`, in microseconds UTC."""
+    """Selects rows: every given value must match, and `start` ≤ finished_at < `end`, in microseconds UTC."""
 
     tenant_id: str | None = None
     project_id: str | None = None
@@ -94,14 +94,14 @@ class UsageFilter(msgspec.Struct, frozen=True, kw_only=True):
         return found
 
     def which(self) -> reports.ReportFilter:
-        """The same, as reports are asked. Without a start or an end: all there is."""
+        """The same filter for reports. Without a start or an end it is unbounded there."""
         lists = {f"{name}s": (value,) for name in reports.GROUPS if (value := getattr(self, name)) is not None}
         start, end = self.start or 0, MOMENT_MAX if self.end is None else self.end
         return reports.ReportFilter(start=start, end=max(start, end), **lists)
 
 
 def totals(connection: sa.Connection, which: UsageFilter) -> Totals:
-    """Whole hours from the roll-ups; complete to the last request."""
+    """Sums that include the last request; complete hours are read from the roll-ups."""
     asked = which.which()
     rows = reports.totals(connection, asked)
     names = (
@@ -122,7 +122,7 @@ def totals(connection: sa.Connection, which: UsageFilter) -> Totals:
 
 
 def page(connection: sa.Connection, which: UsageFilter, *, after: int = 0, limit: int = 100) -> list[UsageRow]:
-    """Rows in ledger order, beginning after sequence `after`; the last row's sequence asks for the next page."""
+    """Rows in ledger order after sequence `after`; the next page begins after the last row's sequence."""
     limit = min(limit, PAGE_MAX)
     found: list[UsageRow] = []
     for first, last in _ranges(connection, which):
@@ -134,8 +134,8 @@ def page(connection: sa.Connection, which: UsageFilter, *, after: int = 0, limit
 
 
 def _ranges(connection: sa.Connection, which: UsageFilter) -> list[tuple[int, int]]:
-    """Where such rows can lie, as sequences (above the first, up to the last): between two moments what the roll-ups
-    say of their hours, and all that is not folded yet. Without moments: everywhere."""
+    """Ranges of sequences (above the first, up to the last) that can have matching rows: with a start or an end, the
+    range that the roll-ups give for these hours, and all rows that are not folded yet."""
     if which.start is None and which.end is None:
         return [(0, SEQUENCE_MAX)]
     hours, asked = tables.usage_hours, which.which()
@@ -153,7 +153,7 @@ def get(connection: sa.Connection, request_id: str) -> UsageRow | None:
 
 
 def _rows(connection: sa.Connection, query: sa.Select[Any]) -> list[UsageRow]:
-    """At most PAGE_MAX rows, each with what is beside it."""
+    """The rows of `query`, each with its recomputes."""
     rows = connection.execute(query).all()
     beside: dict[str, dict[str, Recompute]] = {row.request_id: {} for row in rows}
     costs = sa.select(_recompute).where(_recompute.c.request_id.in_(beside)).order_by(_recompute.c.tier)

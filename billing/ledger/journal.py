@@ -1,7 +1,8 @@
-"""Endings that the database could not take, safe on this host's disk until it can: one file, one writer.
+"""The journal: endings that the database could not take, on this host's disk until it can. One file, one writer.
 
-The file is made at its full size and of zeros, so that a full disk cannot stop it. A record is its length, its CRC-32
-and a JSON text; where a length is 0 the records end. All of it blocks: it is for a thread. It knows no database.
+The file is created with its full size, filled with zeros, so that a full disk cannot stop it. A record is its length,
+its CRC-32 and a JSON text; a length of 0 ends the records. All functions block: call them in a thread. It knows no
+database.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import msgspec
 
 from billing.ledger.messages import Settlement, Void
 
-# Of one record with its header: what each running request may still need.
+# The largest record with its header. Each running request may still need as much.
 RECORD_BYTES_MAX = 4096
 READ_RECORDS_MAX = 256
 SUFFIX = ".journal"
@@ -37,7 +38,7 @@ JournalRecord = Settlement | Void
 
 
 class JournalFailed(Exception):
-    """It could not be written: it is full, or the disk refuses. What was to be kept is not."""
+    """The journal is full, or the disk refuses writes. None of the endings was recorded."""
 
 
 class Journal:
@@ -49,11 +50,11 @@ class Journal:
         self.bytes_max = os.fstat(descriptor).st_size
         self.used = 0
         self._descriptor = descriptor
-        self.failed = ""  # why it can take nothing more, for good
+        self.failed = ""  # why the journal accepts no more records, for ever
 
     @classmethod
     def create(cls, path: Path, bytes_max: int) -> Journal:
-        """A new one with room for `bytes_max`. Raises OSError, for instance when the disk has not that much."""
+        """Create a journal of `bytes_max` bytes. Raises OSError, for example when the disk has less space."""
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         for _ in range(CREATE_TRIES):
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
@@ -67,12 +68,12 @@ class Journal:
                 path.unlink(missing_ok=True)
                 os.close(descriptor)
                 raise
-            os.close(descriptor)  # another process took it for a dead one's before it was locked, and removed it
+            os.close(descriptor)  # before it was locked, another process took it for a dead gateway's and removed it
         raise OSError(f"{path} was removed {CREATE_TRIES} times while it was made")
 
     @classmethod
     def adopt(cls, path: Path) -> Journal | None:
-        """The journal of a process that is gone; None while its writer lives, or when somebody else was quicker.
+        """The journal of a dead gateway; None while its writer lives, or when another process has adopted it.
         Raises OSError."""
         try:
             descriptor = os.open(path, os.O_RDWR)
@@ -95,7 +96,7 @@ class Journal:
         return None
 
     def append(self, endings: Sequence[JournalRecord]) -> None:
-        """On the disk when it returns. Raises JournalFailed; then none of them counts as kept."""
+        """Write the endings; they are on the disk when this returns. Raises JournalFailed: none of them is recorded."""
         if self.failed:
             raise JournalFailed(self.failed)
         data = b"".join([_record(ending) for ending in endings])
@@ -105,16 +106,16 @@ class Journal:
             _write(self._descriptor, data, self.used)
             os.fsync(self._descriptor)
         except OSError as error:
-            # What the disk has now is not known, and asked again it may say that all is well.
+            # The disk's contents are unknown now, and another fsync may succeed without having written them.
             self.failed = f"{self.path}: {error.strerror}"
-            with contextlib.suppress(OSError):  # whoever adopts it must not charge what was said to be lost
+            with contextlib.suppress(OSError):  # an adopting process must not charge endings that were reported lost
                 _write(self._descriptor, bytes(_HEADER.size), self.used)
             raise JournalFailed(self.failed) from error
         self.used += len(data)
 
     def read(self, start: int) -> tuple[list[JournalRecord], int]:
         """At most READ_RECORDS_MAX endings from offset `start`, and the offset behind them. Raises JournalFailed when
-        the next one cannot be read."""
+        the next record cannot be read."""
         endings: list[JournalRecord] = []
         for text, end in self._records(start):
             if end > self.used or len(endings) == READ_RECORDS_MAX:
@@ -122,14 +123,14 @@ class Journal:
             endings.append(_decoder.decode(text))
             start = end
         if not endings and start < self.used:
-            self.failed = f"{self.path}: what lies at {start} of {self.used} bytes cannot be read"
+            self.failed = f"{self.path}: the record at {start} of {self.used} bytes cannot be read"
             _log.critical("journal.unreadable", extra={"fields": {"reason": self.failed}})
             raise JournalFailed(self.failed)
         return endings, start
 
     def clear(self, upto: int) -> bool:
-        """Forget everything, when nothing lies behind `upto`; else False. One that failed keeps what it has. Raises
-        JournalFailed."""
+        """Remove all records and return True; False if records follow `upto`. A failed journal keeps its records.
+        Raises JournalFailed."""
         if self.used > upto:
             return False
         if not self.used or self.failed:
@@ -145,7 +146,7 @@ class Journal:
         return True
 
     def close(self) -> None:
-        """Let it go; with nothing in it, the file goes too. Idempotent."""
+        """Close the file, and delete it if it has no records. Idempotent."""
         if self._descriptor < 0:
             return
         if not self.used:
@@ -155,7 +156,7 @@ class Journal:
         self._descriptor = -1
 
     def _records(self, start: int) -> Iterator[tuple[bytes, int]]:
-        """Whole records from `start`: the text of each, and the offset behind it."""
+        """Complete records from `start`: the text of each, and the offset behind it."""
         while len(header := os.pread(self._descriptor, _HEADER.size, start)) == _HEADER.size:
             length, checksum = _HEADER.unpack(header)
             if not 0 < length <= RECORD_BYTES_MAX - _HEADER.size:
@@ -167,7 +168,7 @@ class Journal:
             yield text, start
 
     def _report_torn(self) -> None:
-        """What was being written when its process or the machine died was never promised to anybody."""
+        """Log an incomplete last record: its process or machine died before it acknowledged the ending."""
         tail = os.pread(self._descriptor, RECORD_BYTES_MAX, self.used)
         if tail.strip(b"\0"):
             fields = {"journal": self.path.name, "at": self.used}
@@ -175,14 +176,14 @@ class Journal:
 
 
 def paths(folder: Path) -> list[Path]:
-    """The journals in `folder`, of the living and the dead."""
+    """The journals in `folder`, of living and dead gateways."""
     return sorted(folder.glob(f"*{SUFFIX}"))
 
 
 def reject(folder: Path, refused: Sequence[tuple[JournalRecord, str]]) -> None:
-    """Append endings that can never be settled, each with its reason, to `folder`'s file of them, for a person to look
-    at: a JSON text a line. On the disk when it returns; past REJECTED_BYTES_MAX the log alone has them. Raises
-    OSError."""
+    """Append endings that can never be settled, each with its reason, to a file in `folder`, for an operator to read:
+    one JSON text a line. They are on the disk when this returns; above REJECTED_BYTES_MAX only the log has them.
+    Raises OSError."""
     rows = [{"reason": reason, "ending": ending} for ending, reason in refused]
     data = b"".join([msgspec.json.encode(row) + b"\n" for row in rows])
     descriptor = os.open(folder / REJECTED, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
@@ -205,7 +206,7 @@ def _record(ending: JournalRecord) -> bytes:
 
 
 def _allocate(descriptor: int, size: int) -> None:
-    """Blocks of the disk for `size` zeros."""
+    """Allocate blocks of the disk for `size` zeros."""
     os.truncate(descriptor, 0)
     if hasattr(os, "posix_fallocate"):
         os.posix_fallocate(descriptor, 0, size)

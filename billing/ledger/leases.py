@@ -1,6 +1,6 @@
-"""A gateway is alive while it renews one lease row; its holds live as long. It knows no request and no budget.
+"""A gateway is alive while it renews its lease row; its holds last while the lease does. It knows no request or budget.
 
-On SQLite there is one gateway: a file lock beside the database, which the system drops with the process, sees to it.
+SQLite allows one gateway: it holds a file lock beside the database, which the system drops when the process ends.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _leases = tables.leases
 
 
 class GatewayRefused(Exception):
-    """Another gateway works on this SQLite database."""
+    """Another gateway serves from this SQLite database."""
 
 
 def _extend(insert: sqlite.Insert | postgresql.Insert) -> sa.Insert:
@@ -63,8 +63,8 @@ def is_live(renewed_at: int, expires_at: int, now: int) -> bool:
 
 
 def live(connection: sa.Connection, now: int, renew_s: float = RENEW_S) -> int:
-    """How many gateways are alive: what a limit is divided by when Redis is away. One that missed three renewals is
-    not: it cannot reach the database, and admits nothing."""
+    """How many gateways are alive; limits are divided by it while Redis is unavailable. A gateway that missed three
+    renewals does not count: it cannot reach the database, and admits nothing."""
     renewed = _leases.c.renewed_at > now - round(3 * renew_s * SECOND)
     ahead = _leases.c.renewed_at > now + AHEAD_MAX  # renewed before the clock was set back
     query = sa.select(sa.func.count()).select_from(_leases).where(_leases.c.expires_at > now, renewed, ~ahead)
@@ -72,7 +72,7 @@ def live(connection: sa.Connection, now: int, renew_s: float = RENEW_S) -> int:
 
 
 class Leases:
-    """This gateway's lease. `gateway_id` is unique per process, so that a restarted gateway is another one."""
+    """This gateway's lease. `gateway_id` is unique per process, so a restarted gateway has another id."""
 
     def __init__(
         self,
@@ -114,7 +114,7 @@ class Leases:
         self._renewed = asked
 
     async def run(self) -> None:
-        """Renew until cancelled. A renewal that fails is tried again at the next turn."""
+        """Renew until cancelled. A renewal that fails is tried again after `renew_s`."""
         while True:
             await asyncio.sleep(self._renew_s)
             try:
@@ -123,7 +123,7 @@ class Leases:
                 _log.warning("lease not renewed: %s", error)
 
     async def release_lease(self) -> None:
-        """Give the lease up at a clean stop: holds still open then belong to nobody, and the audit expires them."""
+        """Delete the lease at a clean stop. The audit expires holds that are still open then."""
         delete = sa.delete(_leases).where(_leases.c.gateway_id == self._gateway_id)
         try:
             await self._database.write(lambda connection: connection.execute(delete).rowcount)

@@ -1,6 +1,6 @@
-"""The ledger as a gateway sees it: hold before the engine hears of a request, settle or void after, exactly once.
+"""The gateway's side of the ledger: hold before the engine gets a request, settle or void after it, exactly once.
 
-Requests that arrive while a commit is in flight are taken together in the next one. It knows no HTTP and no engine.
+Holds and endings that arrive while a commit is in flight share the next transaction. It knows no HTTP and no engine.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ Answer = TypeVar("Answer")
 
 
 class LedgerUnavailable(Exception):
-    """The database is away, or too many holds wait for it. For a hold: nothing is held, or what may have been is
-    voided later. For an ending: it was not recorded, and may be asked again."""
+    """The database is unavailable, or too many holds wait for it. For a hold: nothing is held, or the hold that may
+    have been committed is voided later. For an ending: it was not recorded, and may be tried again."""
 
 
 @dataclass(slots=True, eq=False)
@@ -84,8 +84,9 @@ def _answered(waiter: asyncio.Future[Answer] | None) -> bool:
 
 
 class Ledger:
-    """One per gateway process and event loop. `gateway_id` is unique per process: holds are this gateway's while its
-    lease lives."""
+    """One per gateway process and event loop. `gateway_id` is unique per process; its holds last while its lease lives.
+
+    Not a Coalescer: it paces transactions, takes holds and endings from two queues, and retries endings."""
 
     def __init__(
         self,
@@ -114,17 +115,17 @@ class Ledger:
         self.requests = 0
 
     async def hold(self, request: HoldRequest) -> Held | HoldRefused:
-        """Reserve what the request may cost; when this returns, it is committed. Asked again with the same id while
-        held, it gives the same answer. A caller that is cancelled meanwhile leaves no hold behind.
+        """Reserve what the request may cost; the hold is committed when this returns. A call with the id of an open
+        hold returns that hold. A caller that is cancelled meanwhile leaves no hold behind.
         Raises LedgerUnavailable; RequestIdReused when the id has ended."""
         request.check()
         return await self._reserve(request)
 
     async def move(self, request: HoldRequest) -> Held | HoldRefused:
-        """Decide the open hold with this request's id again, for another model, adapter or size, at the price that is
-        in force now; when this returns, it is committed. Refused, the hold stays as it was, and so it does of a model
-        that it has already; whoever asked voids it. Raises LedgerUnavailable, after which the hold is either one;
-        HoldUnknown, HoldEnded."""
+        """Move the open hold with this request's id to another model, adapter or size, at the price in force now; the
+        move is committed when this returns. A refused move leaves the hold as it was, and the caller voids it; a move
+        to what the hold has already changes nothing. Raises HoldUnknown, HoldEnded, and LedgerUnavailable, after
+        which the hold may have been moved or not."""
         request.check()
         return await self._reserve(HoldMove(request))
 
@@ -140,24 +141,24 @@ class Ledger:
             return await waiter
         except asyncio.CancelledError:
             if _answered(waiter) and waiter.exception() is None and isinstance(waiter.result(), Held):
-                # Cancelled in the moment between the commit and its answer: `_commit` saw a caller who was there.
+                # Cancelled between the commit and the answer: `_commit` saw a waiter that was not cancelled.
                 self._endings.append(_EndItem(Void(asked.request_id, "caller_gone"), None))
                 self._start_for_endings()
             raise
 
     async def settle(self, settlement: Settlement) -> HoldEnding:
-        """Write usage and entries and close the hold, in one transaction. Asked again, it changes nothing and gives the
-        first answer. Retried for `settle_patience_s` while the database is away, then raises LedgerUnavailable.
+        """Write usage and ledger entries and end the hold, in one transaction. A repeated call changes nothing and gets
+        the first answer. Retried for `settle_patience_s` while the database is unavailable, then LedgerUnavailable.
         Raises HoldUnknown, and AssertionError when more was used than held."""
         settlement.check()
         return await self._end_hold(settlement)
 
     async def void(self, request_id: str, reason: str) -> HoldEnding:
-        """Close a hold of a request that made nothing. Idempotent; an unknown id is answered "unknown"."""
+        """End the hold of a request that made nothing. Idempotent; the ending of an unknown id is "unknown"."""
         return await self._end_hold(Void(request_id, reason))
 
     async def close(self, patience_s: float = CLOSE_PATIENCE_S) -> None:
-        """Wait until everything asked has been answered; after `patience_s` the rest is told LedgerUnavailable."""
+        """Wait until all holds and endings are answered; after `patience_s` the others raise LedgerUnavailable."""
         self._closing = True
         if self._endings:
             self._start()
@@ -206,7 +207,7 @@ class Ledger:
             loop = asyncio.get_running_loop()
             while self._holds or self._endings:
                 if (wait_s := self._next_at - loop.time()) > 0:
-                    holds, endings = [], []  # answered already: a cancellation must not queue them again
+                    holds, endings = [], []  # the last transaction's are answered: a cancellation must not queue them
                     await asyncio.sleep(wait_s)
                 now = loop.time()
                 self._next_at = max(self._next_at, now - (BURST_TRANSACTIONS - 1) * INTERVAL_S) + INTERVAL_S
@@ -226,7 +227,7 @@ class Ledger:
                     break
             if self._endings:
                 self._endings_timer = loop.call_at(self._endings_at, self._start)
-        except asyncio.CancelledError:  # `close` lost its patience: it answers them
+        except asyncio.CancelledError:  # `close` timed out, and answers them
             self._holds.extendleft(reversed(holds))
             self._endings.extendleft(reversed(endings))
             raise
@@ -234,7 +235,7 @@ class Ledger:
             self._drain_task, self.away = None, None
 
     async def _commit(self, holds: list[_HoldItem], endings: list[_EndItem]) -> None:
-        """One transaction; a second try at once, since a connection may have died idle. Both are safe to repeat."""
+        """One transaction, tried a second time at once, since a connection may have died idle. Repeats are harmless."""
         if not holds and not endings:
             return
         asked = [item.asked for item in holds], [item.asked for item in endings]
@@ -245,7 +246,7 @@ class Ledger:
                 results = await self._transact(*asked)
         except DatabaseUnavailable:
             raise
-        except Exception as error:  # noqa: BLE001 - raised again at the waiter of the one request it concerns
+        except Exception as error:  # noqa: BLE001 - raised again at the waiter of the request at fault
             await self._alone(holds, endings, error)
             return
         for hold, held in zip(holds, results[0], strict=True):
@@ -268,7 +269,7 @@ class Ledger:
         return results
 
     async def _alone(self, holds: list[_HoldItem], endings: list[_EndItem], error: Exception) -> None:
-        """Something in the group could not be written at all: find out which, and let the others through."""
+        """Write each item in a transaction of its own, since an item of the group cannot be written at all."""
         if len(holds) + len(endings) == 1:
             for hold in holds:
                 _log.error("ledger: %r failed: %r", hold.asked, error)
@@ -283,8 +284,8 @@ class Ledger:
             await self._commit([], [ending])
 
     def _unavailable(self, holds: list[_HoldItem], endings: list[_EndItem], error: DatabaseUnavailable) -> None:
-        """Holds fail at once, and those sent are voided later: their commit may have taken place. Endings go back to
-        the front until their patience ends."""
+        """Fail holds at once; holds of this transaction are voided later, since it may have been committed. Put endings
+        back to the front of the queue, unless they have waited for `settle_patience_s`."""
         _log.warning("ledger: %d holds and %d endings not written: %s", len(holds), len(endings), error)
         self.away = str(error)
         for hold in holds:

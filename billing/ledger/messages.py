@@ -1,4 +1,4 @@
-"""What the ledger is asked and what it answers: plain immutable data. Moments in microseconds UTC, money in picos."""
+"""Requests to the ledger and its answers: plain immutable data. Moments in microseconds UTC, money in picos."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ Outcome = Literal["settled", "voided", "expired", "unknown", "journaled"]
 
 
 class HoldRequest(msgspec.Struct, frozen=True):
-    """One request that wants to run. `adapter` is the adapter's id, unique over all tenants, or None for the base.
-    `max_tokens` ≥ 1 is what was asked, over all answers of the request; the grant may be less, never below
-    `min_tokens`. `first_key_id`: the first key of the rotations that made `key_id`; None: it replaced no other. All
-    keys of these rotations share the budgets of a key."""
+    """A hold for one request. `adapter`: the adapter's id, unique over all tenants; None for the base model.
+    `max_tokens` ≥ 1 is the request's limit over all its texts; the grant may be lower, never below `min_tokens`.
+    `first_key_id`: the first key of the rotations that made `key_id`; None if it replaced no other. All keys of these
+    rotations share the budgets of a key."""
 
     request_id: str
     tenant_id: str
@@ -32,7 +32,7 @@ class HoldRequest(msgspec.Struct, frozen=True):
 
     @property
     def scope_ids(self) -> tuple[str, ...]:
-        """Whose budgets must bear it: the ids of the tenant, the project and the first key of the key's rotations."""
+        """The scopes whose budgets are charged: ids of the tenant, the project and the first key of the rotations."""
         project = () if self.project_id is None else (self.project_id,)
         return (self.tenant_id, *project, self.first_key_id or self.key_id)
 
@@ -43,7 +43,7 @@ class HoldRequest(msgspec.Struct, frozen=True):
 
 
 class HoldMove(msgspec.Struct, frozen=True):
-    """An open hold is to be one for another model or adapter: `request` has its id, and all that a hold has."""
+    """Moves the open hold with the id of `request` to the model, adapter and size of `request`."""
 
     request: HoldRequest
 
@@ -53,7 +53,7 @@ class HoldMove(msgspec.Struct, frozen=True):
 
 
 class Held(msgspec.Struct, frozen=True):
-    """Committed. `max_tokens` is granted: never more than asked, less when a budget had no more left."""
+    """A committed hold. `max_tokens`: the grant, lower than the request's when a budget had less left."""
 
     request_id: str
     max_tokens: int
@@ -73,17 +73,17 @@ class HoldRefused(msgspec.Struct, frozen=True):
 
 
 class Recompute(msgspec.Struct, frozen=True):
-    """What one tier's preemptions of a request cost: tokens computed again, and their share of the steps (seconds)."""
+    """The cost of one tier's preemptions of a request: tokens recomputed, and their part of the steps' seconds."""
 
     tokens: int
     device_s: float
 
 
 class Settlement(msgspec.Struct, frozen=True, kw_only=True, tag="settlement"):
-    """What a held request used. `prompt_tokens` includes `cached_tokens`; `completion_tokens` are the billed ones, and
-    made = billed + discarded. Tier, model and adapter are the hold's. `device_s` is without what is in `recomputed`,
-    which has the tiers that caused it. `before_hold_s`: from the request's arrival at the gateway until its hold was
-    asked for; `ttft_s` is from its arrival too. `finished_at` None is the moment of settling."""
+    """The usage of a held request. `prompt_tokens` includes `cached_tokens`; `completion_tokens` are billed, and
+    made = billed + discarded. Tier, model and adapter are the hold's. `device_s` excludes the seconds in `recomputed`,
+    which names the tiers that caused them. `before_hold_s`: from the request's arrival at the gateway until its hold
+    was requested; `ttft_s` is from its arrival too. `finished_at` None: the moment of settling."""
 
     request_id: str
     prompt_tokens: int
@@ -112,14 +112,14 @@ class Settlement(msgspec.Struct, frozen=True, kw_only=True, tag="settlement"):
 
 
 class Void(msgspec.Struct, frozen=True, tag="void"):
-    """A held request that made nothing."""
+    """Ends the hold of a request that made nothing."""
 
     request_id: str
     reason: str
 
 
 class Expire(msgspec.Struct, frozen=True):
-    """A hold whose gateway is dead. Only the audit asks for this."""
+    """Ends the hold of a dead gateway. Only the audit expires holds."""
 
     request_id: str
 
@@ -128,9 +128,9 @@ Ending = Settlement | Void | Expire
 
 
 class HoldEnding(msgspec.Struct, frozen=True):
-    """How the hold ended: by this call, or by the one ending it already had. "unknown": there is no such hold.
-    After "voided" and "expired" nobody is charged; a settlement that came too late is kept as lost tokens.
-    "journaled": the database is away; it lies in this host's journal, and its cost is not known yet."""
+    """How the hold ended, by this call or by an earlier ending. "unknown": there is no such hold. "voided" and
+    "expired" charge nothing; a settlement after either is recorded as lost tokens. "journaled": the database is
+    unavailable; the ending is in this host's journal, and its cost is not known yet."""
 
     request_id: str
     outcome: Outcome

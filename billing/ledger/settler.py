@@ -1,7 +1,7 @@
-"""Endings that last: in the database, or in this host's journal until the database is back. Each counts once.
+"""Makes endings durable: in the database, or in this host's journal until the database is back. Each counts once.
 
-While anything lies in the journal the database counts as away, and endings go there at once. Journals that dead
-gateways of this host left are settled too. It knows no engine and no HTTP.
+While the journal has records the database counts as unavailable, and endings are written to the journal at once.
+Journals of this host's dead gateways are settled too. It knows no engine and no HTTP.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from billing.ledger.patience import Patience
 SETTLE_WAIT_S = 2.0
 TURN_S = 1.0
 APPEND_MAX = 1024  # records written with one fsync
-# What the ledger will always answer to this ending. After anything else it is kept, and asked again.
+# Errors that the ledger would raise for this ending every time. After any other, the ending is journaled and retried.
 REFUSED = (AssertionError, LookupError, *ROW_REFUSED)
 
 T = TypeVar("T")
@@ -34,7 +34,7 @@ _log = logging.getLogger("laneway.billing")
 
 
 def free_bytes(folder: Path) -> int:
-    """What this user may still write on the file system of `folder`."""
+    """Bytes that this user may still write on the file system of `folder`."""
     stat = os.statvfs(folder)
     return stat.f_bavail * stat.f_frsize
 
@@ -55,8 +55,8 @@ class Settler:
         turn_s: float = TURN_S,
         free: Callable[[Path], int] = free_bytes,
     ) -> None:
-        """`name` of this gateway's file in `folder`, where those of its host's other gateways lie too. `wait_s`: how
-        long an ending may wait for the database before the journal takes it."""
+        """`name`: of this gateway's file in `folder`, which all gateways of the host share. `wait_s`: how long an
+        ending may wait for the database before it is journaled."""
         self._ledger = ledger
         self._folder = folder
         self._path = folder / (name + journals.SUFFIX)
@@ -70,7 +70,7 @@ class Settler:
         self._waiting: list[tuple[JournalRecord, asyncio.Future[None]]] = []
         self._writing: asyncio.Task[None] | None = None
         self._away = False
-        self._drained = False  # the journal failed, and what could be read from it is settled
+        self._drained = False  # the journal failed, and its readable records are settled
         self._disk_free = 0
         self._said = ""
         self.journaled = 0
@@ -79,7 +79,7 @@ class Settler:
     # ---- for requests
 
     def refuses(self, running: int) -> str | None:
-        """Why nothing new may run beside `running` requests, each of which may still need a record; None: it may."""
+        """Why no new request may run beside `running` requests, each of which may still need a record; None: it may."""
         if failed := self._failed():
             return f"the journal cannot be written: {failed}"
         if self._disk_free < self._disk_free_min_bytes:
@@ -96,15 +96,15 @@ class Settler:
         return 0 if self._journal is None else self._journal.used
 
     async def settle(self, settlement: Settlement) -> HoldEnding:
-        """Durable when it returns; "journaled" when the database is away. Raises LedgerUnavailable when the journal
-        could not take it either, and what Ledger.settle raises for our own mistakes."""
+        """The settlement is durable when this returns, with the outcome "journaled" while the database is unavailable.
+        Raises LedgerUnavailable when the journal fails too, and REFUSED as Ledger.settle does."""
         settlement.check()
         return await self._end_hold(settlement)
 
     def journal_settlement(self, settlement: Settlement) -> None:
-        """As `settle`, for one who cannot wait, since the process ends: the journal takes it. A loss is in the log."""
+        """As `settle`, into the journal and without waiting, for a process that ends. A loss is logged."""
         settlement.check()
-        self._keep(settlement).cancel()
+        self._append(settlement).cancel()
 
     async def void(self, request_id: str, reason: str) -> HoldEnding:
         """As `settle`, for a request that made nothing."""
@@ -115,15 +115,15 @@ class Settler:
             try:
                 async with Patience(self._wait_s):
                     return await self._ask_ledger(ending)
-            except asyncio.CancelledError:  # nobody waits for it any more; it counts all the same
-                self._keep(ending).cancel()  # a loss is logged then
+            except asyncio.CancelledError:  # the ending counts, although its caller has left
+                self._append(ending).cancel()  # so that a loss is logged, not raised
                 raise
             except REFUSED:
                 raise
-            except Exception as error:  # noqa: BLE001 - whatever ails the database or us, it counts
+            except Exception as error:  # noqa: BLE001 - the ending counts, whatever failed
                 self._begin_journal(error)
         try:
-            await self._keep(ending)
+            await self._append(ending)
         except JournalFailed as error:
             raise LedgerUnavailable(f"the database is away, and {error}") from error
         self.journaled += 1
@@ -141,9 +141,9 @@ class Settler:
             return await self._ledger.settle(ending)
         return await self._ledger.void(ending.request_id, ending.reason)
 
-    # ---- the journal: one thread writes; what waits meanwhile goes with the next fsync
+    # ---- the journal: one thread writes; endings that wait meanwhile share the next fsync
 
-    def _keep(self, ending: JournalRecord) -> asyncio.Future[None]:
+    def _append(self, ending: JournalRecord) -> asyncio.Future[None]:
         kept: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.append((ending, kept))
         if self._writing is None:
@@ -151,6 +151,7 @@ class Settler:
         return kept
 
     async def _write(self) -> None:
+        """Not a Coalescer: the ending of a cancelled request is written too, and the loss of an ending is logged."""
         try:
             while self._waiting:
                 batch, self._waiting = self._waiting[:APPEND_MAX], self._waiting[APPEND_MAX:]
@@ -160,7 +161,7 @@ class Settler:
                     await self._in_thread(self._journal.append, [ending for ending, _ in batch])
                 except JournalFailed as error:
                     failure = error
-                except Exception as error:  # noqa: BLE001 - whoever waits is told, whatever it was
+                except Exception as error:  # noqa: BLE001 - raised again at each waiter
                     _log.critical("journal.broken", exc_info=True)
                     failure = JournalFailed(repr(error))
                 for ending, kept in batch:
@@ -174,8 +175,8 @@ class Settler:
     # ---- when the database is back
 
     async def start(self) -> None:
-        """Make this gateway's journal, and settle what dead gateways of this host left, before an audit can expire
-        their holds. Raises OSError, DatabaseUnavailable."""
+        """Create this gateway's journal, and settle the journals of this host's dead gateways before an audit can
+        expire their holds. Raises OSError, DatabaseUnavailable."""
         self._journal = await self._in_thread(Journal.create, self._path, self._bytes_max)
         try:
             await self.settle_journals()
@@ -183,7 +184,7 @@ class Settler:
             raise DatabaseUnavailable(str(error)) from error
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Settle journals every `turn_s` until cancelled."""
         while True:
             await asyncio.sleep(self._turn_s)
             try:
@@ -194,8 +195,8 @@ class Settler:
                 self._say("")
 
     async def settle_journals(self) -> None:
-        """Look at the disk, and settle what lies in the journals of this gateway and of its host's dead ones. Raises
-        LedgerUnavailable, JournalFailed, OSError."""
+        """Measure the free disk space, and settle the journals of this gateway and of the host's dead gateways.
+        Raises LedgerUnavailable, JournalFailed, OSError."""
         assert self._journal is not None, "start it first"
         self._disk_free = await self._in_thread(self._free, self._folder)
         await self._drain(self._journal)
@@ -209,8 +210,7 @@ class Settler:
                     await self._in_thread(left.close)
 
     async def settle_own_journal(self) -> None:
-        """Settle what this gateway kept, if the database is there, before its lease is given up. Raises
-        DatabaseUnavailable."""
+        """Settle this gateway's journal before its lease is released. Raises DatabaseUnavailable."""
         await self._written()
         if self._journal is None:
             return
@@ -220,7 +220,7 @@ class Settler:
             raise DatabaseUnavailable(str(error)) from error
 
     async def close(self) -> None:
-        """Write what still waits. The file stays when something lies in it."""
+        """Write the endings that wait. A journal with records stays on the disk."""
         await self._written()
         if self._journal is not None:
             await self._in_thread(self._journal.close)
@@ -231,8 +231,8 @@ class Settler:
             await asyncio.wait([self._writing])
 
     async def _drain(self, own: Journal) -> None:
-        """Settle what lies in this gateway's journal. One that failed takes nothing more: it is settled once, and keeps
-        what it has. Raises as `_replay` does."""
+        """Settle this gateway's journal. A failed journal accepts no more records: it is settled once, and its records
+        stay. Raises as `_replay` does."""
         if self._drained:
             return
         try:
@@ -259,7 +259,7 @@ class Settler:
             _log.warning("journal.settled", extra={"fields": {"journal": journal.path.name, "endings": count}})
 
     async def _reject(self, refused: list[tuple[JournalRecord, str]]) -> None:
-        """Put away what can never be settled, before its journal forgets it. Raises OSError."""
+        """Save endings that can never be settled, before their journal is cleared. Raises OSError."""
         if not refused:
             return
         await self._in_thread(journals.reject, self._folder, refused)
@@ -267,12 +267,13 @@ class Settler:
             _lost(ending, reason)
 
     async def _settle_all(self, endings: list[JournalRecord]) -> list[tuple[JournalRecord, str]]:
-        """What the ledger refused for good, and why. Raises LedgerUnavailable."""
+        """Settle these endings; return those that the ledger refuses every time, each with the reason. Raises
+        LedgerUnavailable."""
         asked = [self._ask_ledger(ending) for ending in endings]
         answers = await asyncio.gather(*asked, return_exceptions=True)
         for answer in answers:
             if isinstance(answer, LedgerUnavailable | asyncio.CancelledError):
-                raise answer  # all of them again, later: an ending counts once
+                raise answer  # all are repeated later, which is harmless: an ending counts once
             if isinstance(answer, BaseException) and not isinstance(answer, REFUSED):
                 raise LedgerUnavailable(repr(answer)) from answer
         refused: list[tuple[JournalRecord, str]] = []
@@ -286,7 +287,7 @@ class Settler:
         return refused
 
     def _say(self, trouble: str) -> None:
-        """Once, however long it lasts."""
+        """Log a trouble once, not at every turn."""
         if trouble and trouble != self._said:
             _log.warning("journal.waits", extra={"fields": {"reason": trouble, "bytes": self.bytes_used}})
         self._said = trouble

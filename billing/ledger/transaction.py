@@ -72,11 +72,11 @@ EndResult = HoldEnding | Exception
 
 
 class HoldUnknown(LookupError):
-    """A settlement for a request that never held anything: our own mistake."""
+    """A settlement or a move of a request that has no hold: a gateway's defect."""
 
 
 class HoldEnded(LookupError):
-    """A hold that is to be moved was settled, voided or expired meanwhile."""
+    """A hold to be moved was settled, voided or expired meanwhile."""
 
 
 class RequestIdReused(ValueError):
@@ -112,7 +112,7 @@ class _Hold(msgspec.Struct):
 
 
 class _Grant(msgspec.Struct, frozen=True):
-    """What every budget can bear, at which price, and the windows that it is to be counted in."""
+    """The tokens that every budget can bear, their price, and the windows in which the hold counts."""
 
     max_tokens: int
     version: PriceVersion
@@ -121,8 +121,7 @@ class _Grant(msgspec.Struct, frozen=True):
 
 
 class LedgerTransaction:
-    """`LedgerTransaction(…).run(connection, holds, endings)` once per transaction; its rows are written at the end, in
-    bulk."""
+    """One database transaction: call `run` once. Rows are written at its end, in bulk."""
 
     def __init__(self, gateway_id: str, lease_s: float, clock: Clock, prices: PriceBook) -> None:
         self._gateway_id = gateway_id
@@ -134,7 +133,7 @@ class LedgerTransaction:
         self._known: dict[str, _Hold] = {}
         self._made: dict[str, _Hold] = {}
         self._moved: dict[str, _Hold] = {}
-        self._recharged: list[str] = []  # those that are counted in other windows now
+        self._recharged: list[str] = []  # ids of moved holds that count in other windows now
         self._ended: dict[str, _Hold] = {}
         self._usage_rows: list[Row] = []
         self._recompute_rows: list[Row] = []
@@ -143,12 +142,12 @@ class LedgerTransaction:
     def run(
         self, connection: sa.Connection, holds: Sequence[HoldRequest | HoldMove], endings: Sequence[Ending]
     ) -> tuple[list[HoldResult], list[EndResult]]:
-        """Results in the order asked. An exception among them concerns that request alone."""
+        """Results in the order of `holds` and `endings`. An exception among them concerns that request alone."""
         self._now = self._clock(connection)
         [(price_token, lease_expires_at)] = _CONTEXT.rows(connection, {"gateway_id": self._gateway_id})
         self._prices.refresh(price_token)
         if holds and (lease_expires_at is None or lease_expires_at <= self._now):
-            # Who takes holds is alive, and its holds must not look like a dead gateway's.
+            # A gateway that takes holds is alive: without the lease, an audit would expire them.
             leases.extend(connection, self._gateway_id, self._lease_s, self._now)
         self._lock(connection, holds, endings)
         end_results = [self._guarded_end(connection, ending) for ending in endings]
@@ -185,7 +184,7 @@ class LedgerTransaction:
 
     def _hold(self, connection: sa.Connection, request: HoldRequest) -> HoldResult:
         known = self._known.get(request.request_id)
-        if known is not None:  # asked again, because the first answer was lost
+        if known is not None:  # a repeated call, because the first answer was lost
             if known.state != "held":
                 return RequestIdReused(f"{request.request_id} is {known.state} already")
             return _held(known)
@@ -197,14 +196,14 @@ class LedgerTransaction:
         return granted
 
     def _move(self, connection: sa.Connection, request: HoldRequest) -> HoldResult:
-        """Decided as a fresh hold would be, beside all but itself. Refused, it counts as it did."""
+        """Decide the hold as a new one, with its own amounts released. A refused move leaves the hold as it was."""
         hold = self._known.get(request.request_id)
         if hold is None:
-            return HoldUnknown(f"{request.request_id} is to be moved, and never held anything")
+            return HoldUnknown(f"{request.request_id} cannot be moved: it never held anything")
         if hold.state != "held":
             return HoldEnded(f"{request.request_id} is {hold.state} already")
         if (hold.tenant_id, hold.project_id, hold.key_id) != (request.tenant_id, request.project_id, request.key_id):
-            return ValueError(f"{request.request_id} is somebody else's")
+            return ValueError(f"{request.request_id} is a hold of another tenant, project or key")
         asked = (request.model, request.adapter, request.tier, request.prompt_tokens)
         if (hold.model, hold.adapter, hold.tier, hold.prompt_tokens) == asked:  # the first answer was lost
             return _held(hold)
@@ -243,7 +242,7 @@ class LedgerTransaction:
     def _afford(
         self, request: HoldRequest, budgets: list[tuple[LockedBudget, BudgetWindow]], prices: UnitPrices, currency: str
     ) -> tuple[int, HoldRefused | None]:
-        """The tokens that every budget can bear; or the refusal of the one that keeps the request out the longest."""
+        """The tokens that every budget can bear, or the refusal by the budget whose window ends last."""
         granted = request.max_tokens
         blocking: list[tuple[LockedBudget, BudgetWindow]] = []
         for budget, window in budgets:
@@ -289,7 +288,7 @@ class LedgerTransaction:
     def _guarded_end(self, connection: sa.Connection, ending: Ending) -> EndResult:
         try:
             return self._end_hold(connection, ending)
-        except (AssertionError, LookupError) as error:  # this request's alone; its waiter raises it
+        except (AssertionError, LookupError) as error:  # concerns this request alone; raised at its waiter
             return error
 
     def _end_hold(self, connection: sa.Connection, ending: Ending) -> HoldEnding:
@@ -309,7 +308,7 @@ class LedgerTransaction:
         return _outcome(hold)
 
     def _repeat(self, hold: _Hold, ending: Ending) -> HoldEnding:
-        """One ending per hold, whichever came first. Tokens made after a hold expired are lost, and say so."""
+        """A hold's first ending counts. Tokens made for a hold that had expired are recorded as lost."""
         if isinstance(ending, Settlement) and hold.state == "expired" and not hold.lost_tokens:
             hold.lost_tokens = ending.made_tokens
             self._ended[hold.request_id] = hold
@@ -384,7 +383,7 @@ class LedgerTransaction:
         moved = self._moved.values()
         _MOVE_HOLDS.run(connection, [[getattr(hold, name) for name in (*_MOVED, "request_id")] for hold in moved])
         recharged = [self._moved[request_id] for request_id in self._recharged if request_id in self._moved]
-        if recharged:  # a day ended meanwhile, or a budget came or went
+        if recharged:  # a day ended meanwhile, or a budget was added or removed
             theirs = _charges.c.request_id.in_([hold.request_id for hold in recharged])
             connection.execute(sa.delete(_charges).where(theirs))
             rows = [(hold.request_id, *charge) for hold in recharged for charge in hold.charges]
@@ -392,7 +391,7 @@ class LedgerTransaction:
 
 
 def _affordable(budget: LockedBudget, window: BudgetWindow, prompt_tokens: int, prices: UnitPrices) -> int | None:
-    """Completion tokens that fit what is left; None when it sets no bound. Below 1: not even one does."""
+    """Completion tokens that fit into what the budget has left; None without a bound; below 1 if none fits."""
     left = budget.bound - window.held - window.posted
     if budget.unit == "tokens":
         return left - prompt_tokens

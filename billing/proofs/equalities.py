@@ -1,6 +1,6 @@
-"""Each equality of the books as one question to the database, whose answer is what breaks it: nothing, in sound books.
+"""The proofs: each equality of the books is a query whose rows are its violations. Sound books give no row.
 
-The sums are made anew from the rows; no counter is trusted. A proof reads one unchanging view, and writes nothing.
+The sums are computed again from the rows; no counter is trusted. A proof reads one unchanging view, and writes nothing.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from billing.clock import DAY, rfc3339
 
 FINDINGS_MAX = 100  # of one proof
 HOURS_AT_ONCE = 200  # in one statement: SQLite nests no deeper than 1000
-BEGINNERS_MAX = 500  # tenants in their first month that are named to the database one by one
-# How much earlier than its request ended, by its gateway's clock, an entry may have been recorded, by the database's.
+BEGINNERS_MAX = 500  # tenants in their first month that a statement lists by id
+# How far a gateway's clock (usage's finished_at) may be ahead of the database's clock (entries' recorded_at).
 CLOCKS_APART = DAY
 
 _usage = tables.usage
@@ -38,7 +38,7 @@ _SUMMED = ("requests", "input_tokens", "cached_input_tokens", "output_tokens", "
 
 
 class Imbalance(msgspec.Struct, frozen=True):
-    """Two amounts that should be one: tokens, requests or picos, as `what` says. `where` names the row or group."""
+    """Two amounts that should be equal: tokens, requests or picos, as `what` says. `where` names the row or group."""
 
     what: str
     where: str
@@ -47,7 +47,7 @@ class Imbalance(msgspec.Struct, frozen=True):
 
 
 class Sums(msgspec.Struct, frozen=True):
-    """Of one currency: what usage and corrections say is owed, and what the entries do. `transactions`: of both."""
+    """Sums in one currency, owed by usage and corrections and entered in the ledger. `transactions`: of the former."""
 
     currency: str
     transactions: int
@@ -56,7 +56,7 @@ class Sums(msgspec.Struct, frozen=True):
 
 
 Amounts = dict[tuple[str, ...], int]
-Statement = Any  # put together of parts, whose columns no type follows
+Statement = Any  # composed at run time: the types of its columns are unknown
 
 
 def _select(*columns: Any) -> Statement:
@@ -87,7 +87,7 @@ def rolled_up(connection: sa.Connection, month: str | None) -> list[Imbalance]:
 
 
 def rolled_up_hours(connection: sa.Connection, first: int, last: int) -> list[Imbalance]:
-    """The same by tenant, for the hours that usage with first < sequence ≤ last finished in."""
+    """As `rolled_up` by tenant, for the hours in which usage with first < sequence ≤ last finished."""
     batch = sa.and_(_usage.c.sequence > first, _usage.c.sequence <= last)
     hours = sorted(connection.execute(_select(rollups.hour()).where(batch).distinct()).scalars())
     found: list[Imbalance] = []
@@ -116,9 +116,9 @@ def _in_hours(connection: sa.Connection, hours: Sequence[int]) -> list[Imbalance
 
 
 def settled(connection: sa.Connection, first: int, last: int) -> tuple[list[Imbalance], list[Sums]]:
-    """Each usage row with first < sequence ≤ last: its cost = its tokens at their prices = its receivable = what its
-    hold was settled at ≤ what was held; each meter's revenue is that meter's tokens; and its entries sum to 0, in its
-    currency. And both sums of them all. One statement reads each row once; only what is wrong is read again."""
+    """For each usage row with first < sequence ≤ last: cost = tokens × prices = receivable = settled amount of the hold
+    ≤ held amount; each meter's revenue = its tokens × price; the entries sum to 0, in the row's currency. Returns the
+    violations, and the sums over all rows. One statement reads each row once; only wrong rows are read again."""
     rows = _settlements(sa.and_(_usage.c.sequence > first, _usage.c.sequence <= last))
     wrong = sa.case((_is_wrong(rows), 1), else_=0)
     sums = (sa.func.count().label("n"), _sum(rows.c.cost), _sum(rows.c.received), _sum(wrong).label("wrong"))
@@ -132,7 +132,7 @@ def settled(connection: sa.Connection, first: int, last: int) -> tuple[list[Imba
 
 
 def _settlements(batch: sa.ColumnElement[bool]) -> Any:
-    """A row for each usage row in the batch: what is owed by meter, its entries' sums, and its hold."""
+    """A row for each usage row in the batch: the amount due by meter, the sums of its entries, and its hold."""
     tokens = {name: column.label(name) for name, column in rollups.meters().items()}
     revenue = {m: sa.case((_entries.c.meter == m, _entries.c.amount_picos), else_=0) for m in METERS}
     booked = (
@@ -163,7 +163,7 @@ def _settlements(batch: sa.ColumnElement[bool]) -> Any:
 
 
 def _is_wrong(row: Any) -> sa.ColumnElement[bool]:
-    """(With each meter's revenue as it should be, the cost is tokens × prices if it is their sum.)"""
+    """The cost is compared with the sum of the meters' revenues, each of which is compared with tokens × price."""
     revenue: sa.ColumnElement[Any] = sum((row.c[f"{m}_revenue"] for m in METERS), row.c.cost)
     return sa.or_(
         revenue != 0,
@@ -202,10 +202,10 @@ def _unit_prices() -> Any:
 
 def entered(connection: sa.Connection, month: str | None) -> list[Imbalance]:
     """Usage and corrections between the bounds of each period = their entries, by tenant, currency, account and meter.
-    First the entries recorded between the bounds, which takes no join. A request that a journal kept across a bound
-    was recorded in another month than it ended in: only tenants that differ are looked at by transaction."""
+    First the entries recorded between the bounds, which needs no join. An ending that was in a journal at a bound is
+    recorded in a later month than it ended in, so tenants that differ are compared again by transaction."""
     expected, found = _expected_entries(connection, month), _found_entries(connection, month)
-    if month is not None:  # who has no period of it yet, has nothing folded in it
+    if month is not None:  # a tenant without a period of the month has no usage folded into it
         having = set(connection.execute(_select(_periods.c.tenant_id).where(_periods.c.month == month)).scalars())
         expected, found = ({k: v for k, v in sums.items() if k[0] in having} for sums in (expected, found))
     differ = _differing(expected, found)
@@ -221,7 +221,7 @@ def entered(connection: sa.Connection, month: str | None) -> list[Imbalance]:
 
 
 def invoiced(connection: sa.Connection, month: str | None) -> list[Imbalance]:
-    """Each closed period has its invoice: lines = roll-ups by meter, and corrections; and the sums at its head."""
+    """Each closed period has its invoice, whose lines and head = the roll-ups by meter and the corrections."""
     closed = _of(_select(_periods.c.id, _invoices), month).where(_periods.c.state == "closed")
     heads = connection.execute(closed.outerjoin(_invoices, _invoices.c.period_id == _periods.c.id)).all()
     found = [Imbalance("invoices of a closed period", row[0], 1, 0) for row in heads if row.period_id is None]
@@ -255,7 +255,7 @@ def invoiced(connection: sa.Connection, month: str | None) -> list[Imbalance]:
 
 
 def exported(connection: sa.Connection, month: str | None) -> list[Imbalance]:
-    """What the rows of each finished export came to for an invoice = that invoice."""
+    """The sum of a finished export's rows for an invoice = that invoice's total."""
     done = tables.exports.c.state == "done"
     query = _select(_files.c.export_id, _files.c.invoice_id, _invoices.c.total_picos, _files.c.picos)
     query = query.join(tables.exports, tables.exports.c.id == _files.c.export_id)
@@ -269,7 +269,7 @@ def exported(connection: sa.Connection, month: str | None) -> list[Imbalance]:
 
 
 def corrected(connection: sa.Connection, since: int = 0) -> list[Imbalance]:
-    """Each correction made since then = its receivable, and its entries sum to 0."""
+    """Each correction made at `since` or later = its receivable, and its entries sum to 0."""
     received = sa.func.coalesce(_received(), 0)
     total = sa.func.coalesce(sa.func.sum(_entries.c.amount_picos), 0)
     query = (
@@ -283,7 +283,7 @@ def corrected(connection: sa.Connection, since: int = 0) -> list[Imbalance]:
 
 
 def sums(connection: sa.Connection, month: str | None) -> list[Sums]:
-    """Of a month, or of everything, by currency; usage by its own moment, entries by theirs."""
+    """Sums of a month, or of everything, by currency; usage by finished_at, entries by recorded_at."""
     of_usage = _select(_usage.c.currency, sa.func.count().label("n"), _sum(_usage.c.cost_picos).label("picos"))
     moved = _select(_corrections.c.currency, sa.func.count().label("n"), _sum(_corrections.c.picos).label("picos"))
     booked = _select(_entries.c.currency, sa.literal_column("0").label("n"), _received().label("picos"))
@@ -299,7 +299,7 @@ def sums(connection: sa.Connection, month: str | None) -> list[Sums]:
 
 
 def _sums_of_usage(connection: sa.Connection, first: int, last: int) -> list[Sums]:
-    """Of usage with first < sequence ≤ last, and its own entries."""
+    """Sums of usage with first < sequence ≤ last, and of its entries."""
     batch = sa.and_(_usage.c.sequence > first, _usage.c.sequence <= last)
     owed = _select(_usage.c.currency, sa.func.count().label("n"), _sum(_usage.c.cost_picos).label("picos"))
     booked = _select(_entries.c.currency, sa.literal_column("0").label("n"), _received().label("picos"))
@@ -319,7 +319,7 @@ def _beside(connection: sa.Connection, owed: list[Statement], booked: Statement)
 
 
 def overshot(connection: sa.Connection) -> list[str]:
-    """Windows of hard budgets that hold more than their limit ever let them."""
+    """Windows of hard budgets over their limit, and over the amount that a lowered limit excused."""
     windows, budgets = tables.budget_windows, tables.budgets
     taken = windows.c.held + windows.c.posted
     query = (
@@ -335,15 +335,15 @@ def _differing(expected: Amounts, found: Amounts) -> set[tuple[str, ...]]:
 
 
 def _bounds(connection: sa.Connection, month: str) -> tuple[int, int]:
-    """From the first moment of any tenant's month to the end of the last."""
+    """The earliest start and the latest end of the tenants' periods of the month."""
     query = _select(sa.func.min(_periods.c.start_at), sa.func.max(_periods.c.end_at)).where(_periods.c.month == month)
     first, last = connection.execute(query).one()
     return (0, 0) if first is None else (int(first), int(last))
 
 
 def _readable(connection: sa.Connection, month: str | None) -> list[sa.ColumnElement[bool]]:
-    """What the usage rows of a month have in common, whoever's they are, so that no other month's are read: they ended
-    in it, or came after the month before was closed. A tenant's first month has whatever came before it, too."""
+    """Conditions that all tenants' usage rows of the month meet, so that few rows of other months are read: a row ended
+    in the month, or was written after the month before was closed. A tenant's first month has all earlier rows too."""
     if month is None:
         return []
     first, last = _bounds(connection, month)
@@ -379,7 +379,7 @@ def _some(connection: sa.Connection, query: Statement) -> Sequence[Any]:
 def _differences(
     connection: sa.Connection, raw: Statement, kept: Statement, key: Iterable[str], what: str
 ) -> list[Imbalance]:
-    """Groups whose sums, the kept ones below 0, do not cancel out."""
+    """Groups whose sums are not 0; `kept` has the roll-ups' sums, negated."""
     both = sa.union_all(raw, kept).subquery()
     keys = [both.c[name] for name in key]
     sums = {name: _sum(both.c[name]) for name in _SUMMED}
@@ -399,7 +399,7 @@ def _listed(what: str, expected: Amounts, found: Amounts) -> list[Imbalance]:
 
 
 def _between(month: str | None, tenant_id: sa.ColumnElement[str], moment: sa.ColumnElement[int]) -> Any:
-    """Joins with the period whose bounds the moment lies in."""
+    """Joins with the tenant's period of the month, if `moment` is between its bounds."""
     return sa.and_(
         _periods.c.tenant_id == tenant_id,
         _periods.c.month == month,
@@ -415,8 +415,8 @@ def _in_month(
     tenant_id: sa.ColumnElement[str],
     moment: sa.ColumnElement[int],
 ) -> Statement:
-    """Rows whose moment lies in their tenant's month. Its bounds are said twice, so that an index finds the rows; where
-    all tenants have the same, they are enough: a join of tens of millions of rows takes as long as reading them."""
+    """Rows whose moment is in their tenant's month. The earliest and latest bounds come first, so that an index finds
+    the rows; if all tenants' bounds are equal, the join is left out, which halves the time over millions of rows."""
     if month is None:
         return query
     first, last = _bounds(connection, month)
@@ -459,8 +459,7 @@ def _found_entries(connection: sa.Connection, month: str | None) -> Amounts:
 
 
 def _entries_of_month(connection: sa.Connection, month: str, tenant_ids: Sequence[str]) -> Amounts:
-    """Of these tenants: entries of requests that ended in the month, whenever they were recorded; those of no request
-    by their own moment."""
+    """Entries of these tenants: a request's by the month in which it ended, others by the month of recorded_at."""
     key = (_entries.c.tenant_id, _entries.c.currency, _entries.c.account, _entries.c.meter)
     moment = sa.func.coalesce(_usage.c.finished_at, _entries.c.recorded_at)
     query = (
@@ -480,7 +479,7 @@ def _amounts(connection: sa.Connection, query: Statement) -> Amounts:
 
 
 def _transactions(connection: sa.Connection, tenant_ids: Sequence[str]) -> list[Imbalance]:
-    """Of these tenants: requests and corrections whose receivable is not theirs, and entries of neither."""
+    """Requests and corrections of these tenants whose receivable differs, and entries that belong to neither."""
     of_usage = _select(_usage.c.request_id.label("id"), _usage.c.cost_picos.label("picos")).where(
         _usage.c.tenant_id.in_(tenant_ids)
     )

@@ -1,6 +1,6 @@
-"""Reconciling: the whole ledger, a month, or what came since the last minute; each result is a row, and a checkpoint.
+"""Reconciles the whole ledger, a month, or the usage since the last minute's result. Each result is stored as a row.
 
-A minute's cost follows what came in it. `engine_books` adds what engines say of the tokens they made.
+A minute's reconciliation costs as much as the usage of that minute. `engine_books` compares the engines' tokens.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from billing import tables
 from billing.books import rollups
 from billing.books.periods import check_month
 from billing.clock import SECOND, Clock, database_now
-from billing.ledger import expiry
 from billing.proofs import engine_books, equalities
 from billing.proofs.engine_books import Bounds
 from billing.proofs.equalities import Imbalance, Sums
+from billing.proofs.ledger_audit import audit_ledger
 
-MINUTE_ROWS_MAX = 100_000  # usage rows of one minute's check; the rest is the next one's
-# Corrections are looked at again for so long: their moment is taken before they commit.
+MINUTE_ROWS_MAX = 100_000  # usage rows of one minute's check; the next check has the rest
+# A minute's check repeats the corrections of this time before: created_at is read before the commit.
 CORRECTIONS_AGAIN_S = 120
-RESULTS_KEPT_MAX = 10_000  # results; those that found something are kept for ever
+RESULTS_KEPT_MAX = 10_000  # sound results; results with findings are never deleted
 LIST_MAX = 1000
 
 Kind = Literal["minute", "month", "whole"]
 PeriodProof = Callable[[sa.Connection, str | None], list[Imbalance]]
-# Each equality over a month, or over all of them (None). What is derived from a period later adds its own here.
+# The proofs over a month, or over all months (None).
 PERIOD_PROOFS: tuple[PeriodProof, ...] = (
     equalities.rolled_up,
     equalities.entered,
@@ -38,15 +38,15 @@ PERIOD_PROOFS: tuple[PeriodProof, ...] = (
 )
 
 _results = tables.reconciliations
-# So few rows: workers would take longer to start than to read them. And so new ones: they are in memory, one by one.
+# For few and new rows: starting parallel workers takes longer than reading them, and their pages are in memory.
 _FEW_AND_NEW = sa.text("SET LOCAL max_parallel_workers_per_gather = 0; SET LOCAL random_page_cost = 1.1")
 
 
 class Reconciliation(msgspec.Struct, frozen=True, kw_only=True):
-    """What one reconciling found: nothing, when `sound`. It covers usage with sequence_from < sequence ≤ sequence_to,
-    as it was at the moment `at`. `overshot`: windows of budgets. `engine_gap`: the ledger's tokens less the engines',
-    when nothing ran; `engines`: what each engine had lost by then; `engine_bounds`: between what the gap must lie,
-    whatever ran. `sums`: what was compared, in one number a side."""
+    """The result of one reconciliation, of usage with sequence_from < sequence ≤ sequence_to at the moment `at`.
+    `overshot`: budget windows. `engine_gap`: the ledger's tokens less the engines', when nothing ran; `engines`: the
+    tokens that each engine had lost by then; `engine_bounds`: bounds of the gap, whatever ran. `sums`: both compared
+    amounts of each currency."""
 
     number: int = 0
     kind: Kind
@@ -67,7 +67,7 @@ class Reconciliation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OpenFindings(msgspec.Struct, frozen=True):
-    """What is known to be wrong: all that was found since the last whole reconciling, and by it."""
+    """Findings since the last reconciliation of the whole ledger, and its own."""
 
     imbalances: int
     overshot: int
@@ -75,19 +75,18 @@ class OpenFindings(msgspec.Struct, frozen=True):
 
 
 def reconcile_all(connection: sa.Connection, clock: Clock = database_now) -> Reconciliation:
-    """Everything anew. In one unchanging view."""
+    """Reconcile the whole ledger. Call it in one unchanging view."""
     began, at = time.monotonic(), clock(connection)
     found = [one for proof in PERIOD_PROOFS for one in proof(connection, None)]
     found += equalities.corrected(connection)
-    findings = expiry.reconcile(connection, clock)
-    for what in ("unbalanced", "wrong_counters", "oversettled", "unrecorded"):
-        found += [Imbalance(what, where, 0, 1) for where in getattr(findings, what)]
+    audit = audit_ledger(connection, clock)
+    found += audit.imbalances()
     both = equalities.sums(connection, None)
-    return _result("whole", began, at, 0, connection, found, findings.overshot, both)
+    return _result("whole", began, at, 0, connection, found, audit.overshot, both)
 
 
 def reconcile_month(connection: sa.Connection, label: str, clock: Clock = database_now) -> Reconciliation:
-    """The periods of a month (`2026-01`), over all tenants. In one unchanging view. Raises InvalidValue."""
+    """Reconcile all tenants' periods of a month (`2026-01`). Call it in one unchanging view. Raises InvalidValue."""
     check_month(label)
     began, at = time.monotonic(), clock(connection)
     found = [one for proof in PERIOD_PROOFS for one in proof(connection, label)]
@@ -97,7 +96,7 @@ def reconcile_month(connection: sa.Connection, label: str, clock: Clock = databa
 
 
 def reconcile_minute(connection: sa.Connection, clock: Clock = database_now) -> Reconciliation:
-    """What was folded since the last minute's result. In one unchanging view."""
+    """Reconcile the usage folded since the last minute's result. Call it in one unchanging view."""
     if connection.dialect.name != "sqlite":
         connection.execute(_FEW_AND_NEW)
     began, at = time.monotonic(), clock(connection)
@@ -119,7 +118,7 @@ def reconcile_minute(connection: sa.Connection, clock: Clock = database_now) -> 
 
 
 def record(connection: sa.Connection, result: Reconciliation) -> Reconciliation:
-    """Write it down: a minute's is where the next one begins."""
+    """Store the result; a minute's result is where the next one begins."""
     row = {
         "kind": result.kind,
         "at": result.at,
@@ -151,7 +150,7 @@ def newest_result(connection: sa.Connection, kind: Kind | None = None) -> Reconc
 
 
 def listing(connection: sa.Connection, *, before: int | None = None, limit: int = LIST_MAX) -> list[Reconciliation]:
-    """The newest first; a page begins below the number `before`."""
+    """Results, newest first; a page begins below the number `before`."""
     query = sa.select(_results).order_by(_results.c.number.desc()).limit(min(limit, LIST_MAX))
     return [
         _read(row) for row in connection.execute(query if before is None else query.where(_results.c.number < before))
@@ -159,7 +158,7 @@ def listing(connection: sa.Connection, *, before: int | None = None, limit: int 
 
 
 def open_findings(connection: sa.Connection) -> OpenFindings:
-    """For gauges that must stay 0: a minute's finding does not go away with the next minute."""
+    """For gauges that should be 0: a minute's finding counts until the whole ledger is reconciled."""
     last = newest_result(connection)
     if last is None:
         return OpenFindings(0, 0, None)

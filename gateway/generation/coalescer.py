@@ -1,4 +1,7 @@
-"""Coalesces items into transactions: the items submitted while one transaction is in flight share the next one."""
+"""Coalesces items into transactions: the items submitted while one transaction is in flight share the next one.
+
+The ledger, its settler and the limits in Redis have loops of their own, whose docstrings give the differences.
+"""
 
 from __future__ import annotations
 

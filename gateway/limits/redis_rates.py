@@ -207,6 +207,7 @@ class SharedRates:
         return answer
 
     async def _drain(self) -> None:
+        """Not a Coalescer: one failed round trip fails every waiting question, not only those that it carried."""
         asked: list[_Question] = []
         try:
             while self._waiting:

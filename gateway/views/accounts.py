@@ -7,9 +7,10 @@ Made from billing's structs without reading a database. Only NewKeyView contains
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Generic, Literal, TypeVar
+from typing import Annotated, Any, Generic, Literal, TypeVar
 
 import msgspec
+from litestar.params import Body
 
 from billing.accounts.alerts import Alert, Delivery
 from billing.accounts.budgets import BudgetState
@@ -20,7 +21,7 @@ from billing.books.projections import Projection
 from billing.books.usage import UsageRow
 from billing.clock import SECOND
 from billing.exports.jobs import ExportJob
-from billing.ledger.expiry import Findings
+from billing.proofs.ledger_audit import LedgerAudit
 from engine.protocol.frames import StatusReport
 from gateway.access.audit_log import AuditLine
 from gateway.access.keys import Key, MadeKey
@@ -276,10 +277,10 @@ class AuditView(msgspec.Struct, frozen=True, kw_only=True):
     """What does not add up in the ledger. `sound` is false only for findings that are faults at any moment."""
 
     sound: bool
-    findings: Findings
+    findings: Annotated[LedgerAudit, Body(schema_component_key="Findings")]
 
     @classmethod
-    def of(cls, findings: Findings) -> AuditView:
+    def of(cls, findings: LedgerAudit) -> AuditView:
         return cls(sound=findings.sound, findings=findings)
 
 

@@ -35,7 +35,7 @@ import sqlalchemy as sa
 
 from billing import tables
 from billing.accounts import budgets, tenants
-from billing.ledger import expiry
+from billing.proofs.ledger_audit import audit_ledger
 from engine.protocol.client import EngineClient
 from engine.protocol.frames import StatusReport
 from gateway.access import keys
@@ -295,7 +295,7 @@ def check_tokens(stack: Stack) -> str:
     books = f"made {report.tokens_made} = billed {billed} + discarded {discarded} + overrun {overrun}"
     if report.tokens_made != billed + discarded + overrun:
         raise NotKept(books)
-    findings = stack.read(expiry.reconcile)
+    findings = stack.read(audit_ledger)
     if not findings.sound or findings.overshot or findings.open_holds:
         raise NotKept(f"the audit: {findings}")
     return f"{books}; the audit finds nothing"

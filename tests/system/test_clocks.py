@@ -17,7 +17,7 @@ import sqlalchemy as sa
 from billing import tables
 from billing.clock import SECOND, database_now
 from billing.database import Database
-from billing.ledger import expiry
+from billing.proofs.ledger_audit import audit_ledger
 from support.paths import TESTS
 from support.ports import free_port
 from support.stack import Stack, body
@@ -116,7 +116,7 @@ def test_two_gateways_twenty_minutes_apart(
         assert now - 60 * SECOND < row.started_at < row.finished_at <= now
     states = stack.read(lambda c: list(c.execute(sa.select(tables.holds.c.state)).scalars()))
     assert states == ["settled", "settled"]
-    assert stack.read(expiry.reconcile).sound
+    assert stack.read(audit_ledger).sound
 
 
 @pytest.mark.parametrize("off_s", [STEP_S, -STEP_S])
@@ -188,7 +188,7 @@ def test_the_databases_clock_is_set_back(
     eventually(lambda: stack.open_holds() == 0)
     step_database(0)
     assert stack.chat().status_code == 200
-    findings = stack.read(expiry.reconcile)
+    findings = stack.read(audit_ledger)
     assert findings.sound
     assert findings.open_holds == 0
 
@@ -204,6 +204,6 @@ def test_sqlite_under_a_clock_that_steps(make_stack: MakeStack, clock: HostClock
     for off_s in (2 * STEP_S, STEP_S, 0, STEP_S, -2 * STEP_S):
         clock.set(off_s)
         assert stack.chat().status_code == 200
-    findings = stack.read(expiry.reconcile)
+    findings = stack.read(audit_ledger)
     assert findings.sound
     assert findings.open_holds == 0

@@ -21,6 +21,7 @@ import sqlalchemy as sa
 from billing import tables
 from billing.ledger import expiry
 from billing.ledger.journal import RECORD_BYTES_MAX, paths
+from billing.proofs.ledger_audit import audit_ledger
 from support.cut_proxy import ProxyThread
 from support.ports import free_port
 from support.processes import stopped
@@ -82,7 +83,7 @@ def behind(make_stack: MakeStack, proxy: ProxyThread, **settings: Any) -> Stack:
 
 
 def assert_sound(stack: Stack) -> None:
-    findings = stack.read(expiry.reconcile)
+    findings = stack.read(audit_ledger)
     assert findings.sound, findings
     assert findings.open_holds == 0
     held = stack.read(lambda c: c.execute(sa.select(sa.func.sum(tables.budget_windows.c.held))).scalar())

@@ -12,7 +12,7 @@ import pytest
 import sqlalchemy as sa
 
 from billing import tables
-from billing.ledger import expiry
+from billing.proofs.ledger_audit import audit_ledger
 from support.stack import Stack, body
 from support.waiting import eventually
 
@@ -27,7 +27,7 @@ def shows_text(line: str) -> bool:
 def assert_books_close(stack: Stack, requests: int) -> sa.Row[tuple[int, ...]]:
     """Every hold has ended, and the sums agree; usage summed up."""
     eventually(lambda: stack.open_holds() == 0)
-    findings = stack.read(expiry.reconcile)
+    findings = stack.read(audit_ledger)
     assert findings.sound, findings
     usage = tables.usage.c
     sums = [sa.func.coalesce(sa.func.sum(column), 0) for column in (usage.made_tokens, usage.completion_tokens)]

@@ -18,8 +18,8 @@ import pytest
 import sqlalchemy as sa
 
 from billing import tables
-from billing.ledger import expiry
 from billing.ledger.journal import paths
+from billing.proofs.ledger_audit import audit_ledger
 from gateway.access import keys
 from gateway.commands.run import gateway_specs
 from gateway.config.file import parse
@@ -115,7 +115,7 @@ def test_a_worker_that_is_killed_comes_back_and_its_holds_expire(make_stack: Mak
     for _ in range(10):
         assert stack.chat(max_tokens=1).status_code == 200
     eventually(lambda: stack.open_holds() == 0)
-    assert stack.read(expiry.reconcile).sound
+    assert stack.read(audit_ledger).sound
 
 
 def test_a_worker_that_lives_and_stands_still_is_started_again(make_stack: MakeStack, postgres_url: str) -> None:

@@ -2441,7 +2441,7 @@ export interface components {
             /** @default [] */
             warnings: string[];
         };
-        /** Findings */
+        /** LedgerAudit */
         Findings: {
             cost_difference_picos: number | bigint;
             open_holds: number;

@@ -12,8 +12,8 @@ from litestar import get
 from billing.books import usage
 from billing.books.usage import Totals, UsageFilter, UsageRow
 from billing.clock import SECOND
-from billing.ledger import expiry
 from billing.lists import ListPage
+from billing.proofs.ledger_audit import audit_ledger
 from gateway.access import audit_log
 from gateway.access.audit_log import AuditLine
 from gateway.admin.writes import Actor, visible_tenant
@@ -83,7 +83,7 @@ async def usage_requests(
 @get("/audit", opt={"route": "/v1/admin/audit", "area": "billing", "everyones": True})
 async def audit_findings(services: Services) -> AuditView:
     """Compute every sum of the ledger again and list the differences."""
-    return AuditView.of(await services.database.report(expiry.reconcile))
+    return AuditView.of(await services.database.report(audit_ledger))
 
 
 @get("/audit_log", opt={"route": "/v1/admin/audit_log", "area": "audit"})

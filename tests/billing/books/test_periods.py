@@ -115,7 +115,7 @@ def test_months_are_closed_in_their_order(books: Books) -> None:
     months = books.database.read_sync(lambda c: periods.listing(c, tenant_id=books.tenant.id))
     assert [period.month for period in months] == ["2031-01", "2031-02", "2031-03"]
     assert [one.end_at for one in months[:-1]] == [one.start_at for one in months[1:]]
-    with pytest.raises(NotPossibleYet, match="2031-01 comes first"):
+    with pytest.raises(NotPossibleYet, match="2031-01 is still open and must be closed first"):
         close(books, "2031-02", at("2031-03-15T12:00"))
     close(books, "2031-01", at("2031-03-15T12:00"))
     empty = close(books, "2031-02", at("2031-03-15T12:00"))

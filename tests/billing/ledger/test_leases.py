@@ -15,6 +15,7 @@ from billing.ledger.expiry import Auditor
 from billing.ledger.leases import Leases
 from billing.ledger.ledger import Held, Ledger
 from billing.ledger.messages import HoldEnding
+from billing.proofs.ledger_audit import audit_ledger
 from support.billing.books import Books, settlement
 
 
@@ -241,8 +242,8 @@ async def test_the_audit_waits_one_lease_after_the_database_was_away(
 async def test_orphans_are_reported_before_they_expire(books: Books, time: Time) -> None:
     request = books.request()
     await Ledger(books.database, "gw_dead", clock=time.clock).hold(request)
-    assert books.database.read_sync(lambda connection: expiry.reconcile(connection, time.clock)).orphaned == []
+    assert books.database.read_sync(lambda connection: audit_ledger(connection, time.clock)).orphaned == []
     time.forward(61)
-    findings = books.database.read_sync(lambda connection: expiry.reconcile(connection, time.clock))
+    findings = books.database.read_sync(lambda connection: audit_ledger(connection, time.clock))
     assert findings.orphaned == [request.request_id]
     assert findings.sound

@@ -16,9 +16,9 @@ from billing.accounts import budgets, prices, tenants
 from billing.books import history, usage
 from billing.clock import SECOND
 from billing.database import Database
-from billing.ledger import expiry
 from billing.ledger.ledger import Held, HoldRefused, HoldUnknown, Ledger, RequestIdReused
 from billing.ledger.messages import HoldEnding
+from billing.proofs.ledger_audit import LedgerAudit
 from support.billing.books import CACHED, INPUT, OUTPUT, Books, settlement
 
 
@@ -477,7 +477,7 @@ async def test_audit_finds_a_counter_that_lies(books: Books, ledger: Ledger) -> 
     await ledger.hold(books.request())
     spoil = sa.update(tables.budget_windows).values(posted=5)
     books.database.write_sync(lambda connection: connection.execute(spoil).rowcount)
-    findings: expiry.Findings = books.findings()
+    findings: LedgerAudit = books.findings()
     assert findings.wrong_counters == [f"{budget.id}@0"]
     assert not findings.sound
 

@@ -27,6 +27,7 @@ from billing.clock import SECOND
 from billing.ledger import expiry
 from billing.ledger.messages import Held, HoldEnding, HoldMove, HoldRefused, HoldRequest, Settlement, Void
 from billing.ledger.transaction import HoldEnded, HoldResult, LedgerTransaction
+from billing.proofs.ledger_audit import audit_ledger
 from support.billing.books import Books, settlement
 
 GATEWAYS = ("a", "b")
@@ -359,7 +360,7 @@ class History:
         assert totals.requests == len(settled)
         assert totals.completion_tokens == sum(kept.completion for kept in settled)
         assert totals.cost_picos.get("USD", 0) == sum(kept.cost() for kept in settled)
-        findings = self.database.read_sync(expiry.reconcile)
+        findings = self.database.read_sync(audit_ledger)
         assert findings.sound, findings
 
 
@@ -382,6 +383,6 @@ def test_histories(kind: str, request: pytest.FixtureRequest) -> None:
         for gateway in GATEWAYS:
             played.die(gateway)
         played.examine()
-        assert played.database.read_sync(expiry.reconcile).open_holds == 0
+        assert played.database.read_sync(audit_ledger).open_holds == 0
 
     run()

@@ -63,7 +63,7 @@ FAULTS = {
         "WHERE transaction_id = '{r}' AND account = 'receivable'",
         "minute month whole",
     ),
-    "an entry of nobody's": (
+    "an entry of no request": (
         "INSERT INTO entries (transaction_id, tenant_id, account, amount_picos, currency, recorded_at) "
         "SELECT 'req_x', tenant_id, account, 5, currency, recorded_at FROM entries WHERE account = 'revenue' LIMIT 1",
         "month whole",
@@ -315,7 +315,7 @@ def running(books: Books, made: int, *, overrun: int = 0, lost: int = 0) -> list
     return [one.what for one in result.imbalances]
 
 
-MISSING, INVENTED = "tokens made that are nobody's", "tokens settled that no engine made"
+MISSING, INVENTED = "tokens made and not accounted for", "tokens settled that no engine made"
 
 
 def test_engines_are_compared_while_they_run(books: Books) -> None:

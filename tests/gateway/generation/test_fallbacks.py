@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from billing.accounts import budgets
-from billing.ledger import expiry
+from billing.proofs.ledger_audit import audit_ledger
 from engine.protocol.frames import EngineUsage, Finished, Refused, Submit, Tokens
 from gateway.limits import overrides
 from gateway.limits.overrides import LimitsChange
@@ -243,7 +243,7 @@ def test_a_budget_bears_the_fallback_or_the_first_ones_refusal_stands(stack: Scr
     eventually(served)
     assert answers[-1].headers["x-laneway-max-tokens-granted"] == "2", "and not the four of the cheap one"
     assert billed(stack, answers[-1]) == MODEL
-    findings = stack.read(expiry.reconcile)
+    findings = stack.read(audit_ledger)
     assert findings.sound
     assert findings.overshot == []
 
@@ -266,7 +266,7 @@ def test_a_limit_that_the_fallback_would_pass(stack: ScriptedModels) -> None:
 
 def test_the_books_are_sound(stack: ScriptedModels) -> None:
     eventually(lambda: stack.open_holds() == 0)
-    assert stack.read(expiry.reconcile).sound
+    assert stack.read(audit_ledger).sound
 
 
 def test_an_engine_that_is_full(postgres_url: str, tmp_path: Path, model_dir: Path) -> None:
@@ -304,6 +304,6 @@ def test_an_engine_that_is_full(postgres_url: str, tmp_path: Path, model_dir: Pa
                 served = {answer.json()["model"] for answer in answers if answer.status_code == 200}
                 assert served == {MODEL, SMALL}
         eventually(lambda: made.open_holds() == 0)
-        assert made.read(expiry.reconcile).sound
+        assert made.read(audit_ledger).sound
     finally:
         made.stop()

@@ -13,8 +13,8 @@ from billing.accounts import budgets, prices, tenants
 from billing.accounts.budget_windows import Unit
 from billing.clock import Period
 from billing.database import Database
-from billing.ledger import expiry
 from billing.ledger.messages import HoldRequest, Settlement
+from billing.proofs.ledger_audit import LedgerAudit, audit_ledger
 
 INPUT, CACHED, OUTPUT = 100, 10, 400  # picos a token in tier standard
 # What makes each transaction of a PostgreSQL fail as a standby does, as without rights, and as without tables.
@@ -78,8 +78,8 @@ class Books:
         states = self.database.read_sync(lambda connection: budgets.states(connection, scope_id=budget.scope_id))
         return next((state.used, state.held) for state in states if state.budget.id == budget.id)
 
-    def findings(self) -> expiry.Findings:
-        return self.database.read_sync(expiry.reconcile)
+    def findings(self) -> LedgerAudit:
+        return self.database.read_sync(audit_ledger)
 
     def assert_sound(self, open_holds: int = 0) -> None:
         findings = self.findings()
