@@ -324,8 +324,8 @@ class CompletedStep(Pending):
 
 
 class Runner(Protocol):
-    """Computes steps, one after another, in the order in which they are begun. Two exist: `runner.TorchRunner` and
-    `fake.FakeRunner`.
+    """Computes steps, one after another, in the order in which they are begun. Implemented by `cpu.runner.TorchRunner`,
+    `gpu.runner.GpuRunner` and `fake.runner.FakeRunner`.
 
     A page, a tile or a table row may be given to a later step while an earlier one in flight still reads or writes
     it: as all work is in order, that harms neither. The id that a chunk draws after its request has ended, or after its

@@ -148,7 +148,7 @@ class Engine:
         """Out of the arena, and of host memory."""
         self.scheduler.remove_adapter(digest)
         if host:
-            self.runner.adapters.host.forget(digest)  # type: ignore[attr-defined]
+            self.runner.adapters.host.forget_adapter(digest)  # type: ignore[attr-defined]
 
 
 def ttft_ms(requests: list[Sequence]) -> list[float]:
@@ -283,7 +283,7 @@ def tier_rates(engine: Engine, sizes: Sizes) -> dict[str, float]:
         torch.cuda.synchronize()
         result["bound_loads_s_to_device"] = 20 * len(slabs) / (time.monotonic() - began)
     for digest in digests:
-        pool.host.forget(digest)
+        pool.host.forget_adapter(digest)
     return result
 
 

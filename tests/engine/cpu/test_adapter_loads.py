@@ -91,10 +91,10 @@ def pages_of(engine: Drive, count: int) -> int:
     pool, taken = engine.runner.adapters, 0
     for index in range(count):
         needed = pool.pages_needed(f"{index:064x}")
-        pool.place(f"{index:064x}", list(range(taken, taken + needed)))
+        pool.place_adapter(f"{index:064x}", list(range(taken, taken + needed)))
         taken += needed
     for digest in pool.resident():
-        pool.remove(digest)
+        pool.evict_adapter(digest)
     return taken
 
 
@@ -222,7 +222,7 @@ def test_a_load_that_nobody_waits_for_is_cancelled(tiny: Path, many: dict[str, P
         writer.join()
     engine.run([engine.request(prompt_of(index), 8, f"{index:064x}") for index in range(1, READS_MAX + 9)])
     assert not pool.host.is_reading("s" * 64)
-    assert pool.where("s" * 64) == "disk"
+    assert pool.adapter_location("s" * 64) == "disk"
     assert engine.scheduler.residency.counts().failures == 0
 
 
@@ -301,7 +301,7 @@ def test_a_pinned_one_is_read_and_placed_by_an_idle_engine(tiny: Path, many: dic
         loop.join(30)
     assert not engine.scheduler.residency.has_background_loads
     engine.scheduler.check_integrity()
-    assert [pool.where(digest) for digest in pinned] == ["device"] * 3
+    assert [pool.adapter_location(digest) for digest in pinned] == ["device"] * 3
 
 
 def test_one_that_cannot_be_read_keeps_no_other_pinned_one_waiting(
@@ -390,7 +390,7 @@ def test_an_adapter_that_is_replaced_shares_no_page_with_what_replaces_it(tiny: 
     assert first.output_ids == again.output_ids
     engine.scheduler.remove_adapter(f"{0:064x}")
     engine.runner.unload_adapter(f"{0:064x}")
-    assert not engine.runner.adapters.known(f"{0:064x}", MODEL)
+    assert not engine.runner.adapters.is_known(f"{0:064x}", MODEL)
     refusal = engine.scheduler.submit(engine.request(prompt, 8, f"{0:064x}"))
     assert refusal is not None
     assert refusal.code == "adapter_unknown"

@@ -56,7 +56,7 @@ def test_what_comes_beside_the_steps_says_what_it_says_when_it_is_there(capture:
             if not any(request.adapter == digest and request.pages for request in live):
                 scheduler.residency._remove(digest)
                 if rounds % 2:
-                    pool.host.forget(digest)
+                    pool.host.forget_adapter(digest)
 
     live: list[Sequence] = []
     right = 0
@@ -85,7 +85,7 @@ def test_a_copy_from_host_memory_hides_behind_the_step_in_flight(tmp_path: Path)
     alone = ask(engine, 0, digest)
     engine.run([alone])
     engine.scheduler.remove_adapter(digest)
-    assert engine.runner.adapters.where(digest) == "host"
+    assert engine.runner.adapters.adapter_location(digest) == "host"
     late: list[Sequence] = []
     steps: list[int] = []
 

@@ -11,7 +11,6 @@ from typing import Any
 from adapters.files.spec import BaseShape
 from adapters.files.store import AdapterStore
 from engine.memory.arena import Arena
-from engine.models.shape import base_shape
 from engine.protocol.frames import Logprobs, Sampling
 from engine.protocol.tiers import SHIPPED_TIERS, Tier
 from engine.scheduler.scheduler import ModelLimits, Scheduler
@@ -45,7 +44,7 @@ class Drive:
 
     def add_adapters(self, directories: list[Path], scratch: Path) -> dict[str, str]:
         """Digest by directory name; known, not yet in the arena."""
-        shape: BaseShape = base_shape(self.directory)
+        shape: BaseShape = BaseShape.from_directory(self.directory)
         store = AdapterStore(scratch)
         digests = {}
         for directory in directories:
@@ -95,7 +94,7 @@ class Drive:
         while True:
             while len(flight) <= self.runner.steps_ahead and (step := self.scheduler.schedule()) is not None:
                 self.steps.append(step)
-                flight.append((step, self.runner.begin(step)))
+                flight.append((step, self.runner.begin_step(step)))
             if not flight and self.scheduler.has_blocked_requests:
                 for ended in self.scheduler.take_failed():
                     assert ended.reason in endings, (ended.reason, ended.message)
