@@ -15,6 +15,7 @@ from engine.protocol.frames import Logprobs, Sampling
 from engine.protocol.tiers import SHIPPED_TIERS, Tier
 from engine.scheduler.scheduler import ModelLimits, Scheduler
 from engine.step import Pending, Sequence, Step
+from support.adapters.directories import add_directory
 
 MODEL = "m"
 # No target shrinks a step, and no floor keeps a page: what runs together is the test's choice.
@@ -48,7 +49,7 @@ class Drive:
         store = AdapterStore(scratch)
         digests = {}
         for directory in directories:
-            stored = store.add_directory(directory, shape)
+            stored = add_directory(store, directory, shape)
             self.runner.load_adapter(stored.digest, MODEL, str(stored.path))
             digests[directory.name] = stored.digest
         return digests
