@@ -61,10 +61,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return {"check": _check, "resolve": _resolve, "slab": _slab, "generate": _generate}[options.command](options)
 
 
-def _base(model: Path) -> BaseShape:
-    return BaseShape.from_config(json.loads((model / "config.json").read_bytes()))
-
-
 @contextlib.contextmanager
 def _limited() -> Iterator[None]:
     """Raises AdapterRefused in the block after CONFIG_CPU_S_MAX of CPU time, by SIGXCPU: Python's `re` checks for
@@ -87,7 +83,7 @@ def _limited() -> Iterator[None]:
 
 def _check(options: argparse.Namespace) -> int:
     os.nice(NICENESS)
-    directory, base = options.directory, _base(options.model)
+    directory, base = options.directory, BaseShape.from_directory(options.model)
     try:
         with _limited():
             spec = read_spec(directory, base, options.rank_max)
@@ -124,7 +120,7 @@ def _slab(options: argparse.Namespace) -> int:
     try:
         with _limited():
             store.resolve(options.digest)
-        store.add_slab(options.digest, _base(options.model), options.dtype)
+        store.add_slab(options.digest, BaseShape.from_directory(options.model), options.dtype)
     except (AdapterRefused, OSError) as error:
         print(json.dumps({"refused": str(error)}))  # noqa: T201 - the answer
         return EXIT_REFUSED
@@ -132,7 +128,7 @@ def _slab(options: argparse.Namespace) -> int:
 
 
 def _generate(options: argparse.Namespace) -> int:
-    base = _base(options.model)
+    base = BaseShape.from_directory(options.model)
     for number, recipe in enumerate(recipes(options.count, options.seed)):
         write_random(options.directory / f"random-{number:04}", base, recipe, options.model.name)
     return 0

@@ -20,9 +20,14 @@ import time
 from pathlib import Path
 from typing import Any
 
+from benchmarks.rows import REPO
 from engine.protocol.client import EngineClient
 from engine.protocol.frames import Sampling
 from gateway.host.supervisor import STOP_ENGINE_ON_GPU_S, STOP_ENGINE_S
+
+sys.path.insert(0, str(REPO / "tests"))
+
+from support.engine.generations import IterableGeneration
 
 START_S_MAX = 600.0
 STREAM_S = 2.0
@@ -74,7 +79,7 @@ def stopped(config: Path, fake: bool, streams: int) -> dict[str, Any]:
 
 async def _stop_amid(streams: int, socket: Path, process: subprocess.Popen[bytes]) -> float:
     """Seconds from SIGTERM, while streams run, to the end of the process."""
-    client = EngineClient(socket)
+    client = EngineClient(socket, generation=IterableGeneration)
     await client.start()
     try:
         hello = await client.wait_ready(START_S_MAX)
@@ -107,6 +112,7 @@ async def _read(client: EngineClient, model: str, tier: str, number: int, max_to
         sampling=Sampling(temperature=0.0),
         stop_ids=[],
     )
+    assert isinstance(generation, IterableGeneration)
     async for _ in generation:
         pass
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,10 @@ from adapters.files.header import AdapterRefused
 from adapters.files.spec import BaseShape
 from adapters.files.store import AdapterStore
 from benchmarks.rows import REPO
+
+sys.path.insert(0, str(REPO / "tests"))
+
+from support.adapters.directories import add_directory
 
 EXAMPLES = REPO / "examples" / "adapters"
 
@@ -35,7 +40,7 @@ def load(runner: Any, model: str, directory: Path) -> list[str]:
     with tempfile.TemporaryDirectory() as scratch:
         store = AdapterStore(Path(scratch))
         for path in fitting(base):
-            stored = store.add_directory(path, base)
+            stored = add_directory(store, path, base)
             runner.load_adapter(stored.digest, model, str(stored.path))
             runner.adapters.bring(stored.digest)
             digests.append(stored.digest)

@@ -1,6 +1,5 @@
-"""Requests that go straight to the engine's socket, with no gateway between: its schedule as it was during a run.
-
-What they saw is what a gateway's figures are compared with. It must never know which figures.
+"""Requests that go straight to the engine's socket, with no gateway between. A gateway's
+figures are compared with theirs, which are of the same run.
 """
 
 from __future__ import annotations
@@ -15,6 +14,7 @@ from dataclasses import dataclass, field
 from benchmarks.pinned_stack import MODEL
 from engine.protocol.client import EngineClient
 from engine.protocol.frames import Sampling
+from support.engine.generations import IterableGeneration  # pinned_stack puts tests/ on sys.path
 
 
 @dataclass
@@ -44,7 +44,7 @@ class Probes:
 
     @contextlib.asynccontextmanager
     async def _client(self) -> AsyncIterator[EngineClient]:
-        client = EngineClient(self.socket_path)
+        client = EngineClient(self.socket_path, generation=IterableGeneration)
         await client.start()
         try:
             await client.wait_ready(10)
@@ -67,6 +67,7 @@ class Probes:
             stop_ids=[],
         )
         first = True
+        assert isinstance(generation, IterableGeneration)
         async for event in generation:
             now = time.perf_counter()
             if isinstance(event, list):

@@ -1,4 +1,4 @@
-"""What the scheduler, the worker and a runner say to each other: a request in flight, and one step's work.
+"""The interface between scheduler, engine loop and runner: a request in flight, one step and its result.
 
 Plain data, no torch: the scheduler, the simulator and the fake engine load this without a tensor library.
 """
@@ -14,7 +14,7 @@ import msgspec
 from engine.protocol.config import ModelConfig
 from engine.protocol.frames import FinishReason, Logprobs, ModelInfo, Sampling, TierRecompute
 
-# Stands in `output_ids` for an id that a step in flight is drawing: known on the device already, on the host not yet.
+# In `output_ids`: an id that a step in flight draws. The device knows it before the host does.
 PENDING_ID = -1
 # Prefix of the error of a row whose sampling values could not be prepared or used.
 UNDRAWABLE = "its sampling could not be prepared"
@@ -34,7 +34,7 @@ class Sequence:
     """
 
     handle: int
-    gateway: int  # the stream it came from
+    gateway: int  # number of the gateway's stream
     request_id: str
     model: str
     adapter: str | None
@@ -55,15 +55,15 @@ class Sequence:
     device_s: float = 0.0
     preemptions: int = 0
     recomputed_tokens: int = 0
-    weight: float = 1.0  # of its share
-    recomputed: dict[str, TierRecompute] = field(default_factory=dict)  # by the tier that caused it; not in device_s
-    swapped_tokens: int = 0  # whose KV came back from host memory
+    weight: float = 1.0  # of `share`
+    recomputed: dict[str, TierRecompute] = field(default_factory=dict)  # by causing tier; not in device_s
+    swapped_tokens: int = 0  # tokens whose KV was copied back from host memory
 
     def token_count(self) -> int:
         return len(self.prompt_ids) + len(self.output_ids)
 
     def tokens(self, start: int, stop: int) -> list[int]:
-        """Ids of tokens start ≤ i < stop, over the prompt and what was made since; the last may be PENDING_ID."""
+        """Ids of tokens start ≤ i < stop of prompt and output; the last may be PENDING_ID."""
         prompt = len(self.prompt_ids)
         if stop <= prompt:
             return self.prompt_ids[start:stop]
@@ -72,7 +72,8 @@ class Sequence:
         return self.prompt_ids[start:] + self.output_ids[: stop - prompt]
 
     def needs_ids(self) -> bool:
-        """The next draw looks at the ids before it, on the host: it is scheduled only when all of them are known."""
+        """Whether the next draw needs all earlier ids on the host (penalties). It is scheduled only once they are
+        known."""
         sampling = self.sampling
         return sampling.presence_penalty != 0 or sampling.frequency_penalty != 0 or sampling.repetition_penalty != 1
 
@@ -81,8 +82,8 @@ class Chunk(msgspec.Struct, frozen=True, eq=False):
     """Compute tokens start ≤ i < start + count of a sequence; when `sample`, the last of them yields the next id.
     A decode is a chunk of count 1. The pages for all of it are in `sequence.pages` already.
 
-    The last token's id may be PENDING_ID, and then the chunk is a decode: its token is the id that the latest step
-    begun before drew for this sequence, and never came to the host."""
+    If the last token's id is PENDING_ID, the chunk is a decode, and its token is the id that the previously begun step
+    draws for this sequence on the device."""
 
     sequence: Sequence
     start: int
@@ -92,7 +93,7 @@ class Chunk(msgspec.Struct, frozen=True, eq=False):
 
 @dataclass(slots=True, frozen=True)
 class Step:
-    """One forward of one model. No order of the chunks is promised."""
+    """One forward pass of one model. The order of the chunks has no meaning."""
 
     number: int
     model: str
@@ -101,9 +102,9 @@ class Step:
 
 @dataclass(slots=True, frozen=True)
 class StepResult:
-    """`ids[i]` is the id drawn for `step.chunks[i]`, or None when it does not sample. A chunk named in `errors`
-    (index → message) failed alone: its request ends with reason "error", the others go on. `logprobs` has those chunks
-    (by index) that drew an id and whose request asked for them: of the model's own logits, see `Logprobs`."""
+    """`ids[i]`: the id drawn for `step.chunks[i]`, or None if the chunk does not sample. `errors` (chunk index →
+    message): chunks that failed alone; their requests end with reason "error", the others continue. `logprobs` (by
+    chunk index): of chunks that drew an id and whose request wants them, from the unchanged logits."""
 
     ids: list[int | None]
     errors: dict[int, str] = field(default_factory=dict)
@@ -112,7 +113,7 @@ class StepResult:
 
 @dataclass(slots=True, frozen=True)
 class RequestEnding:
-    """The one ending of a request. `message` says what failed when `reason` is "error"."""
+    """The ending of a request. `message`: the failure, if `reason` is "error"."""
 
     sequence: Sequence
     reason: FinishReason
@@ -121,8 +122,8 @@ class RequestEnding:
 
 @dataclass(slots=True, frozen=True)
 class StepOutcome:
-    """What a step made: ids in the order of its chunks, logprobs of those requests that asked, and requests that ended
-    with or before it."""
+    """The outcome of a step: ids in the order of its chunks, requested logprobs, and the requests that ended with this
+    step or since the previous one."""
 
     tokens: list[tuple[Sequence, int]] = field(default_factory=list)
     ended: list[RequestEnding] = field(default_factory=list)
@@ -130,8 +131,8 @@ class StepOutcome:
 
 
 class AdapterMove(Protocol):
-    """An adapter that came nearer: from "disk" to host memory, or from "host" memory towards a device. With an `error`
-    it did not, and that says why."""
+    """A completed part of an adapter's load: from "disk" to host memory, or from "host" memory to the device. `error`:
+    why it failed, or ""."""
 
     @property
     def digest(self) -> str: ...
@@ -150,33 +151,33 @@ class AdapterTable(Protocol):
     """Which adapters are registered, loading, and resident in the arena. The scheduler decides which are needed and
     assigns pages; this moves weights.
 
-    What is wanted comes nearer beside the steps, which wait for nothing of it. `place` and `remove` are in order with
-    the steps: one begun before still reads what lay there, one begun later finds what lies there now. On a device that
-    is one stream, and steps may be in flight meanwhile."""
+    Loads run beside the steps, and no step waits for a load. `place_adapter` and `evict_adapter` are in order with the
+    steps, as in one CUDA stream: a step begun before reads the old contents of a page, a step begun later the new."""
 
-    adapters_max: int | None  # resident at once; None: as many as there are pages for
+    adapters_max: int | None  # resident at once; None: limited by pages alone
 
     def evictions(self) -> int:
-        """From host memory, since the start."""
+        """Evictions from host memory since the start."""
         ...
 
     def is_known(self, digest: str, model: str) -> bool: ...
 
     def adapter_location(self, digest: str) -> str:
-        """Of a known one: "device", in the arena, or "host", in memory, or "disk"."""
+        """Where a registered adapter is: "device" (in the arena), "host" (in host memory) or "disk"."""
         ...
 
     def adapter_locations(self, limit: int) -> tuple[list[tuple[str, str, int]], int]:
-        """(digest, `where` it is, its bytes) of at most `limit` known ones, those in the arena first; and how many are
-        known."""
+        """(digest, location, bytes) of at most `limit` registered adapters, resident adapters first; and the number of
+        all registered adapters."""
         ...
 
     def request_load(self, digest: str) -> bool:
-        """A request waits for it: bring it nearer. False: there is no room for that now; ask again."""
+        """Begin or continue the load of an adapter for which a request waits. False: no memory for it now; call
+        again."""
         ...
 
     def cancel_load(self, digest: str) -> None:
-        """No request waits for it any more: what is under way ends."""
+        """Cancel its load: no request waits for it any more."""
         ...
 
     def is_adapter_ready(self, digest: str, *, hidden: bool) -> bool:
@@ -186,19 +187,20 @@ class AdapterTable(Protocol):
         ...
 
     def poll_adapters(self) -> Iterable[AdapterMove]:
-        """What came nearer since, or failed to. Before each step."""
+        """The parts of loads that completed or failed since the last call. Called before each step."""
         ...
 
     def pin_adapter(self, digest: str, pinned: bool) -> None:
-        """A pinned one never leaves host memory, once there."""
+        """A pinned adapter is never evicted from host memory."""
         ...
 
     def has_room(self) -> bool:
-        """Whether one more can be resident, however many pages there are."""
+        """Whether `adapters_max` allows one more resident adapter."""
         ...
 
     def pages_needed(self, digest: str) -> int:
-        """Further arena pages needed to make it resident: 0 when it is, or fits what tile pages have free."""
+        """Further arena pages needed to make it resident: 0 if it is, or if it fits into the free bytes of tile
+        pages."""
         ...
 
     def pages_alone(self, digest: str) -> int:
@@ -206,12 +208,13 @@ class AdapterTable(Protocol):
         ...
 
     def pages_of(self, digest: str) -> list[int]:
-        """The arena pages with tiles of a resident adapter, each once: those given to `place`, and those of other
-        adapters that had room."""
+        """The arena pages with tiles of a resident adapter, each once: the pages given to `place_adapter`, and tile
+        pages that it shares with other adapters."""
         ...
 
     def place_adapter(self, digest: str, pages: list[int]) -> None:
-        """Copy it into the arena, using `pages` (as many as pages_needed said) beside free tiles. Idempotent."""
+        """Copy it into the arena, into `pages` (`pages_needed` of them) and the free bytes of tile pages.
+        Idempotent."""
         ...
 
     def resident(self) -> list[str]:
@@ -219,13 +222,12 @@ class AdapterTable(Protocol):
         ...
 
     def evict_adapter(self, digest: str) -> list[int]:
-        """Drop it from the arena; return the pages that are empty now. It stays known."""
+        """Evict it from the arena; return the pages that are empty now. It stays registered."""
         ...
 
 
 class WeightsMove(NamedTuple):
-    """A model whose weights came onto the device, from "host" memory or from "disk". With an `error` they did not, and
-    that says why."""
+    """A completed load of a model's weights, from "host" memory or from "disk". `error`: why it failed, or ""."""
 
     model: str
     source: str
@@ -237,21 +239,21 @@ class WeightsTable(Protocol):
     """Where the models' weights are: on the device, in host memory, or only in their files. The scheduler decides what
     is loaded and evicted; this moves bytes while steps run, and no step waits for it.
 
-    `drop` is in order with the steps: one begun before still reads the weights, which are free for others only when it
-    is done."""
+    `evict_weights` is in order with the steps: a step begun before still reads the weights, and their memory is free
+    once that step is completed."""
 
-    bytes_max: int | None  # of all weights on the device; None: every model that is known stays there
+    bytes_max: int | None  # device memory for weights; None: every registered model is resident
 
     def weights_bytes(self, model: str) -> int:
-        """Of the device, while it is there."""
+        """Device memory of the model while it is resident."""
         ...
 
     def free_bytes(self) -> int:
-        """Bytes that no model has, nor is about to get, and no step reads."""
+        """Device bytes that belong to no resident or loading model and that no step reads."""
         ...
 
     def weights_location(self, model: str) -> Literal["device", "host", "disk"]:
-        """The nearest place with all of its weights; a load in flight is not on the device yet."""
+        """The nearest memory with all of its weights; a loading model is not on the device."""
         ...
 
     def load_seconds(self, model: str) -> float:
@@ -260,15 +262,15 @@ class WeightsTable(Protocol):
         ...
 
     def prefetch_weights(self, model: str) -> None:
-        """It is waited for, and there is no room on the device: bring it from disk to host memory, if that has room."""
+        """Read a model from disk into host memory, if there is space: requests wait for it, and the device is full."""
         ...
 
     def begin_load(self, model: str) -> None:
-        """Bring it onto the device. `free` was at least its `bytes`."""
+        """Begin its load to the device. `free_bytes` is at least its `weights_bytes`."""
         ...
 
     def evict_weights(self, model: str) -> None:
-        """Off the device, or off its way there. It stays known."""
+        """Evict it from the device, or cancel its load. It stays registered."""
         ...
 
     def poll_weights(self) -> Iterable[WeightsMove]:
@@ -278,43 +280,42 @@ class WeightsTable(Protocol):
 
     @property
     def is_reclaiming(self) -> bool:
-        """What went is not free yet, and becomes so by `poll`: without a step too."""
+        """Whether memory of evicted models is not free yet; `poll_weights` frees it, without a step too."""
         ...
 
 
 class HostPool(Protocol):
-    """Host memory for whole pages. The scheduler decides which; this copies.
+    """Host memory for the pages of swapped requests. The scheduler chooses the pages; this copies them.
 
-    `copy_out` and `copy_in` are in order with the steps and with each other, as AdapterTable.place is: a slot or a page
-    may be given to a later copy or step at once."""
+    `copy_out` and `copy_in` are in order with the steps and with each other: a slot or a page may be used by a later
+    copy or step at once."""
 
-    slots: int  # how many pages it holds
-    page_copy_s: float  # seconds that one page takes, one way
+    slots: int  # capacity in pages
+    page_copy_s: float  # seconds for one page, one way
 
     def copy_out(self, pages: list[int], slots: list[int]) -> None:
-        """Each page into the slot at its place."""
+        """Copy pages[i] to slots[i]."""
         ...
 
     def copy_in(self, slots: list[int], pages: list[int]) -> None:
-        """Each slot into the page at its place."""
+        """Copy slots[i] to pages[i]."""
         ...
 
 
 class DeviceLost(Exception):
-    """The device computes nothing more for this process, whatever it is asked: the process must end, so that another
-    begins afresh."""
+    """The device computes nothing more for this process. The process must end; its supervisor starts another."""
 
 
 class Pending(Protocol):
     """A step that was begun."""
 
     def result(self) -> StepResult:
-        """Wait until its ids are on the host. Asked for once. Raises what the step failed with, or DeviceLost."""
+        """Wait until its ids are on the host. Called once. Raises the step's error, or DeviceLost."""
         ...
 
 
 class CompletedStep(Pending):
-    """A step whose result was there when it had begun: of a runner that computes in `begin`."""
+    """A step of a runner that computes in `begin_step`."""
 
     def __init__(self, result: StepResult) -> None:
         self._result = result
@@ -324,11 +325,11 @@ class CompletedStep(Pending):
 
 
 class Runner(Protocol):
-    """Computes steps, one after another, in the order in which they are begun. Two exist: `runner.TorchRunner` and
-    `fake.FakeRunner`.
+    """Computes steps, one after another, in the order in which they are begun. Implemented by `cpu.runner.TorchRunner`,
+    `gpu.runner.GpuRunner` and `fake.runner.FakeRunner`.
 
-    A page, a tile or a table row may be given to a later step while an earlier one in flight still reads or writes
-    it: as all work is in order, that harms neither. The id that a chunk draws after its request has ended, or after its
+    A page, a tile or a table row may be given to a later step while an earlier step in flight still uses it: all work
+    is in order. The id that a chunk draws after its request has ended, or after its
     chunk of the previous step failed, is ignored; it must not affect other chunks.
     """
 
@@ -340,7 +341,7 @@ class Runner(Protocol):
 
     @property
     def page_waste(self) -> Mapping[str, int]:
-        """By model, the bytes of a page in which no token of it fits. For watchers."""
+        """By model: bytes of a page that are too few for one more token. For snapshots."""
         ...
 
     @property
@@ -350,12 +351,12 @@ class Runner(Protocol):
 
     @property
     def steps_ahead(self) -> int:
-        """How many steps may be begun before the result of the oldest is taken; 0: each waits for the one before."""
+        """Steps that may begin before the oldest step's result is read; 0: each step waits for the previous one."""
         ...
 
     def begin_step(self, step: Step) -> Pending:
-        """Start it. All that it needs of the sequences is read before this returns: later they change. Raises what
-        kept it from starting; then nothing of it runs, and no further step is begun before its requests have ended."""
+        """Begin a step. The sequences are read before this returns, since they change later. If this raises, nothing of
+        the step runs, and no further step begins before the step's requests have ended."""
         ...
 
     def load_model(self, model: ModelConfig) -> ModelInfo:
@@ -364,13 +365,14 @@ class Runner(Protocol):
         ...
 
     def unload_model(self, name: str) -> None:
-        """Forget it; the scheduler has dropped its weights before, and every step of it is completed."""
+        """Forget a model. Before, the scheduler has evicted its weights, and every step of it is completed."""
         ...
 
     def load_adapter(self, digest: str, model: str, path: str) -> None:
-        """Check its files, and know it from now on. Runs beside the steps. Raises ValueError with the reason."""
+        """Check its files and register it. Runs beside the steps. Raises ValueError with the reason, OSError."""
         ...
 
     def unload_adapter(self, digest: str) -> None:
-        """Forget it; the scheduler has removed it from the arena before, and every step that read it is completed."""
+        """Forget an adapter. Before, the scheduler has evicted it from the arena, and every step that read it is
+        completed."""
         ...

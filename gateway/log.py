@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from engine.protocol.log_output import handlers
+from engine.protocol.log_output import JsonFormatter, handlers
 
 # Machines ask these all the time; their lines are for whoever looks for them.
 QUIET_ROUTES = frozenset({"/health/live", "/health/ready", "/metrics"})
@@ -99,21 +99,6 @@ class ThrottledWarning:
         if self._said_at is None or now - self._said_at >= self._every_s:
             self._logger.warning(self._event, extra={"fields": {**fields, "times": self._count}})
             self._said_at, self._count = now, 0
-
-
-class JsonFormatter(logging.Formatter):
-    """One JSON object a record: ts (Unix seconds), level, event, then the fields given as `extra={"fields": …}`, a dict
-    or a struct."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        line: dict[str, object] = {"ts": round(record.created, 3), "level": record.levelname.lower()}
-        line["event"] = record.getMessage()
-        fields = getattr(record, "fields", None)
-        if fields is not None:
-            line.update(msgspec.to_builtins(fields, enc_hook=str))
-        if record.exc_info:
-            line["exception"] = self.formatException(record.exc_info)
-        return msgspec.json.encode(line).decode()
 
 
 def configure(level: int = logging.INFO) -> None:

@@ -97,9 +97,6 @@ class HostMemory:
             ).start()
         return True
 
-    def is_reading(self, digest: str) -> bool:
-        return digest in self._reading
-
     def stop_read(self, digest: str) -> None:
         """Cancel a read. Its memory is free once the reading thread has noticed."""
         if digest in self._reading:

@@ -6,9 +6,11 @@ It loads no torch, and must never know about tenants or names of adapters.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from adapters.files.config import RANK_MAX, AdapterConfig, parse_config
@@ -57,6 +59,11 @@ class BaseShape:
 
     layers: int
     modules: Mapping[str, ModuleShape]
+
+    @classmethod
+    def from_directory(cls, directory: Path) -> BaseShape:
+        """From the config.json of a model directory that was checked before. Raises OSError, ValueError."""
+        return cls.from_config(json.loads((directory / "config.json").read_bytes()))
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> BaseShape:

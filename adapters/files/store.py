@@ -1,8 +1,8 @@
-"""Adapters on disk, named by their content: a directory of two files per digest, complete or not there, and beside them
-what can be made of them again.
+"""Adapters on disk, named by the digest of their content: a directory of two files per digest, which appears complete,
+and beside them files that can be made of them again (`modules-1.json`, slab files).
 
-What comes in lies apart until it was checked: `begin`, write, `sync`, then `keep`. It loads no torch, runs nothing it
-reads, and must never know about tenants or names of adapters.
+A new adapter is in a directory of its own until it is checked: `begin_incoming`, write, `sync`, then `keep_content`. No
+torch, and nothing of a file is executed. Tenants and names of adapters are unknown here.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import re
 import shutil
 import stat
 import uuid
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
@@ -23,16 +22,14 @@ from adapters.files.check import (
     WEIGHTS_FILE,
     CheckedAdapter,
     Progress,
-    check_adapter,
     check_stored,
     read_adapter,
     resolve_stored,
-    write_resolved_modules,
 )
 from adapters.files.header import AdapterRefused
 from adapters.files.resolved import is_resolved
 from adapters.files.slab_names import SLAB_FORMAT, slab_name
-from adapters.files.spec import AdapterSpec, BaseShape
+from adapters.files.spec import BaseShape
 
 __all__ = [
     "CONFIG_FILE",
@@ -41,7 +38,6 @@ __all__ = [
     "AdapterRefused",
     "AdapterStore",
     "IncomingAdapter",
-    "StoredAdapter",
     "read_adapter",
 ]
 
@@ -50,24 +46,16 @@ COPY_BYTES = 1024 * 1024
 OLD_SLABS = re.compile(rf"slab-(?!{SLAB_FORMAT}\.)[0-9]+\..*")
 
 
-@dataclass(slots=True, frozen=True)
-class StoredAdapter:
-    digest: str
-    spec: AdapterSpec
-    bytes: int  # of both files
-    path: Path
-
-
 class IncomingAdapter:
-    """An adapter on its way in: a directory of its own, locked while this process has it. Closed, it is gone, unless it
-    was kept."""
+    """A directory of its own for an adapter that is being stored, locked by this process. `close` deletes it, unless
+    `keep_content` has renamed it."""
 
     def __init__(self, path: Path, lock: int) -> None:
         self.path = path
         self._lock = lock
 
     def copy_files(self, source: Path, on_bytes: Progress | None = None) -> None:
-        """Take the two files of the directory `source`, and no other. Raises AdapterRefused, OSError."""
+        """Copy the two files of the directory `source`, and no other. Raises AdapterRefused, OSError."""
         for name, bytes_max in FILES.items():
             _copy(source / name, self.path / name, bytes_max, on_bytes)
 
@@ -77,7 +65,7 @@ class IncomingAdapter:
         return sum((self.path / name).stat().st_size for name in FILES)
 
     def sync(self) -> None:
-        """Return once it lies on the disk."""
+        """fsync the files and their directory."""
         for path in self.path.iterdir():
             _sync(path)
         _sync(self.path)
@@ -115,10 +103,10 @@ class AdapterStore:
             lock = _locked(path)
             if lock is not None:
                 return IncomingAdapter(path, lock)
-            # A sweep came between the two, and took it for a dead one's.
+            # A sweep locked it between mkdir and lock, as the leftover of a process that ended.
 
     def keep_content(self, incoming: IncomingAdapter, digest: str) -> Path:
-        """Make what came in, checked and synced, the content of `digest`. The same content again changes nothing."""
+        """Rename a checked and synced adapter to its digest. If the digest is stored already, nothing changes."""
         path = self.path(digest)
         try:
             incoming.path.rename(path)
@@ -131,21 +119,8 @@ class AdapterStore:
         _sync(self.root)
         return path
 
-    def add_directory(self, source: Path, base: BaseShape) -> StoredAdapter:
-        """Import a directory that peft wrote; only its two files are read. What is kept is what was checked: the files
-        are copied first. The same content again is the same digest and changes nothing.
-        Raises AdapterRefused with the reason, OSError; then nothing is left behind."""
-        with self.begin_incoming() as incoming:
-            incoming.copy_files(source)
-            checked = check_adapter(incoming.path, base)
-            write_resolved_modules(incoming.path, checked.spec)
-            size = incoming.bytes
-            incoming.sync()
-            path = self.keep_content(incoming, checked.digest)
-        return StoredAdapter(checked.digest, checked.spec, size, path)
-
     def lacks_slab(self, digest: str, dtype: str) -> bool:
-        """It is here, and its slab is not."""
+        """Whether the adapter is stored without a slab file of this dtype."""
         path = self.path(digest)
         return path.is_dir() and not (path / slab_name(dtype)).exists()
 
@@ -156,13 +131,14 @@ class AdapterStore:
 
     def resolve(self, digest: str) -> None:
         """Write `modules-1.json` if it is missing: for adapters stored before it existed, or whose file was damaged and
-        deleted. It may take for ever: only for a process whose CPU time is limited. Raises AdapterRefused, OSError."""
+        deleted. Matching patterns may take unlimited time: call it in a process with a CPU limit. Raises
+        AdapterRefused, OSError."""
         if self.lacks_modules(digest):
             resolve_stored(self.path(digest))
 
     def add_slab(self, digest: str, base: BaseShape, dtype: str) -> None:
         """Make the slab of a resolved adapter that has none, or one of an older format; atomically. Raises
-        AdapterRefused for content that does not match the digest, Unresolved, OSError."""
+        AdapterRefused for content that does not match the digest, ModulesUnresolved, OSError."""
         from adapters.files.slab_file import make_slab  # which loads numpy
 
         directory = self.path(digest)
@@ -180,7 +156,7 @@ class AdapterStore:
         _sync(directory)
 
     def path(self, digest: str) -> Path:
-        """The directory of a digest. ValueError when that is no digest; whether it is there is not asked."""
+        """The directory of a digest, which need not exist. Raises ValueError for a string that is no digest."""
         if not DIGEST.fullmatch(digest):
             raise ValueError(f"not an adapter digest: {digest[:80]!r}")
         return self.root / digest
@@ -189,24 +165,24 @@ class AdapterStore:
         return self.path(digest).is_dir()
 
     def digests(self) -> set[str]:
-        """Of all that is kept."""
+        """Of all stored adapters."""
         if not self.root.is_dir():
             return set()
         return {path.name for path in self.root.iterdir() if DIGEST.fullmatch(path.name)}
 
     def remove_content(self, digest: str) -> None:
-        """Forget a digest. Idempotent."""
+        """Delete a digest's directory. Idempotent."""
         path = self.path(digest)
         self._incoming.mkdir(parents=True, exist_ok=True)
         trash = self._incoming / uuid.uuid4().hex
         try:
-            path.rename(trash)  # gone at once, and never half there
+            path.rename(trash)  # readers see all of it or nothing
         except FileNotFoundError:
             return
-        shutil.rmtree(trash, ignore_errors=True)  # what is left of it the next sweep takes
+        shutil.rmtree(trash, ignore_errors=True)  # the next sweep deletes leftovers
 
     def sweep(self) -> int:
-        """Delete what processes that are gone left half done; how many there were. What comes in now stays."""
+        """Delete incoming directories whose process has ended. Returns their number."""
         swept = 0
         for left in list(self._incoming.iterdir()) if self._incoming.is_dir() else []:
             lock = _locked(left)
@@ -218,7 +194,8 @@ class AdapterStore:
 
 
 def slab_of(directory: Path, checked: CheckedAdapter, base: BaseShape, dtype: str) -> bool:
-    """Make the slab of what comes in, beside it. Whether there was room: it is served without one."""
+    """Make the slab file of an incoming adapter, in its directory. False if the disk has no space: an adapter is served
+    without a slab file too."""
     from adapters.files.slab_file import make_slab  # which loads numpy
 
     try:
@@ -229,8 +206,8 @@ def slab_of(directory: Path, checked: CheckedAdapter, base: BaseShape, dtype: st
 
 
 def _locked(path: Path) -> int | None:
-    """An open descriptor of the directory, with its lock; the kernel drops it with the process. None: another has it,
-    or it is gone."""
+    """An open descriptor of the directory that holds its lock, which the kernel releases when the process ends. None if
+    another process has the lock or the directory no longer exists."""
     try:
         lock = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError:
@@ -246,7 +223,7 @@ def _locked(path: Path) -> int | None:
 
 
 def _copy(source: Path, target: Path, bytes_max: int, on_bytes: Progress | None) -> None:
-    """One regular file, not through a symbolic link, and no more bytes than allowed."""
+    """Copy one regular file of at most `bytes_max` bytes; a symbolic link is refused."""
     try:
         fileno = os.open(source, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:

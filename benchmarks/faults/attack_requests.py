@@ -31,6 +31,7 @@ from benchmarks.faults.attackers import Flood, Unread, Weapon
 from engine.protocol.client import EngineClient
 from engine.protocol.frames import Sampling
 from engine.protocol.tiers import SHIPPED_TIERS
+from support.engine.generations import IterableGeneration  # attack_stage puts tests/ on sys.path
 
 CHAT, TEXTS, COUNT = "/v1/chat/completions", "/v1/completions", "/v1/messages/count_tokens"
 LONG_WORDS = "word " * 3000
@@ -125,7 +126,7 @@ async def largest_bomb(stage: Stage, secret: str, tokens: int) -> int:
 @contextlib.asynccontextmanager
 async def generations(stage: Stage, count: int, tokens: int) -> AsyncIterator[None]:
     """Request as many texts and alternatives per token directly from the engine."""
-    client = EngineClient(stage.stack.config.socket_path)
+    client = EngineClient(stage.stack.config.socket_path, generation=IterableGeneration)
     await client.start()
     await client.wait_ready(10)
 
@@ -142,6 +143,7 @@ async def generations(stage: Stage, count: int, tokens: int) -> AsyncIterator[No
             sampling=Sampling(choice=choice, logprobs=BOMB_LOGPROBS),
             stop_ids=[],
         )
+        assert isinstance(generation, IterableGeneration)
         async for _ in generation:
             pass
 

@@ -28,6 +28,7 @@ import os
 import random
 import shutil
 import statistics
+import sys
 import tempfile
 import threading
 import time
@@ -44,12 +45,16 @@ from safetensors.torch import save_file
 from adapters.device.host_weights import READS_MAX, read_numbers
 from adapters.files.spec import PARENTS, BaseShape
 from adapters.files.store import AdapterStore
-from benchmarks.rows import append_rows
+from benchmarks.rows import REPO, append_rows
 from engine.__main__ import ServedRunner, build_scheduler
 from engine.protocol.config import EngineConfig, ModelConfig
 from engine.protocol.frames import Sampling
 from engine.protocol.tiers import Tier
 from engine.step import Pending, Sequence, Step
+
+sys.path.insert(0, str(REPO / "tests"))
+
+from support.adapters.directories import add_directory
 
 FILES, RANK = 4, 16
 ZIPF = 1.0
@@ -423,7 +428,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory(dir=arguments.directory) as scratch:
         store, files = AdapterStore(Path(scratch) / "store"), []
         for path in write_files(Path(scratch), shape, dtype, device):
-            stored = store.add_directory(path, shape)
+            stored = add_directory(store, path, shape)
             if not arguments.no_slabs:
                 store.add_slab(stored.digest, shape, str(dtype).removeprefix("torch."))
             shutil.rmtree(path)

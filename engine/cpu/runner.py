@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import torch
@@ -16,6 +14,7 @@ from torch import Tensor
 
 from adapters.device.layer import LoraBatch
 from adapters.device.pool import TilePool
+from adapters.files.spec import BaseShape
 from engine.compute.host_pool import build_host_pool
 from engine.compute.logprobs import logprobs
 from engine.compute.penalties import Draw
@@ -24,10 +23,8 @@ from engine.cpu.batch import pack
 from engine.cpu.decoder import Decoder
 from engine.cpu.sampler import sample
 from engine.cpu.weights import CpuModel, CpuWeights
-from engine.models.compatibility import check_weights_fit, loading_order
-from engine.models.config import ModelRefused
+from engine.models.compatibility import check_any_served, check_weights_fit, loading_order, note_refusal
 from engine.models.dummy import dummy_digest
-from engine.models.shape import base_shape
 from engine.models.weights import model_digest
 from engine.protocol.config import EngineConfig, ModelConfig
 from engine.protocol.frames import Logprobs, ModelInfo
@@ -114,7 +111,7 @@ class TorchRunner:
             found.bytes,
             model.pinned,
         )
-        self.adapters.add_base(model.name, base_shape(directory))
+        self.adapters.add_base(model.name, BaseShape.from_directory(directory))
         self.weights.register_model(found)
         self.page_waste[model.name] = waste
         self.models[model.name] = info
@@ -166,40 +163,25 @@ def build_runner(config: EngineConfig) -> TorchRunner:
     # Before the arena is laid out: a page is no larger for a model that cannot be served.
     checked: list[CpuModel] = []
     for model in config.models:
-        with _refusing(model.name, refused):
+        with note_refusal(model.name, refused):
             found = CpuModel.from_config(model, dtype)
             check_weights_fit(found.bytes, config.weights_bytes or None)
             checked.append(found)
-    if not checked:
-        raise _none(config, refused)
+    check_any_served(config.models, [found.config.name for found in checked], refused)
     page_bytes = PAGE_TOKENS * max(found.shape.kv_elements_per_token() for found in checked) * dtype.itemsize
     arena = torch.zeros(config.arena_bytes // page_bytes, page_bytes, dtype=torch.uint8)
     adapters = TilePool(arena, dtype, {}, host=host_memory(config, pinned=False))
     weights = CpuWeights(arena, config.weights_bytes or None)
     runner = TorchRunner(arena, dtype, weights, adapters, build_host_pool(arena, config.host_pool_bytes))
     for found in checked:
-        with _refusing(found.config.name, refused):
+        with note_refusal(found.config.name, refused):
             runner.register_model(found)
     for info in loading_order(runner.models.values()):
         if weights.free_bytes() >= info.weights_bytes:
-            with _refusing(info.name, refused):
+            with note_refusal(info.name, refused):
                 weights.load_now(info.name)
     for name in refused.keys() & runner.models.keys():
         runner.unload_model(name)
-    if not runner.models:
-        raise _none(config, refused)
+    check_any_served(config.models, runner.models, refused)
     runner.refused = refused
     return runner
-
-
-def _none(config: EngineConfig, refused: dict[str, str]) -> ModelRefused:
-    return ModelRefused("; ".join(f"{model.name}: {refused[model.name]}" for model in config.models))
-
-
-@contextmanager
-def _refusing(name: str, refused: dict[str, str]) -> Iterator[None]:
-    """A model that cannot be served is noted, and the others are."""
-    try:
-        yield
-    except (ValueError, OSError) as error:
-        refused[name] = str(error) or type(error).__name__

@@ -20,6 +20,7 @@ import msgspec
 
 from engine.fake.weights import FakeWeights
 from engine.models.compatibility import check_dtype, check_weights_fit, loading_order
+from engine.models.config import TokenizerFile
 from engine.protocol.config import EngineConfig, FakeConfig, ModelConfig
 from engine.protocol.frames import Logprobs, ModelInfo
 from engine.step import (
@@ -53,16 +54,6 @@ class FakeModel:
     words: list[int]
 
 
-class _FakeVocabulary(msgspec.Struct):
-    vocab: dict[str, int]
-
-
-class _FakeTokenizer(msgspec.Struct):
-    """Of tokenizer.json."""
-
-    model: _FakeVocabulary
-
-
 def _decoded(path: Path, kind: type[Decoded]) -> Decoded:
     try:
         return msgspec.json.decode(path.read_bytes(), type=kind)
@@ -81,7 +72,7 @@ def fake_model(model: ModelConfig, fake: FakeConfig) -> FakeModel:
     vocab_size, context = shape.get("vocab_size"), shape.get("max_position_embeddings")
     size = vocab_size if isinstance(vocab_size, int) else fake.vocab_size
     if directory is not None and (directory / "tokenizer.json").exists():
-        vocabulary = _decoded(directory / "tokenizer.json", _FakeTokenizer).model.vocab
+        vocabulary = _decoded(directory / "tokenizer.json", TokenizerFile).model.vocab
         words = sorted(index for word, index in vocabulary.items() if index < size and _WORD.match(word))[:WORDS_MAX]
     context_tokens = context if isinstance(context, int) else fake.context_tokens
     info = ModelInfo(

@@ -24,7 +24,7 @@ from engine.gpu.pinned import CudaCopies, pinned_pieces
 from engine.gpu.runner import GpuRunner
 from engine.gpu.weights import GpuWeights
 from engine.gpu.weights_loader import PASSING
-from engine.models.compatibility import check_weights_fit, loading_order
+from engine.models.compatibility import check_any_served, check_weights_fit, loading_order, note_refusal
 from engine.models.config import ModelRefused
 from engine.protocol.config import EngineConfig
 
@@ -49,12 +49,10 @@ def build_gpu_runner(config: EngineConfig, *, capture: bool = True, with_lora: b
     runner = _runner(config, opened, dtype, device, lock, capture=capture)
     runner.refused = refused
     for model in opened:
-        try:
+        with note_refusal(model.name, refused):
             runner.register_model(model)
-        except ModelRefused as error:
-            refused[model.name] = str(error)
     _load_at_start(runner)
-    _check_any(config, runner.models, refused)
+    check_any_served(config.models, runner.models, refused)
     if capture:
         runner.warm_up()
         # As far as graph_bytes goes, so that no request waits for them; those of a model that comes later: with use.
@@ -66,14 +64,12 @@ def build_gpu_runner(config: EngineConfig, *, capture: bool = True, with_lora: b
 def _open(config: EngineConfig, dtype: torch.dtype, device: torch.device, refused: dict[str, str]) -> list[OpenedModel]:
     opened = []
     for model in config.models:
-        try:
+        with note_refusal(model.name, refused):
             found = open_model(model, dtype, device)
-            # Before the arena is laid out: a page is no larger for a model that cannot be served.
+            # Before the arena is laid out: a model that cannot be served does not make pages larger.
             check_weights_fit(found.source.layout.bytes, config.weights_bytes or None)
             opened.append(found)
-        except (ValueError, OSError) as error:
-            refused[model.name] = str(error) or type(error).__name__
-    _check_any(config, {model.name: model for model in opened}, refused)
+    check_any_served(config.models, [model.name for model in opened], refused)
     return opened
 
 
@@ -151,13 +147,6 @@ def _load_at_start(runner: GpuRunner) -> None:
     for name in runner.models:
         if weights.weights_location(name) != "device":
             weights.prefetch_weights(name)
-
-
-def _check_any(config: EngineConfig, served: object, refused: dict[str, str]) -> None:
-    """Raises ModelRefused when no model is left."""
-    if not served:
-        alone = len(config.models) == 1
-        raise ModelRefused("; ".join(why if alone else f"{name}: {why}" for name, why in refused.items()))
 
 
 def _dtype(config: EngineConfig) -> torch.dtype:

@@ -14,7 +14,6 @@ import torch
 from adapters.files.spec import BaseShape
 from engine.models.config import DecoderConfig, ModelRefused, check_vocabulary, load_config
 from engine.models.dummy import dummy_digest
-from engine.models.shape import base_shape
 from engine.models.slab_source import DummySource, FileSource, SlabSource
 from engine.models.weights import model_digest
 from engine.protocol.config import ModelConfig
@@ -59,4 +58,4 @@ def open_model(model: ModelConfig, dtype: torch.dtype, device: torch.device) -> 
         source = FileSource(directory, shape, dtype)
         found = model.digest or model_digest(directory)
     digest = model.digest or found
-    return OpenedModel(model.name, shape, base_shape(directory), source, digest, model.pinned)
+    return OpenedModel(model.name, shape, BaseShape.from_directory(directory), source, digest, model.pinned)

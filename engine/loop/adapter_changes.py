@@ -1,6 +1,6 @@
-"""Adapters becoming known and forgotten, beside the steps: files are checked on a thread, all else between two steps.
+"""Registers and forgets adapters beside the steps: a thread checks files, all else happens between two steps.
 
-It knows how many requests use an adapter. It must never place weights in the arena: when and where is the scheduler's.
+It counts the requests that use each adapter. Placing weights in the arena is the scheduler's.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ class AdapterChanges:
         self._reads = reads
         self._pin = pin
         self._uses: collections.Counter[str] = collections.Counter()  # requests in flight
-        self._models: dict[str, set[str]] = {}  # known digest → the models that it was loaded for
+        self._models: dict[str, set[str]] = {}  # registered digest → the models that it was registered for
         self._answer = answer
         self._changes = FileChecks("adapters", self._check, self._loaded, inbox)
 
     def load_adapter(self, gateway: int, frame: LoadAdapter) -> None:
-        """Answers "loaded" at once when it is known, else when its files were checked."""
+        """Answer "loaded": at once for a registered adapter, otherwise once its files are checked."""
         digest, changes = frame.digest, self._changes
         if changes.full():
             self._answer(gateway, AdapterState(digest, "failed", changes.too_many))
@@ -75,23 +75,23 @@ class AdapterChanges:
                 self._forget_adapter(digest)
 
     def refuses(self, digest: str) -> bool:
-        """It is being unloaded, and takes no further request."""
+        """Whether the adapter is being unloaded, so that further requests are refused."""
         return self._changes.is_retiring(digest)
 
     def note_use(self, digest: str) -> None:
-        """By a request that was queued."""
+        """A request that uses the adapter was queued."""
         self._uses[digest] += 1
 
-    def released(self, digest: str) -> None:
-        """That request has ended."""
+    def note_release(self, digest: str) -> None:
+        """Such a request has ended."""
         self._uses[digest] -= 1
         assert self._uses[digest] >= 0
         if not self._uses[digest]:
             del self._uses[digest]
             self._forget_unused(digest)
 
-    def step_completed(self) -> None:
-        """It may have been the last that read an adapter, for a request that had ended before."""
+    def note_step_completed(self) -> None:
+        """The completed step may have been the last to read an adapter whose requests had ended before."""
         for digest in self._changes.retiring():
             self._forget_unused(digest)
 
@@ -120,7 +120,8 @@ class AdapterChanges:
         self._settle(frame.digest, state.state, state.message)
 
     def _pinned(self, frame: LoadAdapter) -> AdapterState:
-        """It is known, and pinned from now on as the frame says. Where that cannot be it serves all the same."""
+        """Set `pinned` of a registered adapter as the frame says. If pinning is impossible, the adapter is served all
+        the same."""
         self._models.setdefault(frame.digest, set()).add(frame.model)
         why = self._pin(frame.digest, frame.pinned)
         if why:

@@ -1,7 +1,5 @@
-"""Loads and unloads under way, by name: which gateways wait for each, and the thread on which files are checked.
-
-It must never know what is loaded: adapters (`loading`) and models (`models_changes`) do.
-"""
+"""Registrations and removals in progress, by name: the gateways that wait for each, and the thread that checks files.
+Used by `adapter_changes` and `model_changes`."""
 
 from __future__ import annotations
 
@@ -14,9 +12,9 @@ from typing import Generic, TypeVar
 
 from engine.protocol.inbox import Inbox, LoopCall
 
-# Of one kind, that wait; more are answered "failed".
+# Changes of one kind that may wait; further ones are answered "failed".
 CHANGES_MAX = 4096
-# Said to people: a program goes by the answer's code.
+# For people; programs use the answer's code.
 BEING_LOADED, BEING_UNLOADED = "it is being loaded", "it is being unloaded"
 
 _log = logging.getLogger(__name__)
@@ -25,7 +23,7 @@ Checked = TypeVar("Checked")
 
 
 class FileChecks(Generic[Request, Checked]):
-    """A name is being loaded, or retires, or neither. For the loop's thread only, except `check`."""
+    """A name is being checked, or retires, or neither. For the loop's thread only, except `check`."""
 
     def __init__(
         self,
@@ -34,8 +32,8 @@ class FileChecks(Generic[Request, Checked]):
         checked: Callable[[Request, Checked | None, str], None],
         inbox: Inbox,
     ) -> None:
-        """`kind` in the plural. `check(asked)` runs on a thread of its own, one after another; then `checked(asked,
-        what it found, "")`, or (asked, None, why not), between two steps."""
+        """`kind`: "adapters" or "models". `check(request)` runs on one thread for all requests; afterwards
+        `checked(request, result, "")`, or `checked(request, None, reason)`, runs between two steps."""
         self.too_many = f"{CHANGES_MAX} changes of {kind} wait already"
         self._kind = kind
         self._check = check
@@ -44,7 +42,7 @@ class FileChecks(Generic[Request, Checked]):
         # By name, the gateways to answer; a gateway that requested it twice is listed twice.
         self._loading: dict[str, list[int]] = {}
         self._retiring: dict[str, list[int]] = {}
-        self._waiting = 0  # of both, together
+        self._waiting = 0  # gateways in both
         self._files: queue.SimpleQueue[Request] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
 
@@ -63,14 +61,14 @@ class FileChecks(Generic[Request, Checked]):
     def retiring(self) -> tuple[str, ...]:
         return tuple(self._retiring)
 
-    def begin_check(self, name: str, gateway: int, asked: Request) -> None:
+    def begin_check(self, name: str, gateway: int, request: Request) -> None:
         """Check the files, unless a check of them is in flight."""
         self._waiting += 1
         if name in self._loading:
             self._loading[name].append(gateway)
             return
         self._loading[name] = [gateway]
-        self._files.put(asked)
+        self._files.put(request)
         if self._thread is None:
             self._thread = threading.Thread(target=self._check_files, name=f"{self._kind}-files", daemon=True)
             self._thread.start()
@@ -80,20 +78,20 @@ class FileChecks(Generic[Request, Checked]):
         self._retiring.setdefault(name, []).append(gateway)
 
     def take_waiting(self, name: str) -> list[int]:
-        """It is loaded or gone, or failed: the gateways to tell."""
+        """The change has ended: returns the gateways to answer."""
         gateways = self._loading.pop(name, None) or self._retiring.pop(name, [])
         self._waiting -= len(gateways)
         return gateways
 
     def _check_files(self) -> None:
         while True:
-            asked = self._files.get()
+            request = self._files.get()
             found, message = None, ""
             try:
-                found = self._check(asked)
+                found = self._check(request)
             except (ValueError, OSError) as error:
                 message = str(error) or type(error).__name__
-            except Exception as error:  # noqa: BLE001 - the thread's edge: one fails alone, and loudly
+            except Exception as error:  # noqa: BLE001 - the thread's edge: one check fails alone, and is logged
                 _log.exception("files.check_failed", extra={"fields": {"kind": self._kind}})
                 message = f"{type(error).__name__}: {error}"
-            self._inbox.put(LoopCall(functools.partial(self._checked, asked, found, message)))
+            self._inbox.put(LoopCall(functools.partial(self._checked, request, found, message)))

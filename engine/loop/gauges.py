@@ -1,7 +1,4 @@
-"""The engine's state at one moment, as numbers that metrics and a gateway's status show.
-
-It reads the scheduler, and must never change it.
-"""
+"""The engine's state at one moment, as numbers for metrics and status reports. It only reads the scheduler."""
 
 from __future__ import annotations
 
@@ -14,30 +11,28 @@ from engine.scheduler.scheduler import Scheduler
 
 @dataclass(slots=True, frozen=True)
 class ModelCounts:
-    """Since the start."""
+    """Counts since the start, and residency now."""
 
-    hits: dict[str, int]  # requests that came, by where their model's weights were: device, host, disk
-    resident: dict[str, bool]  # of the models that are served
-    evicted: dict[str, int]  # of all models that there ever were
-    failures: int  # loads that failed, of all there ever were
+    hits: dict[str, int]  # requests by where their model's weights were on arrival: device, host, disk
+    resident: dict[str, bool]  # of the served models
+    evicted: dict[str, int]  # by model, removed models included
+    failures: int  # failed loads
 
 
 @dataclass(slots=True, frozen=True)
 class Gauges:
-    """Of one moment."""
-
-    running: dict[str, int]  # by model that is served, or was removed and still has requests
+    running: dict[str, int]  # by model: served, or removed with requests left
     waiting: dict[str, int]  # by tier
-    waiting_of_model: dict[str, int]  # likewise
+    waiting_of_model: dict[str, int]  # by model
     pages_total: int
     pages_free: int
     pages_cached: int
     pages_adapters: int
     # Counts since the engine's start, by model; removed models are included.
-    cache_queries: dict[str, int]  # prompt tokens looked up in the prefix cache, and of them found
+    cache_queries: dict[str, int]  # prompt tokens looked up in the prefix cache; cache_hits: of these, found
     cache_hits: dict[str, int]
     preemptions: dict[str, int]
-    tokens_overrun: int  # made after the ending of their request, and the device's seconds for them
+    tokens_overrun: int  # made after their request had ended; overrun_s: device seconds for them
     overrun_s: float
     tokens_swapped: int
     faults: int  # requests whose scheduling raised
@@ -47,7 +42,7 @@ class Gauges:
 
 
 def read_gauges(scheduler: Scheduler, adapters_resident: int) -> Gauges:
-    """`adapters_resident`: how many, as the runner knows them."""
+    """`adapters_resident`: their number, from the runner."""
     residency = scheduler.weight_residency
     running = Counter(dict.fromkeys(scheduler.served.live, 0))
     running.update(entry.sequence.model for entries in scheduler.running_entries() for entry in entries)

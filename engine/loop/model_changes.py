@@ -1,4 +1,4 @@
-"""Models added and removed while others serve: files are checked on a thread, all else between two steps.
+"""Adds and removes models while others are served: a thread checks files, all else happens between two steps.
 
 It knows which models are served and which gateways to answer. The scheduler alone moves weights.
 """
@@ -20,7 +20,7 @@ from engine.scheduler.scheduler import Scheduler
 from engine.scheduler.served import ModelLimits
 from engine.step import Runner
 
-# As many as a configuration may have.
+# Limit of EngineConfig.models too.
 MODELS_MAX = 64
 
 _log = logging.getLogger(__name__)
@@ -42,9 +42,9 @@ class ModelChanges:
         changed: Callable[[Models], None],
         forgotten: Callable[[str], None],
     ) -> None:
-        """`configs`: how the models that are served at first were configured. `answer(gateway, state)` sends,
-        `changed(models)` tells everybody; `forgotten(model)` is called when nothing uses it any more, before it goes
-        from the runner."""
+        """`configs`: the configurations of the models served at the start. `answer(gateway, state)` sends an answer,
+        `changed(models)` sends to all gateways; `forgotten(model)` is called once nothing uses a removed model, before
+        the runner forgets it."""
         self.served = {info.name: info for info in served}
         self.refused = dict(refused)
         self._runner = runner
@@ -56,7 +56,7 @@ class ModelChanges:
         self._changes = FileChecks("models", runner.load_model, self._loaded, inbox)
 
     def load_model(self, gateway: int, frame: LoadModel) -> None:
-        """Answers "loaded" at once when it is known, else when its files were checked."""
+        """Answer "loaded": at once for a served model, otherwise once its files are checked."""
         name, changes = frame.name, self._changes
         if changes.full():
             self._fail(gateway, name, changes.too_many)
@@ -115,8 +115,8 @@ class ModelChanges:
             self.forget_unused()
 
     def forget_unused(self) -> None:
-        """After each round of the loop: a request that has ended, or a step that is completed, may have been the last
-        of a model that retires."""
+        """Forget retiring models whose last request has ended and last step is completed. Called after each round of
+        the loop."""
         for name in self._changes.retiring():
             if not self._scheduler.uses_model(name):
                 self._forget_model(name)
@@ -130,7 +130,7 @@ class ModelChanges:
         self._settle(name, "unloaded")
 
     def _loaded(self, config: ModelConfig, info: ModelInfo | None, message: str) -> None:
-        """Its files were checked: it is served from now on, wherever its weights are."""
+        """Serve a model whose files were checked, wherever its weights are; or answer with the check's refusal."""
         name = config.name
         _log.info("model.read", extra={"fields": {"model": name, "path": config.path, "error": message}})
         if info is None:
@@ -147,7 +147,7 @@ class ModelChanges:
         self._settle(name, "loaded", why)
 
     def _pinned(self, name: str, pinned: bool) -> ModelState:
-        """It is known, and pinned from now on as was asked. Where that cannot be it serves all the same."""
+        """Set `pinned` of a served model. If pinning is impossible, the model is served all the same."""
         before = self.served[name]
         why = self._pin(name, pinned)
         if self.served[name] != before:
@@ -184,7 +184,7 @@ def _config(frame: LoadModel) -> ModelConfig:
 
 
 def _contents(config: ModelConfig) -> tuple[str, str, int | None]:
-    """What makes it another model: whether it is pinned does not."""
+    """The fields that make it another model; `pinned` does not."""
     return os.path.realpath(config.path) if config.path else "", config.dtype, config.context_tokens
 
 

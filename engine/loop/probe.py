@@ -1,6 +1,6 @@
 """Measures the shortest step on this machine before requests are served: no tier can keep a target below it.
 
-One request of a few tokens, through a scheduler of its own over the engine's runner. Nothing of it stays.
+One request of a few tokens, through a scheduler of its own over the engine's runner, which is idle again afterwards.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ def least_target_ms(step_s: float) -> int:
 
 
 def with_raised_targets(tiers: tuple[Tier, ...], step_s: float) -> tuple[Tier, ...]:
-    """The tiers with targets that steps of `step_s` can keep. Where none is below it, the tiers as they are."""
+    """The tiers, with targets below `step_s` raised to what such steps can keep."""
     step_ms = step_s * 1000
     if all(min(tier.inter_token_ms, tier.ttft_base_ms) >= step_ms for tier in tiers):
         return tiers
@@ -108,7 +108,7 @@ def with_raised_targets(tiers: tuple[Tier, ...], step_s: float) -> tuple[Tier, .
         msgspec.structs.replace(
             tier,
             inter_token_ms=tier.inter_token_ms if tier.inter_token_ms >= step_ms else least,
-            ttft_base_ms=max(tier.ttft_base_ms, least),  # never below a step that may be as long as inter_token_ms
+            ttft_base_ms=max(tier.ttft_base_ms, least),  # not below a step, which may take inter_token_ms
             queue_target_ms=None if tier.queue_target_ms is None else max(tier.queue_target_ms, least),
         )
         for tier in tiers

@@ -1,21 +1,19 @@
-"""Finished requests whose gateway has not confirmed their settlement yet, by gateway.
-
-It knows counts and ids, not why a request ended.
-"""
+"""Finished requests whose gateway has not confirmed their settlement yet, by gateway."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-# Of one gateway. Above it the oldest count as recorded: a gateway that never says so costs memory for no more.
+# Requests of one gateway. Above this the oldest count as recorded, so that a gateway which never confirms cannot fill
+# the memory.
 UNRECORDED_MAX = 65_536
 
 
 class UnrecordedRequests:
     """For the loop's thread."""
 
-    def __init__(self, most: int = UNRECORDED_MAX) -> None:
-        self._most = most
+    def __init__(self, limit: int = UNRECORDED_MAX) -> None:
+        self._limit = limit
         self._gateways: dict[int, dict[int, tuple[str, int]]] = {}  # handle → request id, tokens
 
     def add_unrecorded(self, gateway: int, handle: int, request_id: str, tokens: int) -> None:
@@ -23,14 +21,14 @@ class UnrecordedRequests:
             return
         requests = self._gateways.setdefault(gateway, {})
         requests[handle] = request_id, tokens
-        if len(requests) > self._most:
+        if len(requests) > self._limit:
             del requests[next(iter(requests))]
 
-    def recorded(self, gateway: int, handles: Iterable[int]) -> None:
+    def note_recorded(self, gateway: int, handles: Iterable[int]) -> None:
         requests = self._gateways.get(gateway, {})
         for handle in handles:
             requests.pop(handle, None)
 
-    def gone(self, gateway: int) -> list[tuple[str, int]]:
-        """What it never recorded: request ids and tokens. They are lost."""
+    def take_unrecorded(self, gateway: int) -> list[tuple[str, int]]:
+        """Request ids and tokens that a disconnected gateway did not record: they are lost."""
         return list(self._gateways.pop(gateway, {}).values())

@@ -1,4 +1,5 @@
-"""The engine's loop: commands in, steps begun, one step's answers out; then again. Synchronous, on the main thread.
+"""The engine loop: take commands, begin steps, send the answers of the oldest step; repeat. Synchronous, on the main
+thread.
 
 It turns frames into sequences and outcomes into frames. It must never schedule, compute or touch a socket itself.
 """
@@ -17,6 +18,7 @@ from engine.loop.adapter_changes import AdapterChanges
 from engine.loop.gauges import read_gauges
 from engine.loop.metrics import EngineMetrics
 from engine.loop.model_changes import ModelChanges
+from engine.loop.submissions import BadRequest, sequence_of, usage_of
 from engine.loop.unsettled import UnrecordedRequests
 from engine.protocol.config import ModelConfig
 from engine.protocol.frames import (
@@ -31,7 +33,6 @@ from engine.protocol.frames import (
     Models,
     ModelState,
     Recorded,
-    RefusalCode,
     Refused,
     Snapshot,
     Status,
@@ -48,30 +49,20 @@ from engine.protocol.server import OutgoingFrames
 from engine.scheduler.scheduler import RequestEnding, Scheduler, StepOutcome
 from engine.step import DeviceLost, Pending, Runner, Sequence, Step, StepResult
 
-# Idle for so long, the loop looks its books over once.
+# Seconds of idleness after which the loop checks the integrity of its data once.
 INTEGRITY_AFTER_S = 1.0
-# With nothing to do until a load completes: seconds between two polls, COMING_LOOK_S at first, COMING_LOOK_LATER_S
-# after a wait of COMING_LONG_S.
-COMING_LOOK_S, COMING_LONG_S, COMING_LOOK_LATER_S = 0.00025, 0.02, 0.005
+# With nothing to do until a load completes: seconds between two polls, LOAD_POLL_S at first, LOAD_POLL_LATER_S
+# after a wait of LOAD_LONG_S.
+LOAD_POLL_S, LOAD_LONG_S, LOAD_POLL_LATER_S = 0.00025, 0.02, 0.005
 MESSAGE_CHARS_MAX = 500
 # Of each list of digests in a StatusReport.
-ADAPTERS_TOLD_MAX = 4096
-# Of a share inside its tier.
-WEIGHT_MAX = 1000.0
+ADAPTERS_REPORTED_MAX = 4096
 
 _log = logging.getLogger(__name__)
 
 
-class BadRequest(Exception):
-    """This request cannot be served; `code` and the message go into its Refused."""
-
-    def __init__(self, code: RefusalCode, message: str) -> None:
-        super().__init__(message)
-        self.code: RefusalCode = code
-
-
 class _FailedToBegin(Pending):
-    """A step that the runner could not begin: it fails when its turn comes."""
+    """A step that the runner could not begin. It fails when its result is due."""
 
     def __init__(self, error: Exception) -> None:
         self._error = error
@@ -106,8 +97,8 @@ class EngineLoop:
         targets_out_of_reach: int = 0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`tell_models` tells every stream, before what `send` sends after it; `configs`: as the models of `hello` were
-        configured."""
+        """`tell_models` sends to every stream, before later frames of `send`; `configs`: the configurations of the
+        models in `hello`."""
         self._hello = hello
         self._scheduler = scheduler
         self._runner = runner
@@ -131,17 +122,17 @@ class EngineLoop:
             self._forget_model,
         )  # fmt: skip
         self._in_flight: deque[_Flight] = deque()  # oldest first
-        self._completed_at = 0.0  # the last step
+        self._completed_at = 0.0  # when the last step was completed
         self._gateways: set[int] = set()
         self._unrecorded = UnrecordedRequests()
         self._last_token_at: dict[Sequence, float] = {}
-        self._checked = False  # the books, since the last step
-        self._coming_since: float | None = None  # nothing can be computed before an adapter or weights have come
+        self._checked = False  # integrity, since the last step
+        self._blocked_since: float | None = None  # since when all requests wait for loads
         self._stopping = False
 
     def run(self) -> None:
-        """Until a Stop comes. An exception out of here is our own mistake or a lost device, and ends the process: its
-        gateways see the end of the stream, and whoever supervises it starts another."""
+        """Run until a Stop. An exception is an internal error or a lost device, and ends the process: its gateways see
+        their streams end, and the supervisor starts another engine."""
         while not self._stopping:
             commands = self._inbox.take_commands(self._patience())
             for command in commands:
@@ -160,40 +151,41 @@ class EngineLoop:
             self._outbox.post()
 
     def _patience(self) -> float | None:
-        """Seconds to wait for a command: none while steps follow each other, for ever once idle and checked."""
+        """Seconds to wait for a command: 0 while steps follow each other; None, without limit, once idle and
+        checked."""
         if not self._busy():
-            self._coming_since = None
+            self._blocked_since = None
             if self._scheduler.has_background_loads:
-                return COMING_LOOK_LATER_S
+                return LOAD_POLL_LATER_S
             return None if self._checked else INTEGRITY_AFTER_S
-        if self._coming_since is None:
+        if self._blocked_since is None:
             return 0.0
-        waited_s = self._clock() - self._coming_since
-        return COMING_LOOK_S if waited_s < COMING_LONG_S else COMING_LOOK_LATER_S
+        waited_s = self._clock() - self._blocked_since
+        return LOAD_POLL_S if waited_s < LOAD_LONG_S else LOAD_POLL_LATER_S
 
     def _busy(self) -> bool:
-        """Also when all requests have ended, and a step in flight computes for one of them still."""
+        """Whether there is work, which may be a step in flight of requests that have all ended."""
         return bool(self._in_flight) or self._scheduler.has_work()
 
     def _step(self) -> None:
-        """Begin what may be begun, so that the device has work while we wait for its oldest step and take that in."""
-        self._progress.busy = self._coming_since is None
+        """Begin as many steps as allowed, so that the device has work while the loop handles the oldest step."""
+        self._progress.busy = self._blocked_since is None
         self._checked = False
         while self._may_begin() and (step := self._scheduler.schedule()) is not None:
             self._begin_step(step)
         if self._in_flight:
-            self._coming_since = None
+            self._blocked_since = None
             self._complete()
             return
         for ended in self._scheduler.take_failed():
             self._publish_ending(ended)
         if not self._scheduler.has_blocked_requests:
-            self._coming_since = None
-        elif self._coming_since is None:
-            self._coming_since = self._clock()
+            self._blocked_since = None
+        elif self._blocked_since is None:
+            self._blocked_since = self._clock()
 
     def _may_begin(self) -> bool:
-        """Nothing goes on top of a step that was not begun: its ids do not exist."""
+        """Whether another step may begin: not after a step that failed to begin, whose ids do not exist."""
         if not self._in_flight:
             return True
         newest = self._in_flight[-1].pending
@@ -211,8 +203,8 @@ class EngineLoop:
         self._in_flight.append(_Flight(step, pending, began))
 
     def _complete(self) -> None:
-        """Wait for the oldest step in flight, and take in what it made. It took its time from when it was begun, or the
-        one before it was done."""
+        """Wait for the oldest step in flight, and handle its result. Its seconds count from its beginning, or from the
+        completion of the previous step if that is later."""
         flight = self._in_flight.popleft()
         step = flight.step
         try:
@@ -231,10 +223,10 @@ class EngineLoop:
             self._note_failed(step, failed_alone, outcome)
         self._publish(step, outcome)
         self._progress.step = step.number
-        self._changes.step_completed()
+        self._changes.note_step_completed()
 
     def _complete_all(self) -> None:
-        """So that nothing is in flight: whatever is aborted then ends at once."""
+        """Complete all steps in flight, so that aborted requests end at once."""
         while self._in_flight:
             self._complete()
 
@@ -243,7 +235,7 @@ class EngineLoop:
         progress.running = scheduler.running
         progress.waiting = sum(scheduler.waiting().values())
         # An engine that only waits for a slow disk is not stuck.
-        progress.busy = self._busy() and self._coming_since is None
+        progress.busy = self._busy() and self._blocked_since is None
 
     def _failed(self, step: Step, error: Exception) -> StepResult:
         """The result of a step that raised."""
@@ -286,7 +278,7 @@ class EngineLoop:
                 if ended is not None:
                     self._publish_ending(ended)
             case Recorded():
-                self._unrecorded.recorded(gateway, frame.handles)
+                self._unrecorded.note_recorded(gateway, frame.handles)
             case LoadAdapter():
                 self._changes.load_adapter(gateway, frame)
             case UnloadAdapter():
@@ -311,7 +303,7 @@ class EngineLoop:
                 if sequence.adapter is not None:
                     self._changes.note_use(sequence.adapter)
                 return
-            # It may quote what it refuses, at any length.
+            # It may quote the request at any length.
             message = refusal.message[:MESSAGE_CHARS_MAX]
             answer = Refused(frame.handle, refusal.code, message, refusal.retry_after_s)
         except BadRequest as error:
@@ -327,10 +319,10 @@ class EngineLoop:
         self._refuse(gateway, answer)
 
     def _refuse_displaced(self) -> None:
-        """Requests that a full queue gave up for one of a share that has fewer in it."""
+        """Refuse requests that a full queue displaced for a request of a share with fewer waiting requests."""
         for sequence, refusal in self._scheduler.take_displaced():
             if sequence.adapter is not None:
-                self._changes.released(sequence.adapter)
+                self._changes.note_release(sequence.adapter)
             self._refuse(
                 sequence.gateway, Refused(sequence.handle, refusal.code, refusal.message, refusal.retry_after_s)
             )
@@ -340,31 +332,14 @@ class EngineLoop:
         self._outbox.add_ending(gateway, answer)
 
     def _sequence(self, gateway: int, frame: Submit, at: float) -> Sequence:
-        """Raises BadRequest for what the scheduler does not look at."""
+        """Raises BadRequest for what the scheduler does not check."""
         if self._stopping:
             raise BadRequest("shutting_down", "the engine is shutting down")
         if frame.epoch != self._hello.epoch:
-            raise BadRequest("stale_epoch", "the request names an engine process that is gone")
+            raise BadRequest("stale_epoch", "the request names an earlier engine process")
         if frame.adapter is not None and self._changes.refuses(frame.adapter):
             raise BadRequest("adapter_unknown", "the adapter is being unloaded")
-        if not 0 < frame.weight <= WEIGHT_MAX:
-            raise BadRequest("bad_request", f"weight is {frame.weight:g}; it must be over 0 and at most {WEIGHT_MAX:g}")
-        return Sequence(
-            handle=frame.handle,
-            gateway=gateway,
-            request_id=frame.request_id,
-            model=frame.model,
-            adapter=frame.adapter,
-            namespace=frame.namespace,
-            tier=frame.tier,
-            share=frame.share,
-            prompt_ids=frame.prompt_ids,
-            max_tokens=frame.max_tokens,
-            sampling=frame.sampling,
-            stop_ids=frozenset(frame.stop_ids),
-            arrived_at=at,
-            weight=frame.weight,
-        )
+        return sequence_of(gateway, frame, at)
 
     def _gateway_disconnected(self, gateway: int) -> None:
         self._gateways.discard(gateway)
@@ -372,7 +347,7 @@ class EngineLoop:
         self._complete_all()
         for ended in self._scheduler.abort_gateway(gateway):
             self._publish_ending(ended)
-        for request_id, tokens in self._unrecorded.gone(gateway):
+        for request_id, tokens in self._unrecorded.take_unrecorded(gateway):
             self._count_lost(request_id, tokens)
         self._outbox.drop_gateway(gateway)
         lost = self._metrics.tokens_lost - lost_before
@@ -436,38 +411,26 @@ class EngineLoop:
         else:
             self._count_lost(sequence.request_id, len(sequence.output_ids))
         if sequence.adapter is not None:
-            self._changes.released(sequence.adapter)
+            self._changes.note_release(sequence.adapter)
 
     def _count_lost(self, request_id: str, tokens: int) -> None:
-        """Made for a gateway that is gone. Did it record them in its last moment, its books have this request."""
+        """Count tokens made for a gateway that disconnected. It may still have settled them just before."""
         if tokens:
             self._metrics.tokens_lost += tokens
             _log.warning("tokens.lost", extra={"fields": {"request_id": request_id, "tokens": tokens}})
 
     def _usage_of(self, sequence: Sequence, reason: FinishReason) -> EngineUsage:
-        """The books of one request that has ended."""
+        """Count an ended request in the metrics; returns its usage."""
         now = self._clock()
         pair = (sequence.model, sequence.tier)
         queue_s = (now if sequence.started_at is None else sequence.started_at) - sequence.arrived_at
-        first_at = sequence.first_token_at
         self._metrics.finished[sequence.model, reason] += 1
         self._metrics.request[pair].observe(now - sequence.arrived_at)
         self._metrics.queue[pair].observe(queue_s)
         if sequence.started_at is not None:
             self._metrics.prompt_tokens[pair] += len(sequence.prompt_ids)
         self._last_token_at.pop(sequence, None)
-        return EngineUsage(
-            prompt_tokens=len(sequence.prompt_ids),
-            cached_tokens=sequence.cached_tokens,
-            completion_tokens=len(sequence.output_ids),
-            queue_s=queue_s,
-            ttft_s=0.0 if first_at is None else first_at - sequence.arrived_at,
-            device_s=sequence.device_s,
-            preemptions=sequence.preemptions,
-            recomputed_tokens=sequence.recomputed_tokens,
-            recomputed=sequence.recomputed,
-            swapped_tokens=sequence.swapped_tokens,
-        )
+        return usage_of(sequence, queue_s)
 
     def _answer_change(self, gateway: int, state: AdapterState | ModelState) -> None:
         self._outbox.add_frame(gateway, msgspec.structs.replace(state, message=state.message[:MESSAGE_CHARS_MAX]))
@@ -482,7 +445,7 @@ class EngineLoop:
         self._metrics.remove_model(model)
 
     def _snapshot(self, preempted: int | None) -> Snapshot:
-        # Not above: numpy starts threads, and those of a process must begin when its signals are blocked.
+        # Imported late: numpy starts threads, which must begin only after the process has blocked its signals.
         from engine.loop import snapshot
 
         self._metrics.snapshots += 1
@@ -515,7 +478,7 @@ class EngineLoop:
             metrics=metrics.render(gauges),
             tokens_overrun=scheduler.results.tokens_overrun,
             tokens_lost=metrics.tokens_lost,
-            adapters_running=scheduler.residency.digests_in_use()[:ADAPTERS_TOLD_MAX],
-            adapters_waiting=scheduler.residency.digests_waited_for()[:ADAPTERS_TOLD_MAX],
+            adapters_running=scheduler.residency.digests_in_use()[:ADAPTERS_REPORTED_MAX],
+            adapters_waiting=scheduler.residency.digests_waited_for()[:ADAPTERS_REPORTED_MAX],
             adapters_step_max=scheduler.residency.sequences_max,
         )

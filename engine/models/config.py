@@ -18,7 +18,7 @@ import msgspec
 from engine.text.small_files import TOKENIZER_BYTES_MAX, read_small
 
 ARCHITECTURES = frozenset({"LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM"})
-# Of one number of the shape, and of layers: a slip of the pen is refused before anything is laid out by it.
+# Largest value of a number of the shape, and of the layers: a typing error is refused before memory is laid out by it.
 SIZE_MAX = 1 << 30
 LAYERS_MAX = 4096
 
@@ -92,18 +92,21 @@ def load_config(directory: Path) -> DecoderConfig:
         raise ModelRefused(f"{path}: a value is of the wrong kind: {error}") from error
 
 
-class _Vocabulary(msgspec.Struct):
+class TokenizerVocabulary(msgspec.Struct):
+    """`vocab`: each token's text and id."""
+
     vocab: dict[str, int]
 
 
-class _Tokenizer(msgspec.Struct):
-    """Of tokenizer.json, where it is a table of words."""
+class TokenizerFile(msgspec.Struct):
+    """What the engine reads of a tokenizer.json whose model is a table of tokens (BPE, WordPiece, WordLevel)."""
 
-    model: _Vocabulary
+    model: TokenizerVocabulary
 
 
 def check_vocabulary(directory: Path, vocab: int) -> None:
-    """Where there is a tokenizer.json, its words' ids are the model's. Raises ModelRefused, OSError."""
+    """Check that a tokenizer.json, if the directory has one, has no id of `vocab` or above. Raises ModelRefused,
+    OSError."""
     path = directory / "tokenizer.json"
     try:
         text = read_small(path, TOKENIZER_BYTES_MAX)
@@ -112,9 +115,9 @@ def check_vocabulary(directory: Path, vocab: int) -> None:
     except ValueError as error:
         raise ModelRefused(str(error)) from error
     try:
-        largest = max(msgspec.json.decode(text, type=_Tokenizer).model.vocab.values(), default=0)
+        largest = max(msgspec.json.decode(text, type=TokenizerFile).model.vocab.values(), default=0)
     except msgspec.ValidationError:
-        return  # it is of another kind
+        return  # no table of tokens, such as a Unigram model
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ModelRefused(f"{path}: {error}") from error
     if largest >= vocab:

@@ -1,17 +1,12 @@
-"""What is derived from a model's shape for every device: names of stacked projections, rotary frequencies, and the
-shape that adapters are checked against.
-"""
+"""What every device derives from a model's shape: names of stacked projections, and rotary frequencies."""
 
 from __future__ import annotations
 
-import json
 import math
-from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from adapters.files.spec import BaseShape
 from engine.models.config import DecoderConfig
 
 # Projections that are one stacked matrix, in the order of its rows.
@@ -30,7 +25,3 @@ def rotary_frequencies(config: DecoderConfig) -> Tensor:
     smooth = (turns - scaling.low_freq_factor) / (scaling.high_freq_factor - scaling.low_freq_factor)
     smooth = smooth.clamp(0, 1)
     return (1 - smooth) * frequencies / scaling.factor + smooth * frequencies
-
-
-def base_shape(directory: Path) -> BaseShape:
-    return BaseShape.from_config(json.loads((directory / "config.json").read_bytes()))

@@ -1,6 +1,6 @@
-"""The gateway's side of the protocol: an asyncio client of one engine, which it finds again when it was lost.
+"""The gateway's side of the protocol: an asyncio client of one engine, which connects again after a loss.
 
-It carries ids and endings. It must never know who asks, what it costs, or how an engine works inside; no torch.
+It carries ids and endings. It must never know tenants, prices or the inside of an engine; no torch.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ BACKOFF_MAX_S = 1.0
 HELLO_TIMEOUT_S = 5.0
 SILENCE_S = 5.0
 STUCK_S = 10.0
-# What may lie unsent for an engine that does not read; above it a Submit is refused here.
+# Bytes that may wait for an engine that does not read its stream; above this a Submit is refused here.
 OUTBOX_BYTES_MAX = 32 * 1024 * 1024
 
 _log = logging.getLogger(__name__)
@@ -59,7 +59,7 @@ class AdapterNotChanged(Exception):
 
 
 class ModelNotChanged(Exception):
-    """The engine could not load or unload the model; the message is its reason, `code` what to do about it."""
+    """The engine could not load or unload the model; the message is its reason, `code` says what to do."""
 
     def __init__(self, message: str, code: ModelFailure = "refused") -> None:
         super().__init__(message)
@@ -91,7 +91,6 @@ class EngineClient:
         self.hello: Hello | None = None  # the last one seen; kept while the engine is away, as what it serves is
         self.models: dict[str, ModelInfo] = {}  # what it serves now, by name
         self.refused: dict[str, str] = {}  # of its configuration, what it cannot serve, and why
-        self.connections = 0  # how often it became ready
         self._path = os.fspath(socket_path)
         self._generation = generation
         self._silence_s = silence_s
@@ -286,7 +285,6 @@ class EngineClient:
                 await self.on_connect(self.hello)
             if link.open:
                 was_ready = True
-                self.connections += 1
                 self._ready.set()
                 _log.info("engine.connected", extra={"fields": {"epoch": self.hello.epoch}})
             reason = await link.lost

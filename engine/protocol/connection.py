@@ -1,6 +1,6 @@
 """One connection to an engine, and the requests in flight on it.
 
-It carries ids and endings, and dies once. It must never know who asks, nor how a lost engine is found again; no torch.
+It carries ids and endings, and is lost once; `client.py` connects again. It knows no tenant, and loads no torch.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ from engine.protocol.frames import (
 
 
 class EngineNotConnected(Exception):
-    """No engine takes requests now: not connected, not ready yet, or it does not read."""
+    """No engine accepts requests now: it is not connected, not ready yet, or does not read its stream."""
 
 
 @dataclass(slots=True, frozen=True)
 class EngineLost:
-    """A request's ending when the engine's process or stream is gone: nothing more will come."""
+    """The ending of a request whose engine process or stream was lost."""
 
     message: str
 
@@ -50,74 +50,45 @@ Answer = TypeVar("Answer")
 
 
 class Generation:
-    """One request in flight: ids as they come, then exactly one ending. It has one reader: a task that iterates it
-    (lists of ids, those of several steps in one list where they came together, then the ending), or a callback given to
-    `listen`, for whom a task switch a token is too much. What waits here is bounded by the request's max_tokens."""
+    """One request in flight: ids as they arrive, then exactly one ending. It has one reader, a callback given to
+    `listen`: a task that awaits each token would cost a task switch for each. The ids that are not taken yet are
+    bounded by the request's max_tokens."""
 
     __slots__ = (
-        "_aborted", "_ids", "_link", "_logprobs", "_logprobs_taken", "_on_news", "_over", "_waiter", "cached_tokens",
-        "ending", "handle", "received",
+        "_aborted", "_ids", "_link", "_logprobs", "_logprobs_taken", "_on_news", "cached_tokens", "ending", "handle",
     )  # fmt: skip
 
     def __init__(self, link: Link, handle: int) -> None:
         self.handle = handle
-        self.received = 0  # ids received until Abort was sent; those that come later are dropped
         self.cached_tokens = 0  # of the prompt, known with the first id
         self.ending: GenerationEnding | None = None
         self._link = link
         self._ids: list[int] = []
-        self._logprobs: list[Logprobs] = []  # of _ids, or empty
-        self._logprobs_taken: list[Logprobs] = []  # of the ids that were handed out last
+        self._logprobs: list[Logprobs] = []  # one for each of _ids, or empty
+        self._logprobs_taken: list[Logprobs] = []  # of the ids that were taken last
         self._on_news: Callable[[], None] | None = None
-        self._waiter: asyncio.Future[None] | None = None
         self._aborted = False
-        self._over = False  # the ending was handed out
 
     # ---- its reader
 
     def listen(self, on_news: Callable[[], None]) -> None:
-        """Call `on_news` once for all that one read of the stream brought: ids to `take`, the `ending`, or both. It
-        runs inside the connection's own callback, so it must not raise. To be called before anything came."""
+        """Call `on_news` once for each read of the stream that has news: ids to `take_ids`, the `ending`, or both. It
+        runs inside the connection's own callback, so it must not raise. Call `listen` before anything has arrived."""
         assert self._on_news is None, "a generation has one reader"
-        assert not self._ids, "listen before anything comes"
+        assert not self._ids, "listen before anything arrives"
         self._on_news = on_news
 
     def take_ids(self) -> list[int]:
-        """The ids that came since the last call."""
+        """The ids since the last call."""
         ids, self._ids = self._ids, []
         if self._logprobs or self._logprobs_taken:
             self._logprobs_taken, self._logprobs = self._logprobs, []
         return ids
 
-    def __aiter__(self) -> Generation:
-        return self
-
-    async def __anext__(self) -> list[int] | GenerationEnding:
-        while True:
-            if self._ids:
-                return self.take_ids()
-            if self.ending is not None:
-                if self._over:
-                    raise StopAsyncIteration
-                self._over = True
-                return self.ending
-            assert self._waiter is None, "a generation is iterated by one task"
-            assert self._on_news is None, "a generation has one reader"
-            self._waiter = asyncio.get_running_loop().create_future()
-            try:
-                await self._waiter
-            finally:
-                self._waiter = None
-
     def take_logprobs(self) -> list[Logprobs]:
-        """Of the ids that were given last, one for each, when the request asked for them; else, and the second time,
-        none."""
+        """If requested, one entry for each id that `take_ids` returned last. A second call returns none."""
         taken, self._logprobs_taken = self._logprobs_taken, []
         return taken
-
-    @property
-    def aborted(self) -> bool:
-        return self._aborted
 
     def abort(self) -> None:
         """Ask the engine to stop it. Idempotent. The ending still arrives."""
@@ -127,48 +98,44 @@ class Generation:
         self._link.send(Abort(self.handle))
 
     def recorded(self) -> None:
-        """What it made is in the books: the engine need not count it as lost when this process dies."""
+        """Confirm that the ledger has this request's tokens: the engine need not count them as lost if this gateway
+        disconnects."""
         self._link.recorded(self.handle)
 
-    # ---- the connection's side: what came, then `announce`
+    # ---- for the connection: `push_id` and `set_ending`, then `announce`
 
     def push_id(self, token: int, logprobs: Logprobs | None = None) -> None:
         """One id arrived."""
         if self._aborted:
             return
-        self.received += 1
         self._ids.append(token)
         if logprobs is not None:
             self._logprobs.append(logprobs)
 
     def set_ending(self, ending: GenerationEnding) -> None:
-        """Nothing more comes."""
+        """Nothing more arrives."""
         assert self.ending is None, "a generation ends once"
         self.ending = ending
 
     def announce(self) -> None:
-        """Tell the reader, if there is anything to tell."""
+        """Call the reader, if there are ids or an ending."""
         if not self._ids and self.ending is None:
             return
         on_news = self._on_news
         if on_news is not None:
             if self.ending is not None:
-                self._on_news = None  # it knows us: a circle that only a collector would break
+                self._on_news = None  # it refers to this object: a cycle that only the garbage collector would free
             on_news()
-            return
-        waiter = self._waiter
-        if waiter is not None and not waiter.done():
-            waiter.set_result(None)
 
 
 class Link(asyncio.Protocol):
-    """One connection. It dies once, with `lost` set to the reason, and ends all that was in flight on it."""
+    """One connection. It is lost once: `lost` is then the reason, and every request in flight has ended."""
 
     def __init__(self, silence_s: float, on_lost: Callable[[], None], on_models: Callable[[Models], None]) -> None:
         loop = asyncio.get_running_loop()
         self.hello: asyncio.Future[Hello] = loop.create_future()
         self.lost: asyncio.Future[str] = loop.create_future()
-        self.served: Hello | Models | None = None  # the last that said so
+        self.served: Hello | Models | None = None  # the newest list of models
         self.generations: dict[int, Generation] = {}
         self.statuses: collections.deque[asyncio.Future[StatusReport]] = collections.deque()
         self.snapshots: collections.deque[asyncio.Future[Snapshot]] = collections.deque()
@@ -178,7 +145,7 @@ class Link(asyncio.Protocol):
         self.heartbeat: Heartbeat | None = None
         self.heard_at = loop.time()
         self.step = -1
-        self.step_at = self.heard_at  # when the loop was last seen to move, or idle
+        self.step_at = self.heard_at  # when the engine loop was last seen idle or at another step
         self._loop = loop
         self._silence_s = silence_s
         self._on_lost = on_lost
@@ -186,7 +153,7 @@ class Link(asyncio.Protocol):
         self._watch: asyncio.TimerHandle | None = None
         self._reader = FrameReader()
         self._recorded: list[int] = []
-        self._news: dict[Generation, None] = {}  # those for whom this read brought something, in order
+        self._news: dict[Generation, None] = {}  # with news in this read, in order
         self._transport: asyncio.Transport | None = None
         self._why = ""
 
@@ -280,12 +247,12 @@ class Link(asyncio.Protocol):
             self.step_at = self.heard_at
 
     def send(self, frame: ToEngine) -> None:
-        """Write it; on a link that is dead, nothing happens."""
+        """Write it; on a lost link, nothing happens."""
         if self._transport is not None and not self._transport.is_closing():
             self._transport.write(encode(frame))
 
     async def change(self, changes: dict[str, asyncio.Future[Answer]], name: str, frame: ToEngine) -> Answer:
-        """Send it when no other change of that name is in flight, and wait for the answer. Raises
+        """Send the frame once no other change of that name is in flight, and wait for its answer. Raises
         EngineNotConnected."""
         while (before := changes.get(name)) is not None:
             await asyncio.wait([before])
@@ -294,16 +261,16 @@ class Link(asyncio.Protocol):
         change: asyncio.Future[Answer] = self._loop.create_future()
         changes[name] = change
         self.send(frame)
-        # Shielded: whoever gives up waiting leaves the place taken until the answer to it has come.
+        # Shielded: if the caller is cancelled, the next change of the name still waits for this answer.
         return await asyncio.shield(change)
 
     def recorded(self, handle: int) -> None:
-        """Told with all others of this turn of the event loop."""
+        """Sent in one frame with all others of this turn of the event loop."""
         if not self._recorded:
-            self._loop.call_soon(self._tell_recorded)
+            self._loop.call_soon(self._send_recorded)
         self._recorded.append(handle)
 
-    def _tell_recorded(self) -> None:
+    def _send_recorded(self) -> None:
         self.send(Recorded(self._recorded))
         self._recorded = []
 
@@ -327,7 +294,7 @@ class Link(asyncio.Protocol):
 
 
 def _answer(waiting: collections.deque[asyncio.Future[Answer]], frame: Answer) -> None:
-    """To whoever asked first; answers come in the order of the questions."""
+    """Resolve the oldest future: the engine answers in the order of the questions."""
     first = waiting.popleft() if waiting else None
     if first is not None and not first.done():
         first.set_result(frame)
@@ -341,4 +308,4 @@ def _changed(change: asyncio.Future[Answer] | None, frame: Answer) -> None:
 def _fail(waiting: asyncio.Future[Answer], message: str) -> None:
     if not waiting.done():
         waiting.set_exception(EngineNotConnected(message))
-        waiting.exception()  # retrieved: nobody may be waiting any more
+        waiting.exception()  # mark it as retrieved: there may be no waiting task left

@@ -1,7 +1,7 @@
 """The frames between a gateway and an engine: length-prefixed msgpack over one stream per gateway.
 
-The seam between callers and computation. It carries ids, digests and opaque names; it must never carry a
-tenant's name, a key, a price or a prompt's text. `client.py` speaks one side, `server.py` the other.
+It carries token ids, digests and opaque names, and must never carry a tenant's name, a key, a price or a prompt's text.
+`client.py` implements the gateway's side, `server.py` the engine's.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ from typing import Annotated, Literal
 import msgspec
 
 PROTOCOL_VERSION = 3
-# In metrics, the name of all models that were removed before the last few. No model has such a name.
+# Label of the summed metrics of models that were removed long ago (loop.metrics). No model can have this name.
 REMOVED_MODELS = "(removed)"
-# A prompt of a million ids is about 5 MB of msgpack; nothing honest is larger.
+# A prompt of a million ids is about 5 MB of msgpack.
 FRAME_BYTES_MAX = 16 * 1024 * 1024
 HEADER = struct.Struct(">I")
 
 FinishReason = Literal["stop", "length", "aborted", "error"]
 RefusalCode = Literal[
-    "stale_epoch",  # the Submit names an engine process that is gone
+    "stale_epoch",  # the Submit names an earlier engine process
     "model_unknown",
     "adapter_unknown",
     "tier_unknown",
@@ -39,16 +39,17 @@ ModelFailure = Literal[
     "unloading",  # of a LoadModel: requests still run on it, and it leaves with the last of them: ask again
 ]
 
-# An answer repeats it, and must not be longer than a frame. A longer one is no frame of this protocol.
+# The answer repeats it, so its length is limited.
 Digest = Annotated[str, msgspec.Meta(max_length=128)]
-# Likewise; no model of a configuration has a longer one.
+# Likewise; EngineConfig has the same limit.
 ModelName = Annotated[str, msgspec.Meta(max_length=128)]
-# Of one id: (id, natural log of its raw probability), itself first, then as many of the likeliest as were asked for.
+# Of one drawn id: (id, natural log of its raw probability), the drawn id first, then the requested number of likeliest
+# ids.
 Logprobs = list[tuple[int, float]]
 
 
 class ProtocolError(Exception):
-    """The peer sent bytes that are no frame: too long, truncated, or not of this protocol. The stream is closed."""
+    """The peer sent bytes that are no valid frame. The stream is closed."""
 
 
 class Frame(msgspec.Struct, frozen=True, array_like=True):
@@ -64,12 +65,12 @@ class Sampling(msgspec.Struct, frozen=True, array_like=True):
     top_k: int = 0  # 0: no limit
     seed: int = 0
     choice: int = 0
-    min_p: float = 0.0  # ids less likely than this share of the likeliest are out
+    min_p: float = 0.0  # ids less likely than this part of the likeliest id's probability are excluded
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0
     repetition_penalty: float = 1.0
     logit_bias: dict[int, float] = {}
-    min_tokens: int = 0  # no stop id is drawn before as many tokens
+    min_tokens: int = 0  # no stop id is drawn before this many tokens
     logprobs: int = -1  # likeliest ids to report beside each drawn one, 0 to 20; -1: none, nor the drawn one's
 
 
@@ -80,52 +81,52 @@ class ModelInfo(msgspec.Struct, frozen=True, array_like=True):
     vocab_size: int
     tokens_per_page: int
     pages: int
-    weights_bytes: int = 0  # that it takes of the device while it is resident
-    pinned: bool = False  # it never leaves the device
+    weights_bytes: int = 0  # device memory while it is resident
+    pinned: bool = False  # its weights are never evicted
 
 
 class TierRecompute(msgspec.Struct, frozen=True, array_like=True):
-    """What one tier's preemptions of a request cost: tokens computed again, and their share of the steps."""
+    """Recompute that one tier's preemptions of a request caused, in tokens and device seconds."""
 
     tokens: int = 0
     device_s: float = 0.0
 
 
 class EngineUsage(msgspec.Struct, frozen=True, array_like=True):
-    """What one request took. Seconds are of the engine's monotonic clock."""
+    """The resources that one request used. Seconds are of the engine's monotonic clock."""
 
     prompt_tokens: int = 0
     cached_tokens: int = 0  # of the prompt, found in the prefix cache when the request first ran
-    completion_tokens: int = 0  # made, whether or not they were received
+    completion_tokens: int = 0  # made, whether or not the gateway received them
     queue_s: float = 0.0  # from arrival until its first chunk began
     ttft_s: float = 0.0  # from arrival until its first id was known; 0 when there was none
-    device_s: float = 0.0  # its share of the steps it took part in, without what is in `recomputed`
+    device_s: float = 0.0  # its part of the steps it took part in, without `recomputed`
     preemptions: int = 0
     recomputed_tokens: int = 0
     recomputed: dict[str, TierRecompute] = {}  # by the tier that caused it; their tokens add up to recomputed_tokens
-    swapped_tokens: int = 0  # whose KV went to host memory and came back instead
+    swapped_tokens: int = 0  # tokens whose KV was swapped to host memory and back
 
 
 # ---- gateway → engine ------------------------------------------------------------------------------------------
 
 
 class Submit(Frame, frozen=True, tag="submit", array_like=True):
-    """Run one request. `handle` is the gateway's, unique on its stream for ever; answers name it. Every Submit gets
-    exactly one Finished or Refused."""
+    """Run one request. `handle` is chosen by the gateway and never used again on its stream; answers name it. Every
+    Submit gets exactly one Finished or Refused."""
 
     handle: int
     request_id: str  # for the logs of both sides
-    epoch: str  # of the Hello that the gateway saw; another one refuses
+    epoch: str  # of the Hello; an engine with another epoch refuses the request
     model: str
     adapter: str | None  # content digest; loaded before by LoadAdapter
     namespace: str  # prefix-cache namespace, an opaque hash
     tier: str
-    share: str  # whom fairness counts this for inside the tier: an opaque hash of the tenant
+    share: str  # fairness inside the tier counts by share: an opaque hash of the tenant
     prompt_ids: list[int]
     max_tokens: int
     sampling: Sampling
-    stop_ids: list[int]  # end-of-sequence ids of the model; an id among these ends the request and is counted
-    weight: float = 1.0  # of `share` inside the tier: one of weight 2 is served twice as much while both wait
+    stop_ids: list[int]  # the model's end-of-sequence ids; drawing one ends the request, and it is counted
+    weight: float = 1.0  # of `share`: a share of weight 2 is served twice as much as one of weight 1
 
 
 class Abort(Frame, frozen=True, tag="abort", array_like=True):
@@ -136,8 +137,8 @@ class Abort(Frame, frozen=True, tag="abort", array_like=True):
 
 
 class Recorded(Frame, frozen=True, tag="recorded", array_like=True):
-    """What these requests made is in the gateway's books. Made for a gateway that went away without saying so, it
-    counts as lost. Handles without an ending, or without a token, mean nothing here."""
+    """The ledger has the tokens of these requests. If a gateway disconnects first, they count as lost. Handles without
+    an ending or without a token are ignored."""
 
     handles: list[int]
 
@@ -183,7 +184,7 @@ class Status(Frame, frozen=True, tag="status", array_like=True):
 
 
 class Watch(Frame, frozen=True, tag="watch", array_like=True):
-    """Ask for one Snapshot, with the preemptions after the one numbered `preempted`; None: with none."""
+    """Ask for one Snapshot, with the preemptions after number `preempted`; None: without preemptions."""
 
     preempted: int | None = None
 
@@ -192,7 +193,7 @@ class Watch(Frame, frozen=True, tag="watch", array_like=True):
 
 
 class RaisedTargets(msgspec.Struct, frozen=True, array_like=True):
-    """What a tier promises in place of what is configured, in ms, because this machine cannot keep that."""
+    """Targets of a tier in ms, in place of the configured ones, which this machine cannot keep."""
 
     inter_token_ms: float
     ttft_base_ms: float
@@ -207,7 +208,7 @@ class Hello(Frame, frozen=True, tag="hello", array_like=True):
     models: list[ModelInfo]
     tiers: list[str]
     refused: dict[str, str] = {}  # as in Models
-    raised: dict[str, RaisedTargets] = {}  # by tier, of those whose targets were raised at the start
+    raised: dict[str, RaisedTargets] = {}  # by tier, if its targets were raised at the start
 
 
 class Tokens(Frame, frozen=True, tag="tokens", array_like=True):
@@ -216,14 +217,14 @@ class Tokens(Frame, frozen=True, tag="tokens", array_like=True):
     step: int
     handles: list[int]
     ids: list[int]
-    logprobs: list[Logprobs | None] | None = None  # of ids[i]; None when no request of the frame asked
-    # By handle, with its first id: prompt tokens found in the prefix cache, where there were any. Its Finished says it
-    # again; who never gets that has it from here.
+    logprobs: list[Logprobs | None] | None = None  # of ids[i]; None if no request of the frame wants logprobs
+    # By handle, with its first id: prompt tokens found in the prefix cache, if any. Finished repeats the number, but a
+    # gateway that loses the engine never gets a Finished.
     cached: dict[int, int] | None = None
 
 
 class Finished(Frame, frozen=True, tag="finished", array_like=True):
-    """A request's ending. All its Tokens frames came before. `message` says what failed when `reason` is "error"."""
+    """A request's ending, after all its Tokens frames. `message`: the failure, if `reason` is "error"."""
 
     handle: int
     reason: FinishReason
@@ -232,7 +233,7 @@ class Finished(Frame, frozen=True, tag="finished", array_like=True):
 
 
 class Refused(Frame, frozen=True, tag="refused", array_like=True):
-    """A request that never ran and made nothing."""
+    """The ending of a request that never ran."""
 
     handle: int
     code: RefusalCode
@@ -241,8 +242,8 @@ class Refused(Frame, frozen=True, tag="refused", array_like=True):
 
 
 class AdapterState(Frame, frozen=True, tag="adapter_state", array_like=True):
-    """Answer to LoadAdapter and UnloadAdapter. `failed` carries the reason in `message`; `loaded` why it is not pinned,
-    if it was to be."""
+    """Answer to LoadAdapter and UnloadAdapter. `message`: the reason of `failed`, or with `loaded` why pinning it was
+    impossible."""
 
     digest: str
     state: Literal["loaded", "unloaded", "failed"]
@@ -250,8 +251,8 @@ class AdapterState(Frame, frozen=True, tag="adapter_state", array_like=True):
 
 
 class ModelState(Frame, frozen=True, tag="model_state", array_like=True):
-    """Answer to LoadModel and UnloadModel. `failed` carries the reason in `message`, for people, and in `code`, for
-    programs; `loaded` has in `message` why it is not pinned, if it was to be."""
+    """Answer to LoadModel and UnloadModel. `failed` has the reason in `message`, for people, and in `code`, for
+    programs; `loaded` has in `message` why pinning it was impossible."""
 
     name: str
     state: Literal["loaded", "unloaded", "failed"]
@@ -260,8 +261,8 @@ class ModelState(Frame, frozen=True, tag="model_state", array_like=True):
 
 
 class Models(Frame, frozen=True, tag="models", array_like=True):
-    """What is served from now on, in place of the Hello's; to every stream, whenever that changes. `refused`: models of
-    the configuration that could not be loaded at the start, and why."""
+    """All served models, in place of those in Hello; sent to every stream after each change. `refused`: configured
+    models that could not be loaded at the start, and why."""
 
     models: list[ModelInfo]
     refused: dict[str, str] = {}
@@ -277,19 +278,19 @@ class StatusReport(Frame, frozen=True, tag="status_report", array_like=True):
     pages_cached: int  # held by the prefix cache alone: reusable at once
     pages_adapters: int
     adapters_resident: list[str]
-    tokens_made: int  # completion ids made since the process started, over all gateways, the overrun among them
+    tokens_made: int  # completion ids made since the process started, for all gateways, with the overrun
     metrics: bytes  # Prometheus text format, vLLM's names
     tokens_overrun: int = 0  # of those, made after the ending of their request
-    tokens_lost: int = 0  # and made for gateways that disconnected before they recorded them
+    tokens_lost: int = 0  # made for gateways that disconnected before they recorded them
     adapters_running: list[Digest] = []  # that running requests use
     adapters_waiting: list[Digest] = []  # that waiting requests will use
-    adapters_step_max: int = 0  # of one step
+    adapters_step_max: int = 0  # in one step
 
 
 class PageOwner(msgspec.Struct, frozen=True, array_like=True):
-    """Whose `pages` pages of the arena are. A page that several requests share is the highest tier's. "cached": in
-    the prefix cache and used by no request. "adapter" without a digest: the page of an evicted adapter that other
-    adapters' tiles still use, or of an adapter beyond the limit of the list."""
+    """The owner of `pages` pages of the arena. A page that several requests use counts for the highest of their tiers.
+    "cached": in the prefix cache and used by no request. "adapter" without a digest: the page of an evicted adapter
+    that other adapters' tiles still use, or of an adapter beyond the limit of the list."""
 
     kind: Literal["free", "kv", "cached", "adapter"]
     tier: str | None
@@ -302,7 +303,7 @@ class TierState(msgspec.Struct, frozen=True, array_like=True):
     name: str
     waiting: int
     running: int
-    preempted: int  # how often one of its requests was, since the process started
+    preempted: int  # preemptions of its requests since the process started
     floor_pages: int
     held_pages: int  # distinct pages that its running requests hold, their adapters' among them
 
@@ -322,7 +323,7 @@ class RequestState(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Preemption(msgspec.Struct, frozen=True, array_like=True):
-    """One, counted from 1; `kind` says what became of the KV: computed again, or copied to host memory and back."""
+    """One preemption, counted from 1. `kind`: whether its KV is recomputed or swapped."""
 
     number: int
     age_s: float
@@ -357,10 +358,10 @@ class ModelPlace(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Snapshot(Frame, frozen=True, tag="snapshot", array_like=True):
-    """What a watcher sees of one moment. Each list has a limit (`engine.loop.snapshot`), and its whole count beside it.
+    """The engine's state at one moment. Each list has a limit (`engine.loop.snapshot`) and its full count beside it.
 
-    `runs` is the arena in page order: pairs of little-endian uint32, the index of an owner and over how many pages it
-    goes; their sum is `pages`. In an arena above MAP_CELLS_MAX pages each `map_cell_pages` pages have the first one's
+    `runs` is the arena in page order: pairs of little-endian uint32, the index in `owners` and a number of pages; these
+    numbers add up to `pages`. In an arena above MAP_CELLS_MAX pages each `map_cell_pages` pages have the first one's
     owner there; the counts of the owners are exact in any case."""
 
     epoch: str
@@ -374,16 +375,15 @@ class Snapshot(Frame, frozen=True, tag="snapshot", array_like=True):
     requests: list[RequestState]  # the running ones by tier, oldest first; then the waiting ones, oldest first
     requests_total: int
     preemptions: list[Preemption]  # the oldest first
-    preempted: int  # the number of the newest there ever was
+    preempted: int  # number of the newest preemption
     adapters: list[AdapterPlace]  # those in the arena first
     adapters_total: int  # known
     models: list[ModelPlace] = []
-    weights_bytes: int = 0  # of the device's memory that weights may take; 0: no limit
+    weights_bytes: int = 0  # device memory for weights; 0: no limit
 
 
 class Heartbeat(Frame, frozen=True, tag="heartbeat", array_like=True):
-    """Every second from the I/O thread. `step` and `busy` let the gateway see a loop that is stuck: busy, and the
-    step the same for too long."""
+    """Sent every second by the I/O thread. A loop that is busy while its step does not change is stuck."""
 
     step: int
     busy: bool
@@ -402,7 +402,7 @@ _from_engine = msgspec.msgpack.Decoder(FromEngine)
 
 
 def encode(frame: ToEngine | FromEngine) -> bytes:
-    """The frame with its 4-byte big-endian length before it. Raises ProtocolError when it is over the limit."""
+    """The frame after its 4-byte big-endian length. Raises ProtocolError above FRAME_BYTES_MAX."""
     buffer = bytearray(HEADER.size)
     _encoder.encode_into(frame, buffer, HEADER.size)
     length = len(buffer) - HEADER.size
@@ -413,13 +413,13 @@ def encode(frame: ToEngine | FromEngine) -> bytes:
 
 
 class FrameReader:
-    """Splits a byte stream into message bodies. Feed it what arrives; it returns what is complete."""
+    """Splits a byte stream into frame bodies."""
 
     def __init__(self) -> None:
         self._buffer = bytearray()
 
     def feed(self, data: bytes) -> list[bytes]:
-        """Append `data`; return the bodies completed by it. Raises ProtocolError on a length over the limit."""
+        """Append `data`; return the bodies completed by it. Raises ProtocolError above FRAME_BYTES_MAX."""
         self._buffer += data
         bodies: list[bytes] = []
         at = 0

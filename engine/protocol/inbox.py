@@ -1,7 +1,4 @@
-"""What passes between the engine's threads: commands to the loop, and the loop's progress for the heartbeat.
-
-One I/O thread puts, the loop takes. It knows nothing of scheduling or of sockets.
-"""
+"""The queue from the engine's I/O thread to its loop, and the loop's progress for the heartbeat."""
 
 from __future__ import annotations
 
@@ -11,9 +8,9 @@ from dataclasses import dataclass
 
 from engine.protocol.frames import ToEngine
 
-# Above this the I/O thread stops reading its streams until the loop has caught up. One frame more may come on top.
+# Above this the I/O thread stops reading its streams until the loop has caught up. One frame may exceed it.
 INBOX_BYTES_MAX = 64 * 1024 * 1024
-# What one command weighs beside its bytes, so that many small ones are bounded too.
+# Counted for each command beside its bytes, so that the number of small commands is bounded too.
 COMMAND_BYTES = 512
 
 
@@ -29,7 +26,7 @@ class ReceivedFrame:
 
 @dataclass(slots=True, frozen=True)
 class GatewayDisconnected:
-    """Its stream ended. Nothing more comes from it."""
+    """The gateway's stream ended."""
 
     gateway: int
 
@@ -52,7 +49,7 @@ Command = ReceivedFrame | GatewayDisconnected | LoopCall | Stop
 
 
 class Inbox:
-    """Commands to the loop, in order of arrival. `full()` is for the I/O thread, which then reads no more."""
+    """Commands to the loop, in order of arrival. While `full()`, the I/O thread stops reading."""
 
     def __init__(self) -> None:
         # SimpleQueue: safe from any thread, and a blocked `get` wakes at once.
@@ -68,14 +65,14 @@ class Inbox:
         self._queue.put(ReceivedFrame(gateway, frame, at, weight))
 
     def put(self, command: GatewayDisconnected | LoopCall | Stop) -> None:
-        """From any thread. These are bounded by the streams and by the adapters being loaded."""
+        """From any thread. The number of streams and of loads in flight bounds these."""
         self._queue.put(command)
 
     def full(self) -> bool:
         return self._put_bytes - self._taken_bytes > INBOX_BYTES_MAX
 
     def take_commands(self, timeout_s: float | None) -> list[Command]:
-        """All that is there; when nothing is, wait for one command up to `timeout_s` (None: for ever). From the loop
+        """All queued commands; if there is none, wait for one up to `timeout_s` (None: without limit). From the loop
         only."""
         commands: list[Command] = []
         try:
@@ -91,7 +88,7 @@ class Inbox:
 
 @dataclass(slots=True)
 class LoopProgress:
-    """Where the loop is. The loop writes, the I/O thread reads; each field is one word, so neither locks."""
+    """The loop's progress. The loop writes, the I/O thread reads; each field is one word, so no lock is needed."""
 
     step: int = 0
     busy: bool = False

@@ -1,6 +1,5 @@
-"""Where a process's log lines go: as JSON to stderr, or as JSON to a file and, for people, its warnings to stderr.
-
-`laneway serve` chooses, by the environment's LANEWAY_LOG_FILE. It must never know what is logged.
+"""The log output of gateway and engine: JSON lines on stderr or, if LANEWAY_LOG_FILE is set, JSON lines in that file
+and warnings as plain text on stderr. `laneway serve` sets the variable for the processes that it starts.
 """
 
 from __future__ import annotations
@@ -51,6 +50,21 @@ class LogFile(RotatingFileHandler):
         if not self._failed:
             self._failed = True
             sys.stderr.write(f"warning: lines of the log {self.baseFilename} are lost: {sys.exc_info()[1]}\n")
+
+
+class JsonFormatter(logging.Formatter):
+    """One JSON object a record: ts (Unix seconds), level, event, then the fields given as `extra={"fields": …}`, a dict
+    or a struct."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        line: dict[str, object] = {"ts": round(record.created, 3), "level": record.levelname.lower()}
+        line["event"] = record.getMessage()
+        fields = getattr(record, "fields", None)
+        if fields is not None:
+            line.update(msgspec.to_builtins(fields, enc_hook=str))
+        if record.exc_info:
+            line["exception"] = self.formatException(record.exc_info)
+        return msgspec.json.encode(line).decode()
 
 
 class PlainFormatter(logging.Formatter):

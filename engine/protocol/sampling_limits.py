@@ -1,4 +1,4 @@
-"""What a request's Sampling may say. It must never know how ids are drawn."""
+"""Limits of a request's sampling fields, checked by gateway and engine."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ CHOICE_MAX = 2**31 - 1
 
 
 def find_fault(sampling: Sampling, max_tokens: int, vocab_size: int | None) -> str | None:
-    """The first field that is not within its limits, with both; None when all are. NaN is within none."""
+    """A sentence with the first field outside its limits and those limits; None if all fields are valid. NaN is
+    outside every limit."""
     s = sampling
     checks = (
         ("temperature", s.temperature, 0 <= s.temperature < math.inf, "a number from 0"),

@@ -1,7 +1,7 @@
 """The engine's I/O thread: the listening Unix socket, one stream a gateway, frames in both directions.
 
-It parses, bounds and forwards; a malformed frame closes its stream and nothing else. It must never know what a request
-means, and never touch the scheduler: that belongs to the loop, on the other side of the inbox.
+It parses frames and limits their size and number; a malformed frame closes its own stream only. It must never touch the
+scheduler, which belongs to the loop on the other side of the inbox.
 """
 
 from __future__ import annotations
@@ -47,12 +47,12 @@ _log = logging.getLogger(__name__)
 
 
 class SocketInUse(Exception):
-    """The path cannot be listened on: another engine answers there, or it is no socket."""
+    """The engine cannot listen on the path: another engine answers there, or the file is no socket."""
 
 
 @dataclass(slots=True, frozen=True)
 class OutgoingFrames:
-    """Frames for one gateway, encoded, in order; `ended` are the handles whose ending is among them."""
+    """Encoded frames for one gateway, in order; `ended`: the handles whose ending is among them."""
 
     gateway: int
     data: bytes
@@ -120,8 +120,8 @@ class Server:
     def __init__(
         self, path: Path, hello: Hello, inbox: Inbox, progress: LoopProgress, parent: int, ended: Callable[[str], None]
     ) -> None:
-        """`ended(why)` is called from the I/O thread when `parent`, the process that started this one, is gone, or
-        when the thread itself cannot go on."""
+        """`ended(why)` is called from the I/O thread when `parent`, the process that started this one, has ended, or
+        when the I/O thread fails."""
         self.inbox = inbox
         self._path = path
         self._hello = hello
@@ -129,7 +129,7 @@ class Server:
         self._ended = ended
         self._parent = parent
         self._streams: dict[int, _Stream] = {}
-        self._all_lost = asyncio.Event()  # of interest to `_close` alone
+        self._all_lost = asyncio.Event()  # for `_close`
         self._next_number = 1
         self._paused = False
         self._full_logged_at = -FULL_LOG_EVERY_S
@@ -147,12 +147,12 @@ class Server:
         self._thread.start()
 
     def send(self, batch: list[OutgoingFrames]) -> None:
-        """Hand frames to the I/O thread. What is for a stream that is gone is dropped."""
+        """Pass frames to the I/O thread. Frames for a closed stream are discarded."""
         self._loop.call_soon_threadsafe(self._deliver, batch)
 
     def tell_models(self, models: Models) -> None:
-        """What is served from now on: to every stream, before what is sent after this, and in the Hello of later
-        ones."""
+        """Send the new list of models to every stream, before later frames, and use it in the Hello of later
+        streams."""
         self._loop.call_soon_threadsafe(self._tell_models, models)
 
     def stop(self) -> None:
@@ -194,7 +194,7 @@ class Server:
                     stream.transport.pause_reading()
             self._loop.call_later(PAUSE_CHECK_S, self._resume_if_taken)
 
-    # ---- its own
+    # ---- private
 
     def _resume_if_taken(self) -> None:
         if self.inbox.full():

@@ -1,7 +1,5 @@
-"""What a service tier promises, and the tiers that ship. Order in a list is rank: the first is served first.
-
-Plain data. It must never know a tenant, a price, or what is running.
-"""
+"""Service tiers: their targets, floors and limits, and the tiers of the default configuration. A tier's rank is its
+position in the list; rank 0 is served first. Plain data."""
 
 from __future__ import annotations
 
@@ -12,57 +10,59 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-# The part of an engine's places that crowding shares leave to shares that were served very little.
+# The part of the sequence slots that crowding shares leave to shares that were served very little.
 LIGHT_PART = 1 / 8
 
 TierName = Annotated[str, Meta(pattern=r"^[a-z][a-z0-9_-]{0,31}$")]
-# Floors that are meant to add up to 1 may exceed it by this much through rounding.
+# Rounding error allowed in the sum of all floors.
 FLOORS_ROUNDING = 1e-9
 Milliseconds = Annotated[float, Meta(gt=0, le=3_600_000)]
 
 
 class Tier(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One tier. `service_tier` is what callers write for it."""
+    """One tier. `service_tier` is the API value that selects it."""
 
     name: TierName
     service_tier: TierName
-    # Share of the arena that other tiers cannot preempt it from, and that those it could not preempt leave to it.
+    # Guaranteed part of the arena: other tiers cannot preempt below it, and tiers that this one could not preempt leave
+    # it free.
     floor: Annotated[float, Meta(ge=0, le=1)] = 0.0
-    # Targets for the first token and between tokens. Prefill shrinks to keep the latter; the former is for whoever
-    # measures the promise.
+    # Targets for the first token and between tokens. Prefill per step shrinks to keep inter_token_ms; the targets for
+    # the first token are reported as attainment.
     ttft_base_ms: Milliseconds = 1000.0
     ttft_per_1k_prompt_tokens_ms: Milliseconds = 1000.0
     inter_token_ms: Milliseconds = 100.0
-    # May be preempted by higher tiers above its floor; in exchange it may use their floors while they do not.
+    # Higher tiers may preempt it above its floor; in exchange it may use their unused floors.
     preemptible: bool = True
-    queue_max: Annotated[int, Meta(ge=1)] = 256  # waiting requests; over it new ones are refused
+    queue_max: Annotated[int, Meta(ge=1)] = 256  # limit of waiting requests; further requests are refused
     queue_target_ms: Milliseconds | None = None  # a longer predicted wait is refused; None: queue_max alone
-    # Fairness inside the tier: what a token of each kind counts, and after how long a share that gets nothing is next.
+    # Fairness inside the tier: the weight of a prefill and a decode token, and the seconds after which a share without
+    # service is next.
     prefill_weight: Annotated[float, Meta(gt=0, le=1000)] = 1.0
     decode_weight: Annotated[float, Meta(gt=0, le=1000)] = 2.0
     ageing_s: Annotated[float, Meta(gt=0, le=86_400)] = 60.0
-    # Shares that were served over twice the tier's mean lately have together at most this part of the engine's sequence
-    # places; their prefill joins a step while less than this part of its tokens is prefill; and their decodes wait for
-    # others' prefill. 1: nothing is kept from them. It is the first tokens of other shares, and costs throughput.
+    # Crowding shares (served over twice the tier's mean lately) together have at most this part of the sequence slots;
+    # their prefill joins a step while less than this part of its tokens is prefill; their decodes wait for others'
+    # prefill. 1: no limit. A smaller value gives other shares earlier first tokens, and costs throughput.
     crowd_part: Annotated[float, Meta(gt=0, le=1)] = 0.25
-    # A request preempted so often runs to its end inside its tier's floor, if it fits there.
+    # A request that was preempted this often runs to its end inside its tier's floor, if it fits there.
     preemptions_max: Annotated[int, Meta(ge=1, le=1000)] = 3
 
     def patience_s(self, steps_ahead: int) -> float:
-        """How long a step may be for the sake of a request that came just after it began: it waits for all steps in
-        flight, and half of its target is left for its own prefill."""
+        """Longest step, in seconds, that lets a request which arrives just after the step began keep ttft_base_ms: it
+        waits for all steps in flight, and half of its target remains for its own prefill."""
         return self.ttft_base_ms / 1000 / 2 / (1 + steps_ahead)
 
     def crowd_tokens(self, step_tokens_max: int, prefill_tokens_min: int) -> int:
-        """Prefill tokens of a step up to which shares that crowd the tier may add to it. At least what the floor
-        promises the tier, since the crowding share may be its only one."""
+        """Prefill tokens in a step up to which crowding shares may add prefill. At least the tier's floor, since the
+        crowding share may be its only share."""
         return max(int(self.crowd_part * step_tokens_max), math.ceil(self.floor * prefill_tokens_min), 1)
 
     def crowd_places(self, sequences_max: int) -> int:
         return max(int(self.crowd_part * sequences_max), 1)
 
     def crowd_places_beside_light(self, sequences_max: int) -> int:
-        """Places for crowding shares together, where all others were served very little."""
+        """Sequence slots for all crowding shares together, if all other shares were served very little."""
         places = sequences_max - max(1, int(LIGHT_PART * sequences_max))
         return max(places, self.crowd_places(sequences_max))
 
@@ -76,7 +76,7 @@ SHIPPED_TIERS: tuple[Tier, ...] = (
 
 
 def check_tiers(tiers: Sequence[Tier]) -> None:
-    """Raises ValueError with the reason when the tiers cannot be kept together."""
+    """Raises ValueError with the reason if the tiers contradict each other."""
     if not tiers:
         raise ValueError("there must be at least one tier")
     for what, names in (("name", [t.name for t in tiers]), ("service_tier", [t.service_tier for t in tiers])):

@@ -1,11 +1,11 @@
-"""The small files of a model directory, read whole within a limit. It must never know what is in them."""
+"""Reads the small files of a model directory whole, within a size limit."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
 
-# tokenizer.json: the largest vocabularies, of 262,144 words, take 33 MB.
+# tokenizer.json: the largest vocabularies, of 262,144 tokens, take 33 MB.
 TOKENIZER_BYTES_MAX = 64 * 1024 * 1024
 # Any other: config.json, a template and the like.
 SMALL_BYTES_MAX = 4 * 1024 * 1024

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from engine.protocol import log_output
-from gateway.log import JsonFormatter, ThrottledWarning
+from engine.protocol.log_output import JsonFormatter
+from gateway.log import ThrottledWarning
 
 
 def test_a_seldom_warning_counts_what_it_keeps_back(caplog: pytest.LogCaptureFixture) -> None:

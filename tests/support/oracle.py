@@ -158,9 +158,10 @@ def identities(model_dir: Path, base: str = SMOLLM2) -> dict[str, str]:
     from adapters.files.spec import BaseShape
     from adapters.files.store import AdapterStore
     from engine.models.weights import model_digest
+    from support.adapters.directories import add_directory
 
     shape = BaseShape.from_config(json.loads((model_dir / "config.json").read_bytes()))
     with tempfile.TemporaryDirectory() as scratch:
         store = AdapterStore(Path(scratch))
-        digests = {name: store.add_directory(EXAMPLES / name, shape).digest for name in example_adapters(base)}
+        digests = {name: add_directory(store, EXAMPLES / name, shape).digest for name in example_adapters(base)}
     return {BASE: model_digest(model_dir), **digests}

@@ -14,6 +14,7 @@ from adapters.device.layer import ONE_THREAD_ROWS_MAX, LoraBatch
 from adapters.device.pool import TilePool
 from adapters.files.spec import AdapterRefused
 from adapters.files.store import AdapterStore
+from support.adapters.directories import add_directory
 from support.adapters.files import BASE, loadable, lora_tensors, peft_adapter, peft_module, write_adapter
 from support.adapters.peft_configs import CONFIGS
 
@@ -35,7 +36,7 @@ class Served:
         for seed, (name, config) in enumerate(CONFIGS.items()):
             source = directory / f"adapter{seed}"
             self.theirs[name] = peft_adapter(source, seed=seed, **config)
-            digest = self.digests[name] = store.add_directory(source, BASE).digest
+            digest = self.digests[name] = add_directory(store, source, BASE).digest
             self.pool.register_adapter(digest, "base", store.path(digest))
             needed = self.pool.pages_needed(digest)
             self.pool.place_adapter(digest, list(range(pages, pages + needed)))

@@ -135,7 +135,7 @@ def test_so_many_files_are_read_at_once_and_one_that_nobody_wants_gives_its_plac
     assert len(pool.poll_adapters()) == 0
     pool.cancel_load("a1")
     gate.open.set()
-    moved = wait_for(pool, lambda: not any(pool.host.is_reading(digest) for digest in digests))
+    moved = wait_for(pool, lambda: not any(digest in pool.host._reading for digest in digests))
     assert sorted(move.digest for move in moved) == ["a0", "a2", "a3"]
     assert pool.adapter_location("a1") == "disk"
     assert len(gate.begun) == READS_MAX

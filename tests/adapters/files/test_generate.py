@@ -15,6 +15,7 @@ from adapters.files.check import check_adapter
 from adapters.files.facts import Facts
 from adapters.files.generate import Recipe, recipes, write_random
 from adapters.files.store import AdapterStore
+from support.adapters.directories import add_directory
 from support.adapters.files import BASE, CONFIG, WEIGHTS, config_of, write_adapter
 from support.paths import REPO
 
@@ -30,7 +31,7 @@ MODEL = {
 
 def test_they_are_valid_mixed_and_all_different(tmp_path: Path) -> None:
     store = AdapterStore(tmp_path / "store")
-    stored = [store.add_directory(write_random(tmp_path / "made", BASE, recipe), BASE) for recipe in recipes(12)]
+    stored = [add_directory(store, write_random(tmp_path / "made", BASE, recipe), BASE) for recipe in recipes(12)]
     assert len({one.digest for one in stored}) == 12
     assert len({(one.spec.rank_max, one.spec.targets) for one in stored}) == 4
     scales = {round(module.scale, 6) for one in stored for module in one.spec.modules}

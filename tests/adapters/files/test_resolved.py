@@ -26,6 +26,7 @@ from adapters.files.resolved import (
 )
 from adapters.files.spec import AdapterRefused
 from adapters.files.store import AdapterStore
+from support.adapters.directories import add_directory
 from support.adapters.files import BASE, CONFIG, config_of, lora_tensors, write_adapter
 from support.paths import REPO, TESTS
 
@@ -39,7 +40,7 @@ def store(tmp_path: Path) -> AdapterStore:
 
 
 def stored(store: AdapterStore, directory: Path, **changes: Any) -> Path:
-    return store.add_directory(write_adapter(directory, config_of(**changes)), BASE).path
+    return add_directory(store, write_adapter(directory, config_of(**changes)), BASE).path
 
 
 def stored_before(store: AdapterStore, directory: Path, **changes: Any) -> Path:
@@ -114,7 +115,7 @@ def test_what_was_stored_before_is_resolved(store: AdapterStore, tmp_path: Path)
 def test_what_was_stored_before_and_would_stall_is_refused_within_seconds(store: AdapterStore, tmp_path: Path) -> None:
     """Its CPU time is limited; the other adapters are resolved."""
     stalling = stored_before(store, tmp_path / "a", alpha_pattern={f"layers.0.{'.?' * 28}X": 4, STALLING: 3})
-    good = store.add_directory(write_adapter(tmp_path / "b", config_of(lora_alpha=5)), BASE).path
+    good = add_directory(store, write_adapter(tmp_path / "b", config_of(lora_alpha=5)), BASE).path
     (good / RESOLVED_FILE).unlink()
     refused = resolve(tmp_path / "store", stalling.name, good.name)
     assert list(refused) == [stalling.name]

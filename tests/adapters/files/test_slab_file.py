@@ -26,6 +26,7 @@ from adapters.files.slab_order import ReadStopped
 from adapters.files.spec import PARENTS, AdapterRefused, BaseShape
 from adapters.files.store import AdapterStore
 from kernels import lora_work
+from support.adapters.directories import add_directory
 from support.adapters.files import BASE, CONFIG, WEIGHTS, peft_adapter, write_adapter
 from support.adapters.peft_configs import CONFIGS
 from support.paths import REPO
@@ -55,7 +56,7 @@ def from_slab(source: Source, threads: int = 1) -> torch.Tensor:
 
 def stored(store: AdapterStore, directory: Path, base: BaseShape = BASE, dtype: torch.dtype = torch.float32) -> Source:
     """With its slab."""
-    digest = store.add_directory(directory, base).digest
+    digest = add_directory(store, directory, base).digest
     store.add_slab(digest, base, NAMES[dtype])
     return open_source(store.path(digest), base, dtype)
 
@@ -212,7 +213,7 @@ def test_who_does_not_wait_any_more_ends_it(one: Source) -> None:
 
 
 def test_a_store_makes_those_that_lack(store: AdapterStore, tmp_path: Path) -> None:
-    digest = store.add_directory(write_adapter(tmp_path / "source"), BASE).digest
+    digest = add_directory(store, write_adapter(tmp_path / "source"), BASE).digest
     assert store.lacks_slab(digest, "float32")
     (store.path(digest) / "slab-0.float32").write_bytes(b"of a format before")
     store.add_slab(digest, BASE, "float32")
@@ -227,7 +228,7 @@ def test_a_store_makes_those_that_lack(store: AdapterStore, tmp_path: Path) -> N
 
 
 def test_none_is_made_of_what_is_not_what_its_name_says(store: AdapterStore, tmp_path: Path) -> None:
-    digest = store.add_directory(write_adapter(tmp_path / "source"), BASE).digest
+    digest = add_directory(store, write_adapter(tmp_path / "source"), BASE).digest
     weights = store.path(digest) / WEIGHTS
     data = bytearray(weights.read_bytes())
     data[-1] ^= 1
@@ -258,7 +259,7 @@ AdapterStore(Path(sys.argv[1])).add_slab(sys.argv[2], BaseShape(3, modules), "fl
 @pytest.mark.parametrize("writes", [1, 4, 7])  # of 6 parts of tiles, the sums and the header
 def test_a_process_killed_while_it_writes_leaves_none(store: AdapterStore, tmp_path: Path, writes: int) -> None:
     source = write_adapter(tmp_path / "source")
-    digest = store.add_directory(source, BASE).digest
+    digest = add_directory(store, source, BASE).digest
     modules = {name: (shape.in_features, shape.out_features) for name, shape in BASE.modules.items()}
     run = [sys.executable, "-c", KILLED, str(tmp_path / "store"), digest, str(writes), repr(modules)]
     assert subprocess.run(run, cwd=REPO, check=False).returncode == -9

@@ -18,6 +18,8 @@ from adapters.files import store as store_module
 from adapters.files.config import CONFIG_BYTES_MAX
 from adapters.files.resolved import RESOLVED_FILE
 from adapters.files.store import AdapterRefused, AdapterStore
+from support.adapters import directories
+from support.adapters.directories import add_directory
 from support.adapters.files import BASE, CONFIG, WEIGHTS, config_of, header_of, lora_tensors, packed, write_adapter
 from support.paths import REPO
 
@@ -32,13 +34,13 @@ def everything_in(root: Path) -> list[str]:
 
 
 def digest_of(store: AdapterStore, source: Path) -> str:
-    return store.add_directory(source, BASE).digest
+    return add_directory(store, source, BASE).digest
 
 
 def test_an_adapter_is_stored_whole(store: AdapterStore, tmp_path: Path) -> None:
     source = write_adapter(tmp_path / "source")
     (source / "README.md").write_text("peft writes one")
-    stored = store.add_directory(source, BASE)
+    stored = add_directory(store, source, BASE)
     assert stored.path == store.path(stored.digest) == tmp_path / "store" / stored.digest
     assert sorted(path.name for path in stored.path.iterdir()) == [CONFIG, WEIGHTS, RESOLVED_FILE]
     assert (stored.path / WEIGHTS).read_bytes() == (source / WEIGHTS).read_bytes()
@@ -48,7 +50,7 @@ def test_an_adapter_is_stored_whole(store: AdapterStore, tmp_path: Path) -> None
 
 
 def test_the_same_content_is_stored_once(store: AdapterStore, tmp_path: Path) -> None:
-    first = store.add_directory(write_adapter(tmp_path / "a"), BASE)
+    first = add_directory(store, write_adapter(tmp_path / "a"), BASE)
     before = (first.path / WEIGHTS).stat()
     assert digest_of(store, write_adapter(tmp_path / "b")) == first.digest
     assert (first.path / WEIGHTS).stat().st_ino == before.st_ino
@@ -119,7 +121,7 @@ def test_only_digests_are_paths(store: AdapterStore, digest: str) -> None:
 
 def refusal(store: AdapterStore, source: Path) -> str:
     with pytest.raises(AdapterRefused) as caught:
-        store.add_directory(source, BASE)
+        add_directory(store, source, BASE)
     return caught.value.reason
 
 
@@ -217,14 +219,14 @@ def test_what_is_checked_is_what_is_kept(store: AdapterStore, tmp_path: Path, mo
     """The source changes after it was copied: what was checked stays."""
     source = write_adapter(tmp_path / "source")
     good = (source / WEIGHTS).read_bytes()
-    check = store_module.check_adapter
+    check = directories.check_adapter
 
     def check_while_it_changes(path: Path, base: object) -> object:
         (source / WEIGHTS).write_bytes(b"something else")
         return check(path, base)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(store_module, "check_adapter", check_while_it_changes)
-    stored = store.add_directory(source, BASE)
+    monkeypatch.setattr(directories, "check_adapter", check_while_it_changes)
+    stored = add_directory(store, source, BASE)
     assert (stored.path / WEIGHTS).read_bytes() == good
 
 
@@ -267,7 +269,7 @@ def test_a_full_disk_leaves_nothing(store: AdapterStore, tmp_path: Path, monkeyp
 
     monkeypatch.setattr(store_module, "_sync", full)
     with pytest.raises(OSError, match="No space"):
-        store.add_directory(write_adapter(tmp_path / "source"), BASE)
+        add_directory(store, write_adapter(tmp_path / "source"), BASE)
     assert everything_in(tmp_path / "store") == []
 
 

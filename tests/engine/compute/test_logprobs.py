@@ -18,6 +18,7 @@ from engine.protocol.config import EngineConfig, ModelConfig
 from engine.protocol.frames import Logprobs, Sampling
 from engine.step import Chunk, Sequence, Step
 from support import oracle
+from support.adapters.directories import add_directory
 
 VOCAB = 200
 TOLERANCE = 1e-4
@@ -102,7 +103,7 @@ def demo(model_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Demo:
     store = AdapterStore(tmp_path_factory.mktemp("store"))
     free, digests = list(range(runner.pages)), {}
     for name in oracle.example_adapters()[:2]:
-        stored = store.add_directory(oracle.EXAMPLES / name, shape)
+        stored = add_directory(store, oracle.EXAMPLES / name, shape)
         runner.load_adapter(stored.digest, "smol", str(stored.path))
         count = runner.adapters.pages_needed(stored.digest)
         runner.adapters.place_adapter(stored.digest, free[:count])

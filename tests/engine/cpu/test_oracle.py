@@ -26,6 +26,7 @@ from engine.scheduler.scheduler import ModelLimits, Scheduler
 from engine.step import Chunk, Sequence, Step
 from engine.text.tokenizer import Tokenizer
 from support import oracle
+from support.adapters.directories import add_directory
 
 # Under load the greedy runs of the whole table take minutes.
 pytestmark = [pytest.mark.model, pytest.mark.slow, pytest.mark.timeout(900)]
@@ -94,7 +95,7 @@ def demo(model_dir: Path, committed: dict[str, Any], tmp_path_factory: pytest.Te
     store = AdapterStore(tmp_path_factory.mktemp("store"))
     digests = {}
     for name in NAMES[1:]:
-        stored = store.add_directory(oracle.EXAMPLES / name, shape)
+        stored = add_directory(store, oracle.EXAMPLES / name, shape)
         runner.load_adapter(stored.digest, MODEL, str(stored.path))
         runner.adapters.bring(stored.digest)
         digests[name] = stored.digest

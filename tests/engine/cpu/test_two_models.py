@@ -27,6 +27,7 @@ from engine.scheduler.scheduler import ModelLimits, Scheduler
 from engine.step import Sequence, Step
 from engine.text.tokenizer import Tokenizer
 from support import oracle
+from support.adapters.directories import add_directory
 
 pytestmark = pytest.mark.model
 
@@ -119,7 +120,7 @@ def engine_of(directories: Mapping[str, Path], scratch: Path) -> Engine:
         if base == oracle.SMOLLM2:
             prompts, tokens, names = prompts[:SMOLLM2_PROMPTS], SMOLLM2_TOKENS, names[:SMOLLM2_ADAPTERS]
         for name in names:
-            stored = store.add_directory(oracle.EXAMPLES / name, shape)
+            stored = add_directory(store, oracle.EXAMPLES / name, shape)
             runner.load_adapter(stored.digest, base, str(stored.path))
             runner.adapters.bring(stored.digest)
             digests[name] = stored.digest

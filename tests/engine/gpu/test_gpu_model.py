@@ -13,6 +13,7 @@ import torch
 
 from adapters.device.pool import TilePool
 from adapters.device.table import AdapterRows
+from adapters.files.spec import BaseShape
 from engine.compute.penalties import Draw
 from engine.gpu.decoder import GpuDecoder
 from engine.gpu.draws import draw_fields, mode_of, undrawable
@@ -22,7 +23,6 @@ from engine.gpu.model import GpuModel, SharedStepState
 from engine.gpu.packing import PackedStep, Packer
 from engine.gpu.step_memory import StepMemories, StepSizes, form_bytes, step_form
 from engine.models.config import load_config
-from engine.models.shape import base_shape
 from engine.models.slab import slab_weights
 from engine.models.slab_source import FileSource
 from engine.protocol.frames import ModelInfo, Sampling
@@ -97,7 +97,7 @@ class Served:
             slab = torch.zeros(source.layout.bytes, dtype=torch.uint8)
             source.fill(0, slab)
             weights = slab_weights(slab, source.layout, shape)
-            decoder = GpuDecoder(shape, base_shape(directory), weights, self.arena)
+            decoder = GpuDecoder(shape, BaseShape.from_directory(directory), weights, self.arena)
             limits = LayoutLimits(
                 LIMITS.rows, LIMITS.sequences, 4 * -(-shape.context_tokens // decoder.tokens_per_page)
             )

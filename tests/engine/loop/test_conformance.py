@@ -42,6 +42,7 @@ from engine.protocol.frames import (
     encode,
 )
 from engine.protocol.tiers import SHIPPED_TIERS
+from support.adapters.directories import add_directory
 from support.engine.process import REPO, STOP_ID, EngineProcess, Peer, framed
 
 Connect = Callable[[EngineProcess], Awaitable[Peer]]
@@ -77,7 +78,7 @@ def subject(
         model_dir = request.getfixturevalue("model_dir")
         base = BaseShape.from_config(json.loads((model_dir / "config.json").read_text()))
         store = AdapterStore(tmp_path_factory.mktemp("adapters"))
-        stored = store.add_directory(REPO / "examples" / "adapters" / "pirate", base)
+        stored = add_directory(store, REPO / "examples" / "adapters" / "pirate", base)
         # Targets that a machine busy with other things keeps: the engine starts with no others.
         tiers = [
             {"name": t.name, "service_tier": t.service_tier, "floor": t.floor, "inter_token_ms": 10_000}

@@ -271,14 +271,14 @@ async def test_what_is_made_for_a_dead_gateway_is_counted_as_lost(
 
 
 def test_what_a_gateway_never_recorded_is_remembered_within_a_bound() -> None:
-    books = UnrecordedRequests(most=3)
+    books = UnrecordedRequests(limit=3)
     for handle in range(1, 6):
         books.add_unrecorded(1, handle, f"req_{handle}", handle)
         books.add_unrecorded(2, handle, f"req_other_{handle}", 0)
-    books.recorded(1, [4, 99])
-    books.recorded(3, [5])
-    assert books.gone(1) == [("req_3", 3), ("req_5", 5)]
-    assert books.gone(1) == books.gone(2) == []
+    books.note_recorded(1, [4, 99])
+    books.note_recorded(3, [5])
+    assert books.take_unrecorded(1) == [("req_3", 3), ("req_5", 5)]
+    assert books.take_unrecorded(1) == books.gone(2) == []
 
 
 # ---- adapters

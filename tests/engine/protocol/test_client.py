@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import logging
 import os
 import signal
 import subprocess
@@ -13,7 +14,7 @@ import weakref
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import uvloop
@@ -29,6 +30,7 @@ from engine.protocol.client import (
     ModelNotChanged,
 )
 from engine.protocol.frames import Finished, Hello, Logprobs, ModelInfo, Refused, Sampling, encode
+from support.engine.generations import IterableGeneration
 from support.engine.process import REPO, STOP_ID, EngineProcess, framed
 
 Start = Callable[..., EngineProcess]
@@ -37,7 +39,7 @@ DIGEST = "a" * 64
 
 @asynccontextmanager
 async def client_of(socket: Path, *, ready: bool = True, **settings: Any) -> AsyncIterator[EngineClient]:
-    client = EngineClient(socket, **settings)
+    client = EngineClient(socket, generation=IterableGeneration, **settings)
     await client.start()
     try:
         if ready:
@@ -47,7 +49,7 @@ async def client_of(socket: Path, *, ready: bool = True, **settings: Any) -> Asy
         await client.close()
 
 
-def submit(client: EngineClient, **changes: Any) -> Generation:
+def submit(client: EngineClient, **changes: Any) -> IterableGeneration:
     fields: dict[str, Any] = {
         "request_id": "req_1",
         "model": "fake-model",
@@ -60,10 +62,10 @@ def submit(client: EngineClient, **changes: Any) -> Generation:
         "sampling": Sampling(temperature=0.0),
         "stop_ids": [STOP_ID],
     }
-    return client.submit(**(fields | changes))
+    return cast(IterableGeneration, client.submit(**(fields | changes)))
 
 
-async def collect(generation: Generation) -> tuple[list[int], GenerationEnding]:
+async def collect(generation: IterableGeneration) -> tuple[list[int], GenerationEnding]:
     ids: list[int] = []
     endings: list[GenerationEnding] = []
     async for event in generation:
@@ -75,6 +77,11 @@ async def collect(generation: Generation) -> tuple[list[int], GenerationEnding]:
             endings.append(event)
     (ending,) = endings
     return ids, ending
+
+
+def connections(caplog: pytest.LogCaptureFixture) -> int:
+    """How often the client became ready."""
+    return sum(record.getMessage() == "engine.connected" for record in caplog.records)
 
 
 async def until(condition: Callable[[], bool], timeout_s: float = 30.0) -> None:
@@ -204,7 +211,8 @@ async def test_abort_freezes_what_counts_as_received(start_engine: Start) -> Non
         assert (await client.status()).running == 0
 
 
-async def test_the_engine_killed_mid_stream(start_engine: Start) -> None:
+async def test_the_engine_killed_mid_stream(start_engine: Start, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "engine.protocol.client")
     engine = start_engine({"step_ms": 5.0})
     hooks: list[tuple[str, bool]] = []
 
@@ -235,7 +243,7 @@ async def test_the_engine_killed_mid_stream(start_engine: Start) -> None:
         assert hooks == [(first.epoch, False), (second.epoch, False)]
         _, ending = await collect(submit(client, adapter=DIGEST))
         assert isinstance(ending, Finished)
-        assert client.connections == 2
+        assert connections(caplog) == 2
 
 
 async def test_started_before_the_engine(start_engine: Start, socket_dir: Path) -> None:
@@ -269,8 +277,11 @@ async def test_a_frozen_engine_is_lost_after_the_silence(start_engine: Start) ->
         assert isinstance(again, Finished)
 
 
-def test_a_stall_of_the_gateway_is_no_silence_of_the_engine(start_engine: Start) -> None:
+def test_a_stall_of_the_gateway_is_no_silence_of_the_engine(
+    start_engine: Start, caplog: pytest.LogCaptureFixture
+) -> None:
     """Frames that arrived during the stall are read before the silence is judged, also on uvloop, as in gateways."""
+    caplog.set_level(logging.INFO, "engine.protocol.client")
     engine = start_engine({"step_ms": 5.0})
 
     async def run() -> None:
@@ -280,7 +291,7 @@ def test_a_stall_of_the_gateway_is_no_silence_of_the_engine(start_engine: Start)
             time.sleep(2.0)  # noqa: ASYNC251 - stalls the loop
             _, ending = await collect(generation)
             assert isinstance(ending, Finished)
-            assert client.connections == 1
+            assert connections(caplog) == 1
 
     uvloop.run(run())
 
@@ -375,7 +386,8 @@ async def test_adapters(start_engine: Start) -> None:
         assert DIGEST in (await client.status()).adapters_resident
 
 
-async def test_a_hook_that_fails_is_tried_again(start_engine: Start) -> None:
+async def test_a_hook_that_fails_is_tried_again(start_engine: Start, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "engine.protocol.client")
     engine = start_engine()
     calls = 0
 
@@ -385,9 +397,9 @@ async def test_a_hook_that_fails_is_tried_again(start_engine: Start) -> None:
         if calls < 3:
             raise RuntimeError("not yet")
 
-    async with client_of(engine.socket, on_connect=hook) as client:
+    async with client_of(engine.socket, on_connect=hook):
         assert calls == 3
-        assert client.connections == 1
+        assert connections(caplog) == 1
 
 
 async def test_close_ends_what_runs(start_engine: Start) -> None:

@@ -11,11 +11,11 @@ from typing import Any
 from adapters.files.spec import BaseShape
 from adapters.files.store import AdapterStore
 from engine.memory.arena import Arena
-from engine.models.shape import base_shape
 from engine.protocol.frames import Logprobs, Sampling
 from engine.protocol.tiers import SHIPPED_TIERS, Tier
 from engine.scheduler.scheduler import ModelLimits, Scheduler
 from engine.step import Pending, Sequence, Step
+from support.adapters.directories import add_directory
 
 MODEL = "m"
 # No target shrinks a step, and no floor keeps a page: what runs together is the test's choice.
@@ -45,11 +45,11 @@ class Drive:
 
     def add_adapters(self, directories: list[Path], scratch: Path) -> dict[str, str]:
         """Digest by directory name; known, not yet in the arena."""
-        shape: BaseShape = base_shape(self.directory)
+        shape: BaseShape = BaseShape.from_directory(self.directory)
         store = AdapterStore(scratch)
         digests = {}
         for directory in directories:
-            stored = store.add_directory(directory, shape)
+            stored = add_directory(store, directory, shape)
             self.runner.load_adapter(stored.digest, MODEL, str(stored.path))
             digests[directory.name] = stored.digest
         return digests

@@ -1,0 +1,55 @@
+"""Submit frames as sequences for the scheduler, and the usage of ended sequences for their Finished frames."""
+
+from __future__ import annotations
+
+from engine.protocol.frames import EngineUsage, RefusalCode, Submit
+from engine.step import Sequence
+
+# Limit of Submit.weight.
+WEIGHT_MAX = 1000.0
+
+
+class BadRequest(Exception):
+    """The request cannot be served; `code` and the message go into its Refused."""
+
+    def __init__(self, code: RefusalCode, message: str) -> None:
+        super().__init__(message)
+        self.code: RefusalCode = code
+
+
+def sequence_of(gateway: int, frame: Submit, arrived_at: float) -> Sequence:
+    """`arrived_at`: seconds of the monotonic clock. Raises BadRequest for a weight outside its limits."""
+    if not 0 < frame.weight <= WEIGHT_MAX:
+        raise BadRequest("bad_request", f"weight is {frame.weight:g}; it must be over 0 and at most {WEIGHT_MAX:g}")
+    return Sequence(
+        handle=frame.handle,
+        gateway=gateway,
+        request_id=frame.request_id,
+        model=frame.model,
+        adapter=frame.adapter,
+        namespace=frame.namespace,
+        tier=frame.tier,
+        share=frame.share,
+        prompt_ids=frame.prompt_ids,
+        max_tokens=frame.max_tokens,
+        sampling=frame.sampling,
+        stop_ids=frozenset(frame.stop_ids),
+        arrived_at=arrived_at,
+        weight=frame.weight,
+    )
+
+
+def usage_of(sequence: Sequence, queue_s: float) -> EngineUsage:
+    first_at = sequence.first_token_at
+    return EngineUsage(
+        prompt_tokens=len(sequence.prompt_ids),
+        cached_tokens=sequence.cached_tokens,
+        completion_tokens=len(sequence.output_ids),
+        queue_s=queue_s,
+        ttft_s=0.0 if first_at is None else first_at - sequence.arrived_at,
+        device_s=sequence.device_s,
+        preemptions=sequence.preemptions,
+        recomputed_tokens=sequence.recomputed_tokens,
+        recomputed=sequence.recomputed,
+        swapped_tokens=sequence.swapped_tokens,
+    )
