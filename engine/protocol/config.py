@@ -20,6 +20,17 @@ class EngineConfigError(Exception):
     """The configuration cannot be used; the message names the field."""
 
 
+def check_step_tokens(sequences_max: int, prefill_tokens_min: int, step_tokens_max: int) -> str | None:
+    """The fault of these limits as a sentence, or None. A step must hold a token of every running request and
+    `prefill_tokens_min` tokens of prompts, so that full decoding does not stop prefill."""
+    if prefill_tokens_min > step_tokens_max:
+        return f"prefill_tokens_min is {prefill_tokens_min}; its limit is step_tokens_max, {step_tokens_max}"
+    decodes_max = step_tokens_max - prefill_tokens_min
+    if sequences_max > decodes_max:
+        return f"sequences_max is {sequences_max}; its limit is step_tokens_max - prefill_tokens_min, {decodes_max}"
+    return None
+
+
 class ConfigSection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Base of all sections: a name that is not a field is refused."""
 
@@ -104,8 +115,8 @@ class EngineConfig(ConfigSection, frozen=True, kw_only=True):
         if len(set(names)) != len(names):
             raise ValueError("two models have the same name")
         check_tiers(self.tiers)
-        if self.sequences_max + self.prefill_tokens_min > self.step_tokens_max:
-            raise ValueError("sequences_max + prefill_tokens_min is over step_tokens_max")
+        if fault := check_step_tokens(self.sequences_max, self.prefill_tokens_min, self.step_tokens_max):
+            raise ValueError(fault)
         # Each running request may have an adapter of its own.
         if self.adapters_max < self.sequences_max:
             raise ValueError(f"adapters_max is {self.adapters_max}, less than sequences_max, {self.sequences_max}")

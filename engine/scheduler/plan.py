@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
+from engine.protocol.config import check_step_tokens
 from engine.scheduler.costs import Costs, StepLoad
 from engine.scheduler.entry import Entry
 from engine.step import PENDING_ID, Chunk, Step
@@ -26,12 +27,8 @@ class StepLimits:
         """Raises ValueError if a step cannot hold one token of each sequence and the minimum of prefill."""
         if self.sequences_max < 1 or self.prefill_tokens_min < 1:
             raise ValueError("sequences_max and prefill_tokens_min must be at least 1")
-        if self.sequences_max + self.prefill_tokens_min > self.step_tokens_max:
-            raise ValueError(
-                f"a step of {self.step_tokens_max} tokens (step_tokens_max) cannot hold a token of each of "
-                f"{self.sequences_max} sequences (sequences_max) and {self.prefill_tokens_min} of prefill "
-                "(prefill_tokens_min)"
-            )
+        if fault := check_step_tokens(self.sequences_max, self.prefill_tokens_min, self.step_tokens_max):
+            raise ValueError(fault)
 
 
 class StepPlan:

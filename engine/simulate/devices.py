@@ -12,6 +12,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
+from engine.protocol.config import check_step_tokens
 from engine.scheduler.costs import Costs
 
 FILE_BYTES_MAX = 1024 * 1024
@@ -48,11 +49,8 @@ class Device(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     source: str = ""  # where the costs come from
 
     def __post_init__(self) -> None:
-        if self.sequences_max + self.prefill_tokens_min > self.step_tokens_max:
-            raise ValueError(
-                f"sequences_max + prefill_tokens_min is {self.sequences_max + self.prefill_tokens_min}; "
-                f"its limit is step_tokens_max, {self.step_tokens_max}"
-            )
+        if fault := check_step_tokens(self.sequences_max, self.prefill_tokens_min, self.step_tokens_max):
+            raise ValueError(fault)
 
     def costs(self) -> Costs:
         return Costs(self.base_s, self.prefill_token_s, self.sequence_s, self.kv_token_s, self.adapter_s)

@@ -379,7 +379,7 @@ def test_a_device_comes_from_a_file(tmp_path: Path) -> None:
         ("base_s = 1\n", "Object missing required field `prefill_token_s`"),
         (
             FIVE + "sequences_max = 2048\n",
-            "sequences_max + prefill_tokens_min is 2112; its limit is step_tokens_max",
+            "sequences_max is 2048; its limit is step_tokens_max - prefill_tokens_min, 1984",
         ),
         ("base_s", "Expected '='"),
     ],
