@@ -82,11 +82,11 @@ class FakeConfig(ConfigSection, frozen=True, kw_only=True):
     faults: FakeFaults = FakeFaults()
 
 
-class EngineConfig(ConfigSection, frozen=True, kw_only=True):
-    models: Annotated[tuple[ModelConfig, ...], Meta(min_length=1, max_length=64)]
-    tiers: Annotated[tuple[Tier, ...], Meta(min_length=1, max_length=16)] = SHIPPED_TIERS  # high to low
+class EngineLimits(ConfigSection, frozen=True, kw_only=True):
+    """Memory, batch size and device of an engine: what an operator sets in `[engine]` of laneway.toml."""
+
     arena_bytes: Annotated[int, Meta(ge=16 * 1024 * 1024, le=2**48)] = 512 * 1024 * 1024
-    # For pages of preempted requests that are cheaper to bring back than to compute again; 0: none, compute all again.
+    # Host memory for pages of preempted requests that are cheaper to copy back than to recompute; 0: recompute all.
     host_pool_bytes: Annotated[int, Meta(ge=0, le=2**48)] = 0
     step_tokens_max: Annotated[int, Meta(ge=16, le=65536)] = 512
     prefill_tokens_min: Annotated[int, Meta(ge=1, le=65536)] = 64
@@ -94,7 +94,7 @@ class EngineConfig(ConfigSection, frozen=True, kw_only=True):
     device: Literal["cpu", "cuda"] = "cpu"
     adapters_max: Annotated[int, Meta(ge=1, le=65536)] = 1024  # in a GPU's arena at once; each takes a row of a table
     adapter_rank_max: Annotated[int, Meta(ge=1, le=256)] = 64  # on a GPU; memory between two kernels grows with it
-    # Host memory for adapters, least recently used out first; each must fit. On a GPU it is pinned.
+    # Host memory for adapters, the least recently used evicted first; each must fit. On a GPU it is page-locked.
     adapter_host_bytes: Annotated[int, Meta(ge=1024 * 1024, le=2**48)] = 1024 * 1024 * 1024
     # Of a GPU's memory, beside the arena: the copy buffer of adapter loads. Each adapter must fit.
     adapter_staging_bytes: Annotated[int, Meta(ge=1024 * 1024, le=2**48)] = 512 * 1024 * 1024
@@ -104,22 +104,30 @@ class EngineConfig(ConfigSection, frozen=True, kw_only=True):
     weights_host_bytes: Annotated[int, Meta(ge=0, le=2**48)] = 0
     # A model in use is resident for at least so many seconds, however many requests of no higher tier wait for another.
     weights_residence_s: Annotated[float, Meta(ge=0, le=3600)] = 2.0
-    # Which idle model is evicted first: "use", whose bytes save the least loading; "lru", for comparison in benchmarks.
-    weights_policy: Literal["use", "lru"] = "use"
     graph_bytes: Annotated[int, Meta(ge=0, le=2**48)] = 8 * 1024**3  # of a GPU, for captured steps; 0: none is captured
-    threads: Annotated[int, Meta(ge=0, le=1024)] = 0  # of the CPU's arithmetic; 0: as many as there are cores
-    fake: FakeConfig = FakeConfig()
+    threads: Annotated[int, Meta(ge=0, le=1024)] = 0  # of the CPU's arithmetic; 0: one per core
 
     def __post_init__(self) -> None:
-        names = [model.name for model in self.models]
-        if len(set(names)) != len(names):
-            raise ValueError("two models have the same name")
-        check_tiers(self.tiers)
         if fault := check_step_tokens(self.sequences_max, self.prefill_tokens_min, self.step_tokens_max):
             raise ValueError(fault)
         # Each running request may have an adapter of its own.
         if self.adapters_max < self.sequences_max:
             raise ValueError(f"adapters_max is {self.adapters_max}, less than sequences_max, {self.sequences_max}")
+
+
+class EngineConfig(EngineLimits, frozen=True, kw_only=True):
+    models: Annotated[tuple[ModelConfig, ...], Meta(min_length=1, max_length=64)]
+    tiers: Annotated[tuple[Tier, ...], Meta(min_length=1, max_length=16)] = SHIPPED_TIERS  # high to low
+    # Which idle model is evicted first: "use", whose bytes save the least loading; "lru", for comparison in benchmarks.
+    weights_policy: Literal["use", "lru"] = "use"
+    fake: FakeConfig = FakeConfig()
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        names = [model.name for model in self.models]
+        if len(set(names)) != len(names):
+            raise ValueError("two models have the same name")
+        check_tiers(self.tiers)
 
 
 def parse(data: bytes, source: str = "the configuration") -> EngineConfig:
