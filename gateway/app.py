@@ -47,7 +47,7 @@ def create_app(services: Services, routes: Sequence[ControllerRouterHandler] = (
     """The application over `services`, which whoever serves it starts and stops. `routes`: those of the operator's
     side. A handler asks for `services: Services` by that name."""
     inner: ASGIApp = HeadRequests(framework(services, routes))
-    if (place := services.config.gateway.metrics_place) is not None:
+    if (place := services.config.gateway.metrics_host_port) is not None:
         inner = MetricsListener(inner, place[1])
     front: ASGIApp = Front(inner, services.metrics, services.pace, services.refusal_pace)
     origins = services.config.gateway.cors_origins

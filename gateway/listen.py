@@ -120,7 +120,7 @@ def serve(config: Config, services: Services, app: ASGIApp) -> bool:
 
 def _sockets(config: Config, place: WorkerIndex) -> list[socket.socket] | None:
     """The API's listening socket and the one for metrics; None: uvicorn binds the only one. Raises OSError."""
-    metrics = config.gateway.metrics_place
+    metrics = config.gateway.metrics_host_port
     if place.alone and metrics is None:
         return None
     sockets = [bound_socket(config.gateway.host, config.gateway.port, shared=not place.alone)]

@@ -70,24 +70,24 @@ LEDGER_SHARE = 0.5  # the part of the remaining time in which the ledger finishe
 # Delay after the start: starting the processes for large prompts takes half a second of a core, and first requests have
 # priority.
 LARGE_WORK_DELAY_S = 1.0
+DELETE_REPLAYS_S = 10.0  # between two deletions of replays that are over replays.KEEP_S old
 
 _log = logging.getLogger(__name__)
 
 
 class JobIntervals(NamedTuple):
-    """How often background jobs look for work, in seconds."""
+    """Seconds between two rounds of each background job."""
 
     expire_holds_s: float
     deliver_webhooks_s: float
     sweep_adapters_s: float
-    delete_replays_s: float
     make_slabs_s: float
+    delete_replays_s: float = DELETE_REPLAYS_S
 
     @classmethod
     def of(cls, config: Config) -> JobIntervals:
-        """One setting serves all of them."""
-        every_s = config.lease.audit_s
-        return cls(every_s, every_s, every_s, every_s, every_s)
+        upkeep_s = config.adapters.upkeep_s
+        return cls(config.lease.expire_s, config.webhooks.poll_s, sweep_adapters_s=upkeep_s, make_slabs_s=upkeep_s)
 
 
 class Services:

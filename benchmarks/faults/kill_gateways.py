@@ -45,7 +45,7 @@ from support.stack import Stack, body
 
 MODEL_DIR = Path(os.environ.get("LANEWAY_TEST_MODEL", REPO / ".laneway" / "models" / "smollm2-135m-instruct"))
 POSTGRES_ADMIN = os.environ.get("LANEWAY_TEST_POSTGRES", "postgresql+psycopg://postgres@127.0.0.1:5432/postgres")
-LEASE_S, RENEW_S, AUDIT_S = 6.0, 1.0, 0.5
+LEASE_S, RENEW_S, EXPIRE_S = 6.0, 1.0, 0.5
 BOOKS = "[billing]\nreconcile_s = 1.0\n"  # engine and ledger are compared all the time
 STEP_MS = 5.0
 CUT_S_MAX = 0.6
@@ -384,7 +384,7 @@ def database(kind: str, directory: Path) -> Iterator[str]:
 
 async def rehearse(plan: Plan, url: str, directory: Path, model_dir: Path = MODEL_DIR) -> Books:
     """Start everything on an empty database, kill, stop everything; the books."""
-    lease = f"[lease]\nlength_s = {LEASE_S}\nrenew_s = {RENEW_S}\naudit_s = {AUDIT_S}\n"
+    lease = f"[lease]\nlength_s = {LEASE_S}\nrenew_s = {RENEW_S}\nexpire_s = {EXPIRE_S}\n"
     wait = "[journal]\nsettle_wait_s = 0.3\n"
     proxy = None if url.startswith("sqlite") else CutProxy(url)
     async with contextlib.AsyncExitStack() as exits:

@@ -1,7 +1,7 @@
-"""The one configuration file, `laneway.toml`, as typed values with their limits.
+"""Reads `laneway.toml` into typed, checked values with absolute paths, and writes the engine's own configuration.
 
-It knows names, types and limits of settings, and refuses what is unknown or cannot be kept. It must never know what a
-setting does: the rooms that obey it do. Nothing here touches the database, the network or the engine.
+Checks that span sections are here, those of one section in `settings`. Nothing here opens the database, the network or
+the engine.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import msgspec
 from msgspec import Meta
 
 import gateway as package
+from engine.protocol.config import ConfigSection as Section
 from gateway.config.private_files import DIRECTORY_MODE, make_private
 from gateway.config.settings import (
     DEFAULT_MODELS,
@@ -34,7 +35,6 @@ from gateway.config.settings import (
     LimitsSection,
     ModelSection,
     RedisSection,
-    Section,
     TenantLimitsSection,
     TierSection,
     WebhooksSection,
@@ -43,16 +43,21 @@ from gateway.config.settings import (
 
 DEFAULT_FILE = "laneway.toml"
 _PACKAGE = Path(package.__path__[0]).resolve()
+# Settings of earlier versions, and what replaces each.
+REMOVED_SETTINGS = {
+    "lease.audit_s": "set lease.expire_s, webhooks.poll_s or adapters.upkeep_s instead",
+}
 # sockaddr_un.sun_path holds 108 bytes with the closing zero.
 SOCKET_PATH_BYTES_MAX = 107
 
 
 class ConfigError(Exception):
-    """The configuration cannot be used; the message names the field and the limit."""
+    """The configuration is invalid; the message names the field and the limit."""
 
 
 class Config(Section, frozen=True, kw_only=True):
-    """The whole of laneway.toml. From `load` its paths are absolute and nothing in it is empty."""
+    """The whole of laneway.toml. From `load` and `parse`, paths are absolute and defaults that depend on other settings
+    are filled in."""
 
     gateway: GatewaySection = GatewaySection()
     engine: EngineSection = EngineSection()
@@ -77,7 +82,7 @@ class Config(Section, frozen=True, kw_only=True):
         floors = sum(tier.floor for tier in self.tiers)
         if floors > 1:
             each = ", ".join(f"{tier.name} {tier.floor:g}" for tier in self.tiers)
-            raise ValueError(f"tiers.floor: all tiers' add up to {floors:g} ({each}); the limit is 1, the whole arena")
+            raise ValueError(f"tiers.floor: all floors add up to {floors:g} ({each}); the limit is 1, the whole arena")
         _check_targets(self.tiers)
         _check_names(self)
 
@@ -87,7 +92,7 @@ class Config(Section, frozen=True, kw_only=True):
 
     @property
     def base_url(self) -> str:
-        """What a client on this host is given; an address that means "all" is not one to connect to."""
+        """The API's address for clients on this host; a wildcard address becomes the loopback address."""
         host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self.gateway.host, self.gateway.host)
         return f"http://{f'[{host}]' if ':' in host else host}:{self.gateway.port}/v1"
 
@@ -101,34 +106,34 @@ class Config(Section, frozen=True, kw_only=True):
 
     @property
     def adapters_dir(self) -> Path:
-        """Root of the content-addressed adapter store."""
+        """Root of the adapter store, whose directories are named by SHA-256 digest."""
         return self.data_dir / "adapters"
 
     @property
     def slab_item_bytes(self) -> int:
-        """Bytes per parameter in an adapter's slab; 0 without slabs. All models of an engine have one dtype."""
+        """Bytes per parameter in an adapter's slab file; 0 without. All models of an engine have one dtype."""
         if not self.adapters.slabs:
             return 0
         return 4 if any(model.dtype == "float32" for model in self.models) else 2
 
     @property
     def upload_free_min_bytes(self) -> int:
-        """Free disk bytes below which no adapter is uploaded: more than the minimum for requests to be admitted."""
+        """Free disk bytes below which uploads are refused: more than the minimum below which requests are refused."""
         return self.journal.disk_free_min_bytes + self.adapters.disk_free_min_bytes
 
     @property
     def models_dir(self) -> Path:
-        """Where the files of models lie that are added while everything runs."""
+        """The folder of models that are added at run time."""
         return Path(self.gateway.models_dir)
 
     @property
     def journal_dir(self) -> Path:
-        """Of this host's gateways, the living and the dead."""
+        """Journal files of this host's gateways, those that ended included."""
         return self.data_dir / "journal"
 
     @property
     def console_dir(self) -> Path:
-        """The built files of the console; they need not be there."""
+        """The built files of the console; the directory may be missing."""
         return Path(self.gateway.console_dir)
 
     @property
@@ -145,61 +150,62 @@ class Config(Section, frozen=True, kw_only=True):
 def _unique(field: str, values: list[str]) -> None:
     for value in values:
         if values.count(value) > 1:
-            raise ValueError(f"{field} must be unique; {value!r} is there {values.count(value)} times")
+            raise ValueError(f"{field} must be unique; {value!r} occurs {values.count(value)} times")
 
 
 def _check_targets(tiers: Sequence[TierSection]) -> None:
-    """Check that the first-token targets are possible: a request waits for the step in flight, then needs a step of its
-    own, and no step is planned shorter than the strictest inter-token target."""
+    """Check that the targets of first tokens and queues are not shorter than a step may take. A request waits for the
+    step in flight, and a step may be as long as the strictest inter-token target. Raises ValueError."""
     strictest = min(tiers, key=lambda tier: tier.inter_token_ms)
     for index, tier in enumerate(tiers):
         for field in ("ttft_base_ms", "queue_target_ms"):
             target = getattr(tier, field)
             if target is not None and target < strictest.inter_token_ms:
                 raise ValueError(
-                    f"tiers[{index}].{field} is {target:g}, and a step may take {strictest.inter_token_ms:g} ms, the "
-                    f"inter_token_ms of tier {strictest.name!r}, which is the strictest: it cannot be less"
+                    f"tiers[{index}].{field} is {target:g} ms; it must be at least {strictest.inter_token_ms:g} ms, "
+                    f"the length of a step: the lowest inter_token_ms, of tier {strictest.name!r}"
                 )
 
 
 def _check_names(config: Config) -> None:
-    """What names of models stand for: each name once, and nothing for a model that is not there."""
+    """Check that no two models and aliases have the same name, and that aliases and fallbacks name existing models.
+    Raises ValueError."""
     models = [model.name for model in config.models or DEFAULT_MODELS]
     taken = dict.fromkeys(models, "a model")
     names = [(f"models[{index}].aliases", name) for index, model in enumerate(config.models) for name in model.aliases]
     names += [(f"aliases[{index}].name", alias.name) for index, alias in enumerate(config.aliases)]
     for field, name in names:
         if name in taken:
-            raise ValueError(f"{field}: {name!r} is the name of {taken[name]} already")
+            raise ValueError(f"{field}: {name!r} is already the name of {taken[name]}")
         taken[name] = "an alias"
     named: list[tuple[str, str]] = []
     for index, model in enumerate(config.models):
         field = f"models[{index}].fallbacks"
-        _check_alone(field, model.fallbacks)
+        _check_distinct(field, model.fallbacks)
         if model.name in model.fallbacks:
-            raise ValueError(f"{field}: {model.name!r} cannot serve in place of itself")
+            raise ValueError(f"{field}: {model.name!r} cannot be a fallback of itself")
         named += [(field, name) for name in model.fallbacks]
     for index, alias in enumerate(config.aliases):
         field = f"aliases[{index}]"
-        _check_alone(f"{field}.models", [target.model for target in alias.models])
-        _check_alone(f"{field}.fallbacks", alias.fallbacks)
+        _check_distinct(f"{field}.models", [target.model for target in alias.models])
+        _check_distinct(f"{field}.fallbacks", alias.fallbacks)
         if not any(target.weight for target in alias.models):
-            raise ValueError(f"{field}.models: every weight is 0, and the alias {alias.name!r} stands for nothing")
+            raise ValueError(f"{field}.models: every weight is 0; {alias.name!r} needs a model with a weight over 0")
         named += [(f"{field}.models[{number}].model", target.model) for number, target in enumerate(alias.models)]
         named += [(f"{field}.fallbacks", name) for name in alias.fallbacks]
     for field, name in named:
         if name not in models:
-            raise ValueError(f"{field}: there is no model {name!r}; there are {', '.join(models)}")
+            raise ValueError(f"{field}: there is no model {name!r}; the models are {', '.join(models)}")
 
 
-def _check_alone(field: str, names: Sequence[str]) -> None:
+def _check_distinct(field: str, names: Sequence[str]) -> None:
     for name in names:
         if names.count(name) > 1:
-            raise ValueError(f"{field}: {name!r} is there {names.count(name)} times")
+            raise ValueError(f"{field}: {name!r} occurs {names.count(name)} times")
 
 
 def load(file: Path | None = None, environ: Mapping[str, str] = os.environ) -> Config:
-    """The configuration in `file`; without one in `$LANEWAY_CONFIG`, else ./laneway.toml, else the defaults.
+    """The configuration of `file`, else of `$LANEWAY_CONFIG`, else of ./laneway.toml, else the defaults.
 
     LANEWAY_HOST, LANEWAY_PORT, LANEWAY_DATABASE_URL and LANEWAY_REDIS_URL override the file. Relative paths are taken
     from the file's folder. Raises ConfigError."""
@@ -214,7 +220,7 @@ def load(file: Path | None = None, environ: Mapping[str, str] = os.environ) -> C
 
 
 def locate(file: Path | None, environ: Mapping[str, str] = os.environ) -> Path | None:
-    """The file that `load` reads; None: there is none, and the defaults hold."""
+    """The file that `load` reads; None: no file, so the defaults are used."""
     if file is None and environ.get("LANEWAY_CONFIG"):
         return Path(environ["LANEWAY_CONFIG"])
     if file is None and Path(DEFAULT_FILE).exists():
@@ -223,9 +229,12 @@ def locate(file: Path | None, environ: Mapping[str, str] = os.environ) -> Path |
 
 
 def parse(data: bytes, base: Path, source: str, environ: Mapping[str, str]) -> Config:
-    """The configuration in the TOML `data`; `base` is where relative paths begin. Raises ConfigError."""
+    """The configuration in the TOML `data`. Relative paths begin at `base`; `source` names the file in messages.
+    Raises ConfigError."""
     try:
-        config = msgspec.convert(tomllib.loads(data.decode()), Config)
+        settings = tomllib.loads(data.decode())
+        _check_removed(settings, source)
+        config = msgspec.convert(settings, Config)
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{source}: not TOML: {error}") from error
     except msgspec.ValidationError as error:
@@ -233,8 +242,15 @@ def parse(data: bytes, base: Path, source: str, environ: Mapping[str, str]) -> C
     return _resolved(_overridden(config, environ), base.absolute())
 
 
+def _check_removed(settings: Mapping[str, Any], source: str) -> None:
+    for path, advice in REMOVED_SETTINGS.items():
+        section, _, name = path.partition(".")
+        if isinstance(found := settings.get(section), dict) and name in found:
+            raise ConfigError(f"{source}: {path} was removed; {advice}")
+
+
 def _named(message: str) -> str:
-    """msgspec's "… - at `$.gateway.port`" as "gateway.port: …"."""
+    """Rewrite msgspec's "… - at `$.gateway.port`" as "gateway.port: …"."""
     text, _, at = message.rpartition(" - at `$")
     if not text:
         return message
@@ -248,7 +264,7 @@ def _overridden(config: Config, environ: Mapping[str, str]) -> Config:
         gateway = msgspec.structs.replace(gateway, host=host)
     if port := environ.get("LANEWAY_PORT"):
         if not port.isascii() or not port.isdigit() or not 1 <= int(port) <= 65535:
-            raise ConfigError(f"LANEWAY_PORT: {port!r} is no port: an integer from 1 to 65535 is needed")
+            raise ConfigError(f"LANEWAY_PORT is {port!r}; it must be an integer from 1 to 65535")
         gateway = msgspec.structs.replace(gateway, port=int(port))
     if url := environ.get("LANEWAY_DATABASE_URL"):
         gateway = msgspec.structs.replace(gateway, database_url=url)
@@ -262,13 +278,13 @@ def _overridden(config: Config, environ: Mapping[str, str]) -> Config:
 
 
 def _resolved(config: Config, base: Path) -> Config:
-    """Paths absolute and empty settings filled. Raises ConfigError for what cannot be kept."""
+    """Make paths absolute and fill in settings that are empty. Raises ConfigError."""
     gateway, engine = config.gateway, config.engine
     data_dir = (base / gateway.data_dir).absolute()
     socket = str(base / engine.socket if engine.socket else data_dir / "engine.sock")
     if len(os.fsencode(socket)) > SOCKET_PATH_BYTES_MAX:
         raise ConfigError(
-            f"engine.socket: {socket} has {len(os.fsencode(socket))} bytes; "
+            f"engine.socket: the path {socket} has {len(os.fsencode(socket))} bytes; "
             f"the system's limit for a Unix socket is {SOCKET_PATH_BYTES_MAX}"
         )
     models = config.models or DEFAULT_MODELS
@@ -293,27 +309,27 @@ def _resolved(config: Config, base: Path) -> Config:
 
 
 def default_console_directory() -> Path:
-    """The console's built files: inside the package where a wheel put them, else where a checkout builds them."""
+    """The console's built files: in the installed package, else where a checkout builds them."""
     inside = _PACKAGE / "admin_ui"
     return inside if inside.is_dir() else _PACKAGE.parent / "admin_ui" / "dist"
 
 
 def _database_url(url: str, base: Path, data_dir: Path) -> str:
-    """With an absolute file for SQLite, and with the driver that is installed for PostgreSQL."""
+    """Make SQLite's file absolute, and name PostgreSQL's installed driver. Raises ConfigError."""
     if not url:
         return f"sqlite:///{data_dir / 'laneway.db'}"
     kind, colon, rest = url.partition("://")
     if kind == "sqlite" and colon:
         if rest in ("", "/", "/:memory:"):
-            raise ConfigError("gateway.database_url: SQLite needs a file; a database in memory forgets what is owed")
+            raise ConfigError("gateway.database_url: SQLite needs a file; usage and invoices in memory would be lost")
         return f"sqlite:///{(base / rest.removeprefix('/')).absolute()}"
     if kind in ("postgresql", "postgres", "postgresql+psycopg") and colon:
         return f"postgresql+psycopg://{rest}"
-    raise ConfigError(f"gateway.database_url: {kind!r} is not supported; use sqlite:/// or postgresql://")
+    raise ConfigError(f"gateway.database_url: the scheme {kind!r} is not supported; use sqlite:/// or postgresql://")
 
 
 def as_dict(config: Config) -> dict[str, Any]:
-    """All of it as plain data, without passwords."""
+    """The configuration as plain data, without passwords."""
     data: dict[str, Any] = msgspec.to_builtins(config)
     data["gateway"]["database_url"] = safe_url(config.database_url)
     data["redis"]["url"] = safe_url(config.redis.url)
@@ -321,7 +337,7 @@ def as_dict(config: Config) -> dict[str, Any]:
 
 
 class EngineModel(Protocol):
-    """What an engine must know of a model."""
+    """The fields of a base model that are written into the engine's configuration."""
 
     @property
     def name(self) -> str: ...
@@ -336,10 +352,10 @@ class EngineModel(Protocol):
 
 
 def write_engine_file(config: Config, models: Sequence[EngineModel] | None = None) -> Path:
-    """Write the engine's own configuration (`engine.protocol.config.EngineConfig`) into the data directory: what it
-    serves and how large it may grow, and nothing about people or money. `models` replace this configuration's."""
+    """Write the engine's configuration (`engine.protocol.config.EngineConfig`) to <data_dir>/engine.json. `models`
+    replace the models of `config`. Returns the path."""
     engine: dict[str, Any] = msgspec.to_builtins(config.engine)
-    del engine["socket"], engine["still_s_max"]  # of whoever keeps it
+    del engine["socket"], engine["still_s_max"]  # for the gateway and the supervisor
     fields = ("name", "path", "dtype", "context_tokens", "pinned")
     served: Sequence[EngineModel] = config.models if models is None else models
     engine["models"] = [{field: getattr(model, field) for field in fields} for model in served]
@@ -351,9 +367,8 @@ def write_engine_file(config: Config, models: Sequence[EngineModel] | None = Non
 
 
 def server_secret(config: Config) -> bytes:
-    """The secret that prefix-cache namespaces and the keys of kept answers are made from, 32 bytes; made once, mode
-    0600. Gateways that are to agree on namespaces, or read each other's answers, share the file. Raises ConfigError
-    when the file is not such a secret."""
+    """The 32 bytes of `gateway.secret_file`, from which prefix-cache namespaces and the keys that encrypt replays are
+    derived. The file is made with mode 0600 if it is missing. Raises ConfigError when it holds no such secret."""
     path = Path(config.gateway.secret_file)
     if not path.exists():
         path.parent.mkdir(mode=DIRECTORY_MODE, parents=True, exist_ok=True)
@@ -361,14 +376,14 @@ def server_secret(config: Config) -> bytes:
     try:
         secret = bytes.fromhex(path.read_text().strip())
     except ValueError as error:
-        raise ConfigError(f"gateway.secret_file: {path} holds no hexadecimal secret") from error
+        raise ConfigError(f"gateway.secret_file: {path} must hold a hexadecimal secret of 32 bytes") from error
     if len(secret) != 32:
-        raise ConfigError(f"gateway.secret_file: {path} holds {len(secret)} bytes; 32 are needed")
+        raise ConfigError(f"gateway.secret_file: {path} holds {len(secret)} bytes; it must hold 32")
     return secret
 
 
 def write_private(path: Path, text: str, *, replace: bool) -> None:
-    """Write `path` whole or not at all, readable by its owner alone. Without `replace`, the first writer wins."""
+    """Write `path` atomically, with mode 0600. Without `replace`, an existing file is kept."""
     beside = path.with_name(f".{path.name}.{os.getpid()}")
     descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with os.fdopen(descriptor, "w") as file:

@@ -21,13 +21,13 @@ _log = logging.getLogger(__name__)
 
 
 def make_private(directory: Path) -> None:
-    """Make `directory`, if needed, and close it to other users. Raises OSError when it cannot be made."""
+    """Make `directory` unless it exists, and close it to other users. Raises OSError."""
     directory.mkdir(mode=DIRECTORY_MODE, parents=True, exist_ok=True)
     _close(directory, DIRECTORY_MODE)
 
 
 def close_to_others(data_dir: Path, database_url: str) -> None:
-    """Close the data directory and the files of an SQLite database, which may be elsewhere. Raises OSError when the
+    """Close the data directory and the files of an SQLite database, which may be outside it. Raises OSError when the
     directory cannot be made."""
     make_private(data_dir)
     url = sa.make_url(database_url)

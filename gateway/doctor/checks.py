@@ -155,7 +155,7 @@ def device_memory(config: Config, found: doctor_device.Torch, running: bool) -> 
 def ports(config: Config) -> Iterator[Check]:
     gateway = config.gateway
     yield port("port", gateway.host, gateway.port, config.data_dir, "choose another: laneway serve --port PORT")
-    if (place := gateway.metrics_place) is not None:
+    if (place := gateway.metrics_host_port) is not None:
         yield port("metrics port", *place, config.data_dir, "choose another: gateway.metrics_address")
 
 

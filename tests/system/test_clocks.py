@@ -25,7 +25,7 @@ from support.waiting import eventually
 
 MakeStack = Callable[..., Stack]
 STEP_S = 600
-LEASE = "[lease]\nlength_s = 3.0\nrenew_s = 0.5\naudit_s = 0.3\n"
+LEASE = "[lease]\nlength_s = 3.0\nrenew_s = 0.5\nexpire_s = 0.3\n"
 
 
 class HostClock:

@@ -22,7 +22,7 @@ from engine.protocol.frames import StatusReport
 from support.stack import Stack, body
 from support.waiting import eventually
 
-LEASE = "[lease]\nlength_s = 2.0\nrenew_s = 0.3\naudit_s = 0.3\n"
+LEASE = "[lease]\nlength_s = 2.0\nrenew_s = 0.3\nexpire_s = 0.3\n"
 MakeStack = Callable[..., Stack]
 STEPS_AHEAD = pytest.mark.parametrize("steps_ahead", [0, 1])
 

@@ -30,7 +30,7 @@ from support.stack import Stack, body, retries_after
 from support.waiting import PATIENCE_S, eventually
 
 MakeStack = Callable[..., Stack]
-LEASE = "[lease]\nlength_s = 3.0\nrenew_s = 0.3\naudit_s = 0.3\n"
+LEASE = "[lease]\nlength_s = 3.0\nrenew_s = 0.3\nexpire_s = 0.3\n"
 SLOW = {"step_ms": 20.0}
 AWAY_S = float(os.environ.get("LANEWAY_TEST_AWAY_S", "4"))  # longer than the lease
 

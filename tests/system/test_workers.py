@@ -30,7 +30,7 @@ from support.stack import Stack, body
 from support.waiting import PATIENCE_S, eventually
 
 MakeStack = Callable[..., Stack]
-LEASE = "[lease]\nlength_s = 3.0\nrenew_s = 0.3\naudit_s = 0.3\n"
+LEASE = "[lease]\nlength_s = 3.0\nrenew_s = 0.3\nexpire_s = 0.3\n"
 
 
 def worker_pids(stack: Stack) -> list[int]:

@@ -34,9 +34,12 @@ BAD_SETTINGS = {
     "no host": ("[gateway]\nhost = ''", "gateway.host"),
     "a body of nothing": ("[gateway]\nbody_bytes_max = 10", "gateway.body_bytes_max: Expected `int` >= 1024"),
     "an endless grace": ("[gateway]\nshutdown_grace_s = 61", "gateway.shutdown_grace_s: Expected `float` <= 60"),
-    "a database unknown": ("[gateway]\ndatabase_url = 'mysql://h/d'", "gateway.database_url: 'mysql'"),
+    "a database unknown": ("[gateway]\ndatabase_url = 'mysql://h/d'", "gateway.database_url: the scheme 'mysql'"),
     "a database in memory": ("[gateway]\ndatabase_url = 'sqlite:///:memory:'", "gateway.database_url: SQLite needs"),
-    "no database": ("[gateway]\ndatabase_url = 'laneway.db'", "gateway.database_url: 'laneway.db' is not supported"),
+    "no database": (
+        "[gateway]\ndatabase_url = 'laneway.db'",
+        "gateway.database_url: the scheme 'laneway.db' is not",
+    ),
     "a socket too long": (f"[engine]\nsocket = '{'s' * 120}'", "engine.socket: .* limit .* is 107"),
     "a small arena": ("[engine]\narena_bytes = 1", "engine.arena_bytes: Expected `int` >= 16777216"),
     "a step too small": ("[engine]\nstep_tokens_max = 15", "engine.step_tokens_max: Expected `int` >= 16"),
@@ -50,7 +53,7 @@ BAD_SETTINGS = {
     ),
     "a webhook too patient": (
         "[webhooks]\ntimeout_s = 15",
-        "webhooks: timeout_s is 15; its limit is below retry_s, 15",
+        "webhooks: timeout_s is 15; it must be less than retry_s \\(15\\)",
     ),
     "no sequences": ("[engine]\nsequences_max = 0", "engine.sequences_max: Expected `int` >= 1"),
     "fewer than no threads": ("[engine]\nthreads = -1", "engine.threads: Expected `int` >= 0"),
@@ -63,7 +66,7 @@ BAD_SETTINGS = {
     "a floor over the arena": (TIER + "floor = 1.1", r"tiers\[0\].floor: Expected `float` <= 1"),
     "floors over the arena": (
         TIER + "floor = 0.6\n" + "[[tiers]]\nname = 'b'\nservice_tier = 'y'\nfloor = 0.6",
-        r"tiers.floor: all tiers' add up to 1.2 \(a 0.6, b 0.6\); the limit is 1",
+        r"tiers.floor: all floors add up to 1.2 \(a 0.6, b 0.6\); the limit is 1",
     ),
     "a floor that is no number": (TIER + "floor = nan", r"tiers\[0\].floor: Expected `float` >= 0"),
     "a field that tiers have not": (TIER + "flor = 0.1", r"tiers\[0\]: .*unknown field `flor`"),
@@ -74,18 +77,25 @@ BAD_SETTINGS = {
     "endless preemption": (TIER + "preemptions_max = 0", r"tiers\[0\].preemptions_max: Expected `int` >= 1"),
     "a first token sooner than a step": (
         TIER + "ttft_base_ms = 50" + "\n[[tiers]]\nname = 'b'\nservice_tier = 'y'\ninter_token_ms = 80",
-        r"tiers\[0\].ttft_base_ms is 50, and a step may take 80 ms, the inter_token_ms of tier 'b'",
+        r"tiers\[0\].ttft_base_ms is 50 ms; it must be at least 80 ms, .* inter_token_ms, of tier 'b'",
     ),
     "a wait shorter than a step": (
         TIER + "queue_target_ms = 99.5",
-        r"tiers\[0\].queue_target_ms is 99.5, and a step may take 100 ms, the inter_token_ms of tier 'a'",
+        r"tiers\[0\].queue_target_ms is 99.5 ms; it must be at least 100 ms, .* inter_token_ms, of tier 'a'",
     ),
     "a reserved service tier": (TIER.replace("'x'", "'auto'"), r"tiers\[0\]: service_tier is 'auto'"),
     "Anthropic's reserved service tier": (TIER.replace("'x'", "'standard_only'"), "service_tier is 'standard_only'"),
     "an endless queue": (TIER + "queue_max = 0", r"tiers\[0\].queue_max: Expected `int` >= 1"),
     "no requests": ("[limits]\nrequests_per_minute = 0", "limits.requests_per_minute: Expected `int` >= 1"),
     "no concurrency": ("[limits]\nconcurrency = 0", "limits.concurrency: Expected `int` >= 1"),
-    "a lease renewed late": ("[lease]\nlength_s = 10\nrenew_s = 5", "lease: renew_s is 5, over a third of length_s"),
+    "a lease renewed late": (
+        "[lease]\nlength_s = 10\nrenew_s = 5",
+        "lease: renew_s is 5; its limit is a third of length_s",
+    ),
+    "a setting of earlier versions": (
+        "[lease]\naudit_s = 1.0",
+        "lease.audit_s was removed; set lease.expire_s, webhooks.poll_s or adapters.upkeep_s",
+    ),
     "a journal of nothing": ("[journal]\nbytes_max = 1000", "journal.bytes_max: Expected `int` >= 65536"),
     "no wait for the database": ("[journal]\nsettle_wait_s = 0", "journal.settle_wait_s: Expected `float` >= 0.05"),
     "a supervisor too patient": ("[gateway]\nstill_s_max = 3601", "gateway.still_s_max: Expected `float` <= 3600"),
@@ -100,12 +110,12 @@ BAD_SETTINGS = {
     ),
     "an alias of an unknown model": (
         MODELS + ALIAS + "models = [{model = 'm'}, {model = 'nobody'}]",
-        r"aliases\[0\].models\[1\].model: there is no model 'nobody'; there are m, n",
+        r"aliases\[0\].models\[1\].model: there is no model 'nobody'; the models are m, n",
     ),
     "an alias of nothing": (MODELS + ALIAS + "models = []", r"aliases\[0\].models: Expected `array` of length >= 1"),
     "weights all 0": (
         MODELS + ALIAS + "models = [{model = 'm', weight = 0}, {model = 'n', weight = 0.0}]",
-        r"aliases\[0\].models: every weight is 0, and the alias 'a' stands for nothing",
+        r"aliases\[0\].models: every weight is 0; 'a' needs a model with a weight over 0",
     ),
     "a weight below 0": (
         MODELS + ALIAS + "models = [{model = 'm', weight = -1}]",
@@ -113,26 +123,26 @@ BAD_SETTINGS = {
     ),
     "a model twice in an alias": (
         MODELS + ALIAS + "models = [{model = 'm'}, {model = 'm'}]",
-        r"aliases\[0\].models: 'm' is there 2 times",
+        r"aliases\[0\].models: 'm' occurs 2 times",
     ),
     "an alias with a model's name": (
         MODELS + ALIAS.replace("'a'", "'n'") + "models = [{model = 'm'}]",
-        r"aliases\[0\].name: 'n' is the name of a model already",
+        r"aliases\[0\].name: 'n' is already the name of a model",
     ),
     "an alias twice": (
         MODELS + "aliases = ['a']\n" + ALIAS + "models = [{model = 'm'}]",
-        r"aliases\[0\].name: 'a' is the name of an alias already",
+        r"aliases\[0\].name: 'a' is already the name of an alias",
     ),
     "a model's alias with its own name": (
         MODELS + "aliases = ['n']",
-        r"models\[1\].aliases: 'n' is the name of a model",
+        r"models\[1\].aliases: 'n' is already the name of a model",
     ),
     "a fallback to itself": (
         MODELS + "fallbacks = ['n']",
-        r"models\[1\].fallbacks: 'n' cannot serve in place of itself",
+        r"models\[1\].fallbacks: 'n' cannot be a fallback of itself",
     ),
     "an unknown fallback": (MODELS + "fallbacks = ['x']", r"models\[1\].fallbacks: there is no model 'x'"),
-    "a fallback twice": (MODELS + "fallbacks = ['m', 'm']", r"models\[1\].fallbacks: 'm' is there 2 times"),
+    "a fallback twice": (MODELS + "fallbacks = ['m', 'm']", r"models\[1\].fallbacks: 'm' occurs 2 times"),
     "an alias's unknown fallback": (
         MODELS + ALIAS + "models = [{model = 'm'}]\nfallbacks = ['x']",
         r"aliases\[0\].fallbacks: there is no model 'x'",
@@ -241,7 +251,7 @@ def test_the_environment_overrides_port_and_database() -> None:
     with pytest.raises(ConfigError, match="LANEWAY_REDIS_URL: url is 'h'; it must begin with"):
         parse(text, LANEWAY_REDIS_URL="h")
     for bad in ("0", "65536", "-1", "http", "٣"):
-        with pytest.raises(ConfigError, match=r"LANEWAY_PORT: .* 1 to 65535"):
+        with pytest.raises(ConfigError, match=r"LANEWAY_PORT is .* 1 to 65535"):
             parse(text, LANEWAY_PORT=bad)
 
 
@@ -278,7 +288,17 @@ def test_the_server_secret_is_made_once_and_private(tmp_path: Path) -> None:
     assert configuration.server_secret(config) == secret
     file = tmp_path / ".laneway" / "server.secret"
     assert stat.S_IMODE(os.stat(file).st_mode) == 0o600
-    for bad, says in (("no hex", "holds no hexadecimal secret"), ("ab" * 31, "holds 31 bytes; 32 are needed")):
+    for bad, says in (
+        ("no hex", "must hold a hexadecimal secret of 32 bytes"),
+        ("ab" * 31, "holds 31 bytes; it must hold 32"),
+    ):
         file.write_text(bad)
         with pytest.raises(ConfigError, match=says):
             configuration.server_secret(config)
+
+
+def test_gateways_can_share_a_secret_file(tmp_path: Path) -> None:
+    shared = f"[gateway]\nsecret_file = '{tmp_path}/shared/secret'\ndata_dir = "
+    first, second = (configuration.server_secret(parse(f"{shared}'{name}'", tmp_path)) for name in ("a", "b"))
+    assert first == second
+    assert (tmp_path / "shared" / "secret").read_text() == first.hex()

@@ -138,7 +138,7 @@ def slow(tmp_path_factory: pytest.TempPathFactory, model_dir: Any) -> Iterator[S
         f"sqlite:///{directory}/laneway.db",
         model_dir,
         fake={"step_ms": 20.0},
-        toml="[lease]\nlength_s = 2\nrenew_s = 0.5\naudit_s = 0.3\n",
+        toml="[lease]\nlength_s = 2\nrenew_s = 0.5\nexpire_s = 0.3\n",
     )
     try:
         stack.start()

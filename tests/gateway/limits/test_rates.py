@@ -24,7 +24,7 @@ from support.redis_server import RedisServer
 from support.stack import Stack, body
 from support.waiting import eventually
 
-LEASE = "[lease]\nlength_s = 6\nrenew_s = 0.5\naudit_s = 0.5\n"
+LEASE = "[lease]\nlength_s = 6\nrenew_s = 0.5\nexpire_s = 0.5\n"
 
 
 class Gateways(Stack):

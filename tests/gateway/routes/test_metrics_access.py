@@ -64,7 +64,7 @@ def listening(tmp_path: Path, model_dir: Path) -> Iterator[Stack]:
 def test_the_listener_for_metrics(listening: Stack) -> None:
     """It needs no key, serves nothing else, and hides the names of models that only some tenants may call."""
     stack = listening
-    place = stack.config.gateway.metrics_place
+    place = stack.config.gateway.metrics_host_port
     assert place is not None
     port = place[1]
     assert stack.chat().status_code == 200
@@ -119,10 +119,10 @@ def test_addresses_that_are_none(address: str) -> None:
 def test_addresses() -> None:
     for address, place in (("127.0.0.1:9464", ("127.0.0.1", 9464)), ("[::1]:1", ("::1", 1)), ("", None)):
         config = parse(f'[gateway]\nmetrics_address = "{address}"\n'.encode(), Path("/"), "test", {})
-        assert config.gateway.metrics_place == place
+        assert config.gateway.metrics_host_port == place
 
 
 def test_the_deployments_metrics_are_for_its_own_host() -> None:
     config = parse((REPO / "deploy/laneway.toml").read_bytes(), REPO / "deploy", "test", dict(os.environ))
-    assert config.gateway.metrics_place is not None
-    assert config.gateway.metrics_place[0] == "127.0.0.1"
+    assert config.gateway.metrics_host_port is not None
+    assert config.gateway.metrics_host_port[0] == "127.0.0.1"

@@ -134,7 +134,7 @@ def test_gauges_name_the_model_whose_requests_run(several: ManyModels) -> None:
 def test_a_removed_model_keeps_its_name_and_its_secrecy(several: ManyModels) -> None:
     """Its counters continue when it is restored; the listener without a key hides it all the time."""
     stack, made = several, "vllm:generation_tokens_total"
-    place = stack.config.gateway.metrics_place
+    place = stack.config.gateway.metrics_host_port
     assert place is not None
     secret = stack.write(lambda c: keys.create(c, tenant_id=None, name="operator", kind="admin")).secret
     operator = {"Authorization": f"Bearer {secret}"}

@@ -345,8 +345,7 @@ async def test_an_https_endpoint_must_prove_its_name(database: Database, money: 
 @pytest.mark.parametrize("private", [True, False])
 def test_a_gateway_tells_its_webhooks(make_stack: Callable[..., Stack], endpoint: Endpoint, private: bool) -> None:
     stack = make_stack(
-        toml=f"[lease]\naudit_s = 0.2\n[webhooks]\ntimeout_s = 0.3\nretry_s = 0.4\n"
-        f"private_addresses = {str(private).lower()}\n"
+        toml=f"[webhooks]\npoll_s = 0.2\ntimeout_s = 0.3\nretry_s = 0.4\nprivate_addresses = {str(private).lower()}\n"
     )
     operator = stack.write(lambda c: keys.create(c, tenant_id=None, name="operator", kind="admin"))
     headers = {"Authorization": f"Bearer {operator.secret}"}

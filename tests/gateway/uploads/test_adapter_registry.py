@@ -44,7 +44,7 @@ def made(tmp_path: Path, base: BaseShape) -> Callable[[int], Path]:
 def own(tmp_path_factory: pytest.TempPathFactory, model_dir: Path) -> Iterator[Stack]:
     """A stack whose store is swept often."""
     directory = tmp_path_factory.mktemp("registry")
-    toml = "[lease]\naudit_s = 0.2\n"
+    toml = "[adapters]\nupkeep_s = 0.2\n"
     stack = Stack(directory, f"sqlite:///{directory}/laneway.db", model_dir, toml=toml, fake={"step_ms": 1.0})
     try:
         stack.start()
@@ -276,7 +276,7 @@ def test_what_was_stored_before_is_resolved_by_the_gateway_and_served(
 def test_without_slabs_there_are_none(
     make_stack: Callable[..., Stack], tmp_path: Path, made: Callable[[int], Path]
 ) -> None:
-    stack = make_stack(toml="[adapters]\nslabs = false\n[lease]\naudit_s = 0.1\n")
+    stack = make_stack(toml="[adapters]\nslabs = false\nupkeep_s = 0.1\n")
     secret = stack.write(lambda c: keys.create(c, tenant_id=None, name="operator", kind="admin")).secret
     operator = AdapterOperator(stack.url, secret)
     try:
