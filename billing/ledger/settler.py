@@ -21,7 +21,7 @@ from billing.ledger import journal as journals
 from billing.ledger.journal import RECORD_BYTES_MAX, Journal, JournalFailed, JournalRecord
 from billing.ledger.ledger import Ledger, LedgerUnavailable
 from billing.ledger.messages import HoldEnding, Settlement, Void
-from billing.ledger.patience import Patience
+from billing.timeouts import StallTolerantTimeout
 
 SETTLE_WAIT_S = 2.0
 TURN_S = 1.0
@@ -113,7 +113,7 @@ class Settler:
     async def _end_hold(self, ending: JournalRecord) -> HoldEnding:
         if not self._away or self._failed():
             try:
-                async with Patience(self._wait_s):
+                async with StallTolerantTimeout(self._wait_s):
                     return await self._ask_ledger(ending)
             except asyncio.CancelledError:  # nobody waits for it any more; it counts all the same
                 self._keep(ending).cancel()  # a loss is logged then

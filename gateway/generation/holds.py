@@ -22,8 +22,8 @@ from billing.ledger.ledger import (
     Settlement,
 )
 from billing.ledger.messages import Recompute
-from billing.ledger.patience import Patience
 from billing.ledger.settler import Settler
+from billing.timeouts import StallTolerantTimeout
 from gateway import errors
 from gateway.generation.inflight import InFlight, RequestPlan
 from gateway.generation.texts import Outcome
@@ -56,7 +56,7 @@ class RequestHolds:
         started = time.perf_counter()
         work.before_hold_s = work.line.age_s()
         try:
-            async with Patience(HOLD_WAIT_S):
+            async with StallTolerantTimeout(HOLD_WAIT_S):
                 answer = await self._ledger.hold(_hold_request(work, work.plan))
         except (LedgerUnavailable, TimeoutError):
             raise errors.DatabaseDown("Budgets cannot be checked now. Try again in a moment.") from None
@@ -74,7 +74,7 @@ class RequestHolds:
     async def move_hold(self, work: InFlight, plan: RequestPlan) -> Held | None:
         """None: it is refused, and the hold is as it was. Raises LedgerAway; the hold is voided then."""
         try:
-            async with Patience(HOLD_WAIT_S):
+            async with StallTolerantTimeout(HOLD_WAIT_S):
                 answer = await self._ledger.move(_hold_request(work, plan))
         except (LedgerUnavailable, TimeoutError, HoldEnded, HoldUnknown):
             await self.void_hold(work, "ledger_unavailable")
