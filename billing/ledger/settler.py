@@ -11,11 +11,13 @@ import logging
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
 import msgspec
 
+from billing.coalescer import Coalescer
 from billing.database import ROW_REFUSED, DatabaseUnavailable
 from billing.ledger import journal as journals
 from billing.ledger.journal import RECORD_BYTES_MAX, Journal, JournalFailed, JournalRecord
@@ -67,8 +69,7 @@ class Settler:
         self._free = free
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="journal")
         self._journal: Journal | None = None
-        self._waiting: list[tuple[JournalRecord, asyncio.Future[None]]] = []
-        self._writing: asyncio.Task[None] | None = None
+        self._appends: Coalescer[JournalRecord, None] = Coalescer(self._append, name="journal", batch_max=APPEND_MAX)
         self._away = False
         self._drained = False  # the journal failed, and what could be read from it is settled
         self._disk_free = 0
@@ -98,13 +99,11 @@ class Settler:
     async def settle(self, settlement: Settlement) -> HoldEnding:
         """Durable when it returns; "journaled" when the database is away. Raises LedgerUnavailable when the journal
         could not take it either, and what Ledger.settle raises for our own mistakes."""
-        settlement.check()
         return await self._end_hold(settlement)
 
     def journal_settlement(self, settlement: Settlement) -> None:
         """As `settle`, for one who cannot wait, since the process ends: the journal takes it. A loss is in the log."""
-        settlement.check()
-        self._keep(settlement).cancel()
+        self._journal_unwaited(settlement)
 
     async def void(self, request_id: str, reason: str) -> HoldEnding:
         """As `settle`, for a request that made nothing."""
@@ -115,15 +114,19 @@ class Settler:
             try:
                 async with StallTolerantTimeout(self._wait_s):
                     return await self._ask_ledger(ending)
-            except asyncio.CancelledError:  # nobody waits for it any more; it counts all the same
-                self._keep(ending).cancel()  # a loss is logged then
+            except asyncio.CancelledError:  # the caller left; its ending is recorded all the same
+                self._journal_unwaited(ending)
                 raise
             except REFUSED:
                 raise
             except Exception as error:  # noqa: BLE001 - whatever ails the database or us, it counts
                 self._begin_journal(error)
+        appended = self._journal_ending(ending)
         try:
-            await self._keep(ending)
+            await asyncio.shield(appended)
+        except asyncio.CancelledError:
+            appended.add_done_callback(partial(_log_if_lost, ending))
+            raise
         except JournalFailed as error:
             raise LedgerUnavailable(f"the database is away, and {error}") from error
         self.journaled += 1
@@ -141,32 +144,26 @@ class Settler:
             return await self._ledger.settle(ending)
         return await self._ledger.void(ending.request_id, ending.reason)
 
-    # ---- the journal: one thread writes; what waits meanwhile goes with the next fsync
+    # ---- the journal: one thread writes it, and the endings that wait meanwhile share the next fsync
 
-    def _keep(self, ending: JournalRecord) -> asyncio.Future[None]:
-        kept: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.append((ending, kept))
-        if self._writing is None:
-            self._writing = asyncio.get_running_loop().create_task(self._write(), name="journal")
-        return kept
+    def _journal_ending(self, ending: JournalRecord) -> asyncio.Future[None]:
+        if isinstance(ending, Settlement):
+            ending.check()
+        return self._appends.submit(ending)
 
-    async def _write(self) -> None:
+    def _journal_unwaited(self, ending: JournalRecord) -> None:
+        self._journal_ending(ending).add_done_callback(partial(_log_if_lost, ending))
+
+    async def _append(self, endings: list[JournalRecord]) -> list[None]:
         try:
-            while self._waiting:
-                batch, self._waiting = self._waiting[:APPEND_MAX], self._waiting[APPEND_MAX:]
-                failure: JournalFailed | None = None
-                try:
-                    assert self._journal is not None, "start it first"
-                    await self._in_thread(self._journal.append, [ending for ending, _ in batch])
-                except JournalFailed as error:
-                    failure = error
-                except Exception as error:  # noqa: BLE001 - whoever waits is told, whatever it was
-                    _log.critical("journal.broken", exc_info=True)
-                    failure = JournalFailed(repr(error))
-                for ending, kept in batch:
-                    _answer(ending, kept, failure)
-        finally:
-            self._writing = None
+            assert self._journal is not None, "start it first"
+            await self._in_thread(self._journal.append, endings)
+        except JournalFailed:
+            raise
+        except Exception as error:
+            _log.critical("journal.broken", exc_info=True)
+            raise JournalFailed(repr(error)) from error
+        return [None] * len(endings)
 
     async def _in_thread(self, function: Callable[..., T], *arguments: object) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._thread, function, *arguments)
@@ -211,7 +208,7 @@ class Settler:
     async def settle_own_journal(self) -> None:
         """Settle what this gateway kept, if the database is there, before its lease is given up. Raises
         DatabaseUnavailable."""
-        await self._written()
+        await self._appends.wait_idle()
         if self._journal is None:
             return
         try:
@@ -221,14 +218,10 @@ class Settler:
 
     async def close(self) -> None:
         """Write what still waits. The file stays when something lies in it."""
-        await self._written()
+        await self._appends.wait_idle()
         if self._journal is not None:
             await self._in_thread(self._journal.close)
         self._thread.shutdown()
-
-    async def _written(self) -> None:
-        while self._writing is not None:
-            await asyncio.wait([self._writing])
 
     async def _drain(self, own: Journal) -> None:
         """Settle what lies in this gateway's journal. One that failed takes nothing more: it is settled once, and keeps
@@ -292,14 +285,9 @@ class Settler:
         self._said = trouble
 
 
-def _answer(ending: JournalRecord, kept: asyncio.Future[None], failure: JournalFailed | None) -> None:
-    if kept.done():  # its request was cancelled
-        if failure is not None:
-            _lost(ending, str(failure))
-    elif failure is None:
-        kept.set_result(None)
-    else:
-        kept.set_exception(failure)
+def _log_if_lost(ending: JournalRecord, appended: asyncio.Future[None]) -> None:
+    if not appended.cancelled() and (failure := appended.exception()) is not None:
+        _lost(ending, str(failure))
 
 
 def _lost(ending: JournalRecord, reason: str) -> None:
