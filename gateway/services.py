@@ -92,8 +92,8 @@ class Services:
         self.siblings = Workers(config.data_dir, place, self.metrics.text)
         self.tiers = Tiers([(tier.name, tier.service_tier) for tier in config.tiers])
         self.database = Database(config.database_url)
-        # What the database cannot take at once goes to the journal.
-        self.ledger = Ledger(self.database, self.gateway_id, lease_s=config.lease.length_s, settle_patience_s=0.0)
+        # An ending that the database does not take at once goes to the journal, so the ledger does not retry.
+        self.ledger = Ledger(self.database, self.gateway_id, lease_s=config.lease.length_s)
         self.settler = _settler(config, self.ledger, self.gateway_id)
         self.metrics.journal_bytes.set_function(lambda: self.settler.bytes_used)
         self.leases = Leases(
