@@ -129,7 +129,7 @@ class Services:
         """Holds, settlements and the lease that they depend on."""
         lease = self.config.lease
         # An ending that the database does not take at once goes to the journal, so the ledger does not retry.
-        self.ledger = Ledger(self.database, self.gateway_id, lease_s=lease.length_s, settle_patience_s=0.0)
+        self.ledger = Ledger(self.database, self.gateway_id, lease_s=lease.length_s)
         self.settler = _settler(self.config, self.ledger, self.gateway_id)
         self.metrics.journal_bytes.set_function(lambda: self.settler.bytes_used)
         self.leases = Leases(self.database, self.gateway_id, lease_s=lease.length_s, renew_s=lease.renew_s)

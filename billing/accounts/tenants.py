@@ -244,14 +244,6 @@ def found_projects(connection: sa.Connection, asked: ListQuery, *, tenant_id: st
     return page(connection, query, _SORTED_PROJECTS, asked, lambda row: Project(*row), lambda project: project.id)
 
 
-def default_project(connection: sa.Connection, tenant_id: str) -> Project:
-    """Raises RowNotFound."""
-    project = project_of(connection, tenant_id, DEFAULT_PROJECT)
-    if project is None:
-        raise RowNotFound(f"there is no tenant {tenant_id!r}")
-    return project
-
-
 def _check_zone(time_zone: str) -> None:
     if not is_time_zone(time_zone):
         raise InvalidValue("a time zone is an IANA name, for example Europe/Berlin", "time_zone")

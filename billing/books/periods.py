@@ -12,7 +12,7 @@ import msgspec
 import sqlalchemy as sa
 
 from billing import tables
-from billing.clock import DAY, SECOND, rfc3339, to_datetime, window_end, window_start, zone_of
+from billing.clock import DAY, rfc3339, to_datetime, window_end, window_start, zone_of
 from billing.errors import InvalidValue, RowNotFound
 from billing.ids import new_id
 
@@ -71,14 +71,6 @@ def get(connection: sa.Connection, tenant_id: str, month: str) -> Period:
     row = connection.execute(query).one_or_none()
     if row is None:
         raise RowNotFound(f"the tenant has no period {month}: nothing was used or corrected in it", "month")
-    return Period(*row)
-
-
-def by_id(connection: sa.Connection, period_id: str) -> Period:
-    """Raises RowNotFound."""
-    row = connection.execute(sa.select(_periods).where(_periods.c.id == period_id)).one_or_none()
-    if row is None:
-        raise RowNotFound(f"there is no period {period_id!r}")
     return Period(*row)
 
 
@@ -180,8 +172,3 @@ def _following(tenant_id: str, time_zone: str, before: Period | None, first: int
         late_after = before.closed_sequence
     month = to_datetime(middle).astimezone(zone).strftime("%Y-%m")
     return Period(new_id("per"), tenant_id, month, time_zone, start, end, "open", now, late_after)
-
-
-def hour_of(moment: int) -> int:
-    """Start of the UTC hour."""
-    return moment - moment % (3600 * SECOND)

@@ -58,7 +58,6 @@ class Auditor:
         self._gateway_id = gateway_id
         self._lease = round(lease_s * SECOND)
         self._clock = clock
-        self.expired = 0
 
     async def run(self, every_s: float = AUDIT_S) -> None:
         """Audit until cancelled."""
@@ -75,7 +74,6 @@ class Auditor:
         while True:
             batch = await self._database.write(self._expire)
             expired += batch
-            self.expired += len(batch)
             if batch:
                 _log.warning("audit: expired %d holds of dead gateways", len(batch))
             if len(batch) < EXPIRE_GROUP_MAX:

@@ -1,6 +1,6 @@
-"""The gateway's side of the ledger: hold before the engine gets a request, settle or void after it, exactly once.
+"""The ledger as a gateway uses it: a hold before the engine receives a request, then one settlement or void.
 
-Holds and endings that arrive while a commit is in flight share the next transaction. It knows no HTTP and no engine.
+Calls that arrive while a transaction is in flight share the next one. It knows no HTTP and no engine.
 """
 
 from __future__ import annotations
@@ -8,10 +8,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-import time
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TypeVar
 
 import sqlalchemy as sa
@@ -36,16 +35,15 @@ __all__ = [
     "Settlement",
 ]
 
-GROUP_MAX = 256
+GROUP_MAX = 256  # holds, and as many endings, of one transaction
 # Under load, transactions start INTERVAL_S apart: a transaction of one request costs nearly as much CPU as one of
-# eight, so fewer of them collect more requests. A burst of BURST_TRANSACTIONS starts without delay. Endings alone wait
-# for the next hold, or for the interval: that delays the end of an answer, never its first streamed token.
+# eight, so fewer transactions with more requests each are cheaper. A burst of BURST_TRANSACTIONS starts without delay.
+# Endings alone wait for the next hold, or for the interval: that delays the end of an answer, not its first token.
 INTERVAL_S = 1 / 80
 BURST_TRANSACTIONS = 8
 HOLDS_WAITING_MAX = 10_000
-SETTLE_PATIENCE_S = 30.0
 CLOSE_PATIENCE_S = 3.0
-BACKOFF_MIN_S, BACKOFF_MAX_S = 0.05, 2.0
+BACKOFF_MIN_S, BACKOFF_MAX_S = 0.05, 2.0  # between transactions while the database is unavailable
 
 _log = logging.getLogger("laneway.billing")
 
@@ -53,21 +51,20 @@ Answer = TypeVar("Answer")
 
 
 class LedgerUnavailable(Exception):
-    """The database is unavailable, or too many holds wait for it. For a hold: nothing is held, or the hold that may
-    have been committed is voided later. For an ending: it was not recorded, and may be tried again."""
+    """The database is unavailable, or too many holds wait for it. A hold that may have been committed is voided later.
+    An ending was not recorded, or its answer was lost; it may be repeated."""
 
 
 @dataclass(slots=True, eq=False)
 class _HoldItem:
-    asked: HoldRequest | HoldMove
+    request: HoldRequest | HoldMove
     waiter: asyncio.Future[Held | HoldRefused]
 
 
 @dataclass(slots=True, eq=False)
 class _EndItem:
-    asked: Ending
-    waiter: asyncio.Future[HoldEnding] | None  # None: the ledger's own, repeated until it succeeds
-    since: float = field(default_factory=time.monotonic)
+    ending: Ending
+    waiter: asyncio.Future[HoldEnding] | None  # None: a void of the ledger's own, repeated until it succeeds
 
 
 def _answer(waiter: asyncio.Future[Answer] | None, result: Answer | Exception) -> None:
@@ -84,9 +81,13 @@ def _answered(waiter: asyncio.Future[Answer] | None) -> bool:
 
 
 class Ledger:
-    """One per gateway process and event loop. `gateway_id` is unique per process; its holds last while its lease lives.
+    """One per gateway process and event loop. `gateway_id` is unique per process: holds are this gateway's while its
+    lease lives.
 
-    Not a Coalescer: it paces transactions, takes holds and endings from two queues, and retries endings."""
+    It is a coalescer with a loop of its own, because it differs from `billing.coalescer` in four ways: a transaction
+    takes from two queues with a bound each; transactions have a minimum interval, and endings alone wait for it; an
+    ending is recorded although its caller left; and when the database is unavailable, all holds fail at once while the
+    ledger's own voids are repeated."""
 
     def __init__(
         self,
@@ -95,70 +96,65 @@ class Ledger:
         *,
         clock: Clock = database_now,
         lease_s: float = LEASE_S,
-        settle_patience_s: float = SETTLE_PATIENCE_S,
     ) -> None:
         self._database = database
         self._gateway_id = gateway_id
         self._clock = clock
         self._lease_s = lease_s
-        self._settle_patience_s = settle_patience_s
-        self._prices = PriceBook()  # used in the writer thread alone
+        self._prices = PriceBook()  # used only in the writer thread
         self._holds: deque[_HoldItem] = deque()
         self._endings: deque[_EndItem] = deque()
         self._drain_task: asyncio.Task[None] | None = None
         self._endings_timer: asyncio.TimerHandle | None = None  # armed while endings wait and nothing drains
         self._closing = False
-        # By the loop's clock: when the next transaction may start, and when one without holds.
+        # By the loop's clock: when the next transaction may start, and when one without holds may.
         self._next_at = self._endings_at = -math.inf
-        self.away: str | None = None  # why the last commit failed, while the database is away
-        self.commits = 0
-        self.requests = 0
+        self.away: str | None = None  # why the last commit failed, while the database is unavailable
 
     async def hold(self, request: HoldRequest) -> Held | HoldRefused:
-        """Reserve what the request may cost; the hold is committed when this returns. A call with the id of an open
-        hold returns that hold. A caller that is cancelled meanwhile leaves no hold behind.
+        """Reserve what the request may cost; when this returns, the hold is committed. Repeated with the same id while
+        held, it gives the same answer. A caller that is cancelled meanwhile leaves no hold behind.
         Raises LedgerUnavailable; RequestIdReused when the id has ended."""
         request.check()
         return await self._reserve(request)
 
     async def move(self, request: HoldRequest) -> Held | HoldRefused:
-        """Move the open hold with this request's id to another model, adapter or size, at the price in force now; the
-        move is committed when this returns. A refused move leaves the hold as it was, and the caller voids it; a move
-        to what the hold has already changes nothing. Raises HoldUnknown, HoldEnded, and LedgerUnavailable, after
-        which the hold may have been moved or not."""
+        """Replace the open hold with this request's id by a hold for another model, adapter or size, at the price that
+        is in force now; when this returns, the move is committed. If it is refused, or the hold is for this model
+        already, the hold is unchanged; the caller voids a hold that it does not use. Raises HoldUnknown, HoldEnded;
+        LedgerUnavailable, after which the hold may be the old or the new one."""
         request.check()
         return await self._reserve(HoldMove(request))
 
-    async def _reserve(self, asked: HoldRequest | HoldMove) -> Held | HoldRefused:
+    async def _reserve(self, request: HoldRequest | HoldMove) -> Held | HoldRefused:
         if self.away is not None:
             raise LedgerUnavailable(self.away)
         if len(self._holds) >= HOLDS_WAITING_MAX:
             raise LedgerUnavailable(f"{HOLDS_WAITING_MAX} holds wait already")
         waiter: asyncio.Future[Held | HoldRefused] = asyncio.get_running_loop().create_future()
-        self._holds.append(_HoldItem(asked, waiter))
+        self._holds.append(_HoldItem(request, waiter))
         self._start()
         try:
             return await waiter
         except asyncio.CancelledError:
             if _answered(waiter) and waiter.exception() is None and isinstance(waiter.result(), Held):
-                # Cancelled between the commit and the answer: `_commit` saw a waiter that was not cancelled.
-                self._endings.append(_EndItem(Void(asked.request_id, "caller_gone"), None))
+                # Cancelled after `_commit` had answered, before the caller ran: `_commit` saw a waiting caller.
+                self._endings.append(_EndItem(Void(request.request_id, "caller_gone"), None))
                 self._start_for_endings()
             raise
 
     async def settle(self, settlement: Settlement) -> HoldEnding:
-        """Write usage and ledger entries and end the hold, in one transaction. A repeated call changes nothing and gets
-        the first answer. Retried for `settle_patience_s` while the database is unavailable, then LedgerUnavailable.
-        Raises HoldUnknown, and AssertionError when more was used than held."""
+        """Write usage and entries and end the hold, in one transaction. Repeated, it changes nothing and gives the
+        first answer. Raises LedgerUnavailable, HoldUnknown, and AssertionError when more was used than held."""
         settlement.check()
         return await self._end_hold(settlement)
 
     async def void(self, request_id: str, reason: str) -> HoldEnding:
-        """End the hold of a request that made nothing. Idempotent; the ending of an unknown id is "unknown"."""
+        """End the hold of a request that made nothing. Idempotent; an unknown id is answered "unknown"."""
         return await self._end_hold(Void(request_id, reason))
 
     async def close(self, patience_s: float = CLOSE_PATIENCE_S) -> None:
-        """Wait until all holds and endings are answered; after `patience_s` the others raise LedgerUnavailable."""
+        """Wait until all calls are answered; those still open after `patience_s` raise LedgerUnavailable."""
         self._closing = True
         if self._endings:
             self._start()
@@ -207,7 +203,7 @@ class Ledger:
             loop = asyncio.get_running_loop()
             while self._holds or self._endings:
                 if (wait_s := self._next_at - loop.time()) > 0:
-                    holds, endings = [], []  # the last transaction's are answered: a cancellation must not queue them
+                    holds, endings = [], []  # answered: if this is cancelled, they must not be queued again
                     await asyncio.sleep(wait_s)
                 now = loop.time()
                 self._next_at = max(self._next_at, now - (BURST_TRANSACTIONS - 1) * INTERVAL_S) + INTERVAL_S
@@ -227,7 +223,7 @@ class Ledger:
                     break
             if self._endings:
                 self._endings_timer = loop.call_at(self._endings_at, self._start)
-        except asyncio.CancelledError:  # `close` timed out, and answers them
+        except asyncio.CancelledError:  # after `patience_s` of `close`, which answers them
             self._holds.extendleft(reversed(holds))
             self._endings.extendleft(reversed(endings))
             raise
@@ -235,19 +231,19 @@ class Ledger:
             self._drain_task, self.away = None, None
 
     async def _commit(self, holds: list[_HoldItem], endings: list[_EndItem]) -> None:
-        """One transaction, tried a second time at once, since a connection may have died idle. Repeats are harmless."""
+        """One transaction; a second try at once, since a connection may have died idle. Repeating is safe."""
         if not holds and not endings:
             return
-        asked = [item.asked for item in holds], [item.asked for item in endings]
+        requests = [item.request for item in holds], [item.ending for item in endings]
         try:
             try:
-                results = await self._transact(*asked)
+                results = await self._transact(*requests)
             except DatabaseUnavailable:
-                results = await self._transact(*asked)
+                results = await self._transact(*requests)
         except DatabaseUnavailable:
             raise
-        except Exception as error:  # noqa: BLE001 - raised again at the waiter of the request at fault
-            await self._alone(holds, endings, error)
+        except Exception as error:  # noqa: BLE001 - raised again at the waiter of its request
+            await self._commit_singly(holds, endings, error)
             return
         for hold, held in zip(holds, results[0], strict=True):
             _answer(hold.waiter, held)
@@ -263,19 +259,16 @@ class Ledger:
             group = LedgerTransaction(self._gateway_id, self._lease_s, self._clock, self._prices)
             return group.run(connection, holds, endings)
 
-        results = await self._database.write(run)
-        self.commits += 1
-        self.requests += len(holds) + len(endings)
-        return results
+        return await self._database.write(run)
 
-    async def _alone(self, holds: list[_HoldItem], endings: list[_EndItem], error: Exception) -> None:
-        """Write each item in a transaction of its own, since an item of the group cannot be written at all."""
+    async def _commit_singly(self, holds: list[_HoldItem], endings: list[_EndItem], error: Exception) -> None:
+        """A request of the group cannot be written: commit each alone, so that only that one fails."""
         if len(holds) + len(endings) == 1:
             for hold in holds:
-                _log.error("ledger: %r failed: %r", hold.asked, error)
+                _log.error("ledger: %r failed: %r", hold.request, error)
                 _answer(hold.waiter, error)
             for ending in endings:
-                _log.error("ledger: %r failed: %r", ending.asked, error)
+                _log.error("ledger: %r failed: %r", ending.ending, error)
                 _answer(ending.waiter, error)
             return
         for hold in holds:
@@ -284,20 +277,18 @@ class Ledger:
             await self._commit([], [ending])
 
     def _unavailable(self, holds: list[_HoldItem], endings: list[_EndItem], error: DatabaseUnavailable) -> None:
-        """Fail holds at once; holds of this transaction are voided later, since it may have been committed. Put endings
-        back to the front of the queue, unless they have waited for `settle_patience_s`."""
+        """Waiting calls fail; holds that were sent are voided later, because their commit may have taken place. The
+        ledger's own voids are queued again, at the front."""
         _log.warning("ledger: %d holds and %d endings not written: %s", len(holds), len(endings), error)
         self.away = str(error)
         for hold in holds:
             if not _answered(hold.waiter):
                 _answer(hold.waiter, LedgerUnavailable(self.away))
-                self._endings.append(_EndItem(Void(hold.asked.request_id, "ledger_unavailable"), None))
+                self._endings.append(_EndItem(Void(hold.request.request_id, "ledger_unavailable"), None))
         while self._holds:
             _answer(self._holds.popleft().waiter, LedgerUnavailable(self.away))
         for ending in reversed(endings):
-            if _answered(ending.waiter):
-                continue
-            if ending.waiter is None or time.monotonic() - ending.since <= self._settle_patience_s:
+            if ending.waiter is None:
                 self._endings.appendleft(ending)
-            else:
+            elif not _answered(ending.waiter):
                 _answer(ending.waiter, LedgerUnavailable(self.away))

@@ -11,17 +11,19 @@ import logging
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
 import msgspec
 
+from billing.coalescer import Coalescer
 from billing.database import ROW_REFUSED, DatabaseUnavailable
 from billing.ledger import journal as journals
 from billing.ledger.journal import RECORD_BYTES_MAX, Journal, JournalFailed, JournalRecord
 from billing.ledger.ledger import Ledger, LedgerUnavailable
 from billing.ledger.messages import HoldEnding, Settlement, Void
-from billing.ledger.patience import Patience
+from billing.timeouts import StallTolerantTimeout
 
 SETTLE_WAIT_S = 2.0
 TURN_S = 1.0
@@ -67,8 +69,7 @@ class Settler:
         self._free = free
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="journal")
         self._journal: Journal | None = None
-        self._waiting: list[tuple[JournalRecord, asyncio.Future[None]]] = []
-        self._writing: asyncio.Task[None] | None = None
+        self._appends: Coalescer[JournalRecord, None] = Coalescer(self._append, name="journal", batch_max=APPEND_MAX)
         self._away = False
         self._drained = False  # the journal failed, and its readable records are settled
         self._disk_free = 0
@@ -96,15 +97,13 @@ class Settler:
         return 0 if self._journal is None else self._journal.used
 
     async def settle(self, settlement: Settlement) -> HoldEnding:
-        """The settlement is durable when this returns, with the outcome "journaled" while the database is unavailable.
-        Raises LedgerUnavailable when the journal fails too, and REFUSED as Ledger.settle does."""
-        settlement.check()
+        """Durable when it returns; "journaled" when the database is away. Raises LedgerUnavailable when the journal
+        could not take it either, and what Ledger.settle raises for our own mistakes."""
         return await self._end_hold(settlement)
 
     def journal_settlement(self, settlement: Settlement) -> None:
-        """As `settle`, into the journal and without waiting, for a process that ends. A loss is logged."""
-        settlement.check()
-        self._append(settlement).cancel()
+        """As `settle`, for one who cannot wait, since the process ends: the journal takes it. A loss is in the log."""
+        self._journal_unwaited(settlement)
 
     async def void(self, request_id: str, reason: str) -> HoldEnding:
         """As `settle`, for a request that made nothing."""
@@ -113,17 +112,21 @@ class Settler:
     async def _end_hold(self, ending: JournalRecord) -> HoldEnding:
         if not self._away or self._failed():
             try:
-                async with Patience(self._wait_s):
+                async with StallTolerantTimeout(self._wait_s):
                     return await self._ask_ledger(ending)
-            except asyncio.CancelledError:  # the ending counts, although its caller has left
-                self._append(ending).cancel()  # so that a loss is logged, not raised
+            except asyncio.CancelledError:  # the caller left; its ending is recorded all the same
+                self._journal_unwaited(ending)
                 raise
             except REFUSED:
                 raise
             except Exception as error:  # noqa: BLE001 - the ending counts, whatever failed
                 self._begin_journal(error)
+        appended = self._journal_ending(ending)
         try:
-            await self._append(ending)
+            await asyncio.shield(appended)
+        except asyncio.CancelledError:
+            appended.add_done_callback(partial(_log_if_lost, ending))
+            raise
         except JournalFailed as error:
             raise LedgerUnavailable(f"the database is away, and {error}") from error
         self.journaled += 1
@@ -141,33 +144,26 @@ class Settler:
             return await self._ledger.settle(ending)
         return await self._ledger.void(ending.request_id, ending.reason)
 
-    # ---- the journal: one thread writes; endings that wait meanwhile share the next fsync
+    # ---- the journal: one thread writes it, and the endings that wait meanwhile share the next fsync
 
-    def _append(self, ending: JournalRecord) -> asyncio.Future[None]:
-        kept: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.append((ending, kept))
-        if self._writing is None:
-            self._writing = asyncio.get_running_loop().create_task(self._write(), name="journal")
-        return kept
+    def _journal_ending(self, ending: JournalRecord) -> asyncio.Future[None]:
+        if isinstance(ending, Settlement):
+            ending.check()
+        return self._appends.submit(ending)
 
-    async def _write(self) -> None:
-        """Not a Coalescer: the ending of a cancelled request is written too, and the loss of an ending is logged."""
+    def _journal_unwaited(self, ending: JournalRecord) -> None:
+        self._journal_ending(ending).add_done_callback(partial(_log_if_lost, ending))
+
+    async def _append(self, endings: list[JournalRecord]) -> list[None]:
         try:
-            while self._waiting:
-                batch, self._waiting = self._waiting[:APPEND_MAX], self._waiting[APPEND_MAX:]
-                failure: JournalFailed | None = None
-                try:
-                    assert self._journal is not None, "start it first"
-                    await self._in_thread(self._journal.append, [ending for ending, _ in batch])
-                except JournalFailed as error:
-                    failure = error
-                except Exception as error:  # noqa: BLE001 - raised again at each waiter
-                    _log.critical("journal.broken", exc_info=True)
-                    failure = JournalFailed(repr(error))
-                for ending, kept in batch:
-                    _answer(ending, kept, failure)
-        finally:
-            self._writing = None
+            assert self._journal is not None, "start it first"
+            await self._in_thread(self._journal.append, endings)
+        except JournalFailed:
+            raise
+        except Exception as error:
+            _log.critical("journal.broken", exc_info=True)
+            raise JournalFailed(repr(error)) from error
+        return [None] * len(endings)
 
     async def _in_thread(self, function: Callable[..., T], *arguments: object) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._thread, function, *arguments)
@@ -210,8 +206,9 @@ class Settler:
                     await self._in_thread(left.close)
 
     async def settle_own_journal(self) -> None:
-        """Settle this gateway's journal before its lease is released. Raises DatabaseUnavailable."""
-        await self._written()
+        """Settle what this gateway kept, if the database is there, before its lease is given up. Raises
+        DatabaseUnavailable."""
+        await self._appends.wait_idle()
         if self._journal is None:
             return
         try:
@@ -220,15 +217,11 @@ class Settler:
             raise DatabaseUnavailable(str(error)) from error
 
     async def close(self) -> None:
-        """Write the endings that wait. A journal with records stays on the disk."""
-        await self._written()
+        """Write what still waits. The file stays when something lies in it."""
+        await self._appends.wait_idle()
         if self._journal is not None:
             await self._in_thread(self._journal.close)
         self._thread.shutdown()
-
-    async def _written(self) -> None:
-        while self._writing is not None:
-            await asyncio.wait([self._writing])
 
     async def _drain(self, own: Journal) -> None:
         """Settle this gateway's journal. A failed journal accepts no more records: it is settled once, and its records
@@ -293,14 +286,9 @@ class Settler:
         self._said = trouble
 
 
-def _answer(ending: JournalRecord, kept: asyncio.Future[None], failure: JournalFailed | None) -> None:
-    if kept.done():  # its request was cancelled
-        if failure is not None:
-            _lost(ending, str(failure))
-    elif failure is None:
-        kept.set_result(None)
-    else:
-        kept.set_exception(failure)
+def _log_if_lost(ending: JournalRecord, appended: asyncio.Future[None]) -> None:
+    if not appended.cancelled() and (failure := appended.exception()) is not None:
+        _lost(ending, str(failure))
 
 
 def _lost(ending: JournalRecord, reason: str) -> None:

@@ -16,8 +16,8 @@ import sqlalchemy as sa
 from billing import clock
 from billing.bulk import Query, among
 from billing.database import Database, DatabaseUnavailable
-from billing.ledger.patience import Patience
 from billing.tables import projects, tenants
+from billing.timeouts import StallTolerantTimeout
 from gateway.access import keys as key_rules
 from gateway.access.roles import Role
 from gateway.config.allowance import Allowance
@@ -194,7 +194,7 @@ class Callers:
             look_up = looking_up[digest] = asyncio.create_task(self._read(digest))
             look_up.add_done_callback(lambda _: looking_up.pop(digest))
         try:
-            async with Patience(LOOK_UP_WAIT_S):
+            async with StallTolerantTimeout(LOOK_UP_WAIT_S):
                 return await asyncio.shield(look_up)
         except TimeoutError:
             raise DatabaseUnavailable(f"a key could not be looked up within {LOOK_UP_WAIT_S:g} s") from None

@@ -21,8 +21,8 @@ from billing.ledger.ledger import (
     Settlement,
 )
 from billing.ledger.messages import Recompute
-from billing.ledger.patience import Patience
 from billing.ledger.settler import Settler
+from billing.timeouts import StallTolerantTimeout
 from gateway import errors
 from gateway.generation.endings import EndingCode
 from gateway.generation.inflight import InFlight, RequestPlan
@@ -56,7 +56,7 @@ class RequestHolds:
         started = time.perf_counter()
         request.before_hold_s = request.line.age_s()
         try:
-            async with Patience(HOLD_WAIT_S):
+            async with StallTolerantTimeout(HOLD_WAIT_S):
                 answer = await self._ledger.hold(_hold_request(request, request.plan))
         except (LedgerUnavailable, TimeoutError):
             raise errors.DatabaseDown("Budgets cannot be checked now. Try again in a moment.") from None
@@ -75,7 +75,7 @@ class RequestHolds:
         """Returns None if the move is refused; then the hold is unchanged. Raises DatabaseDown; then the hold is
         voided."""
         try:
-            async with Patience(HOLD_WAIT_S):
+            async with StallTolerantTimeout(HOLD_WAIT_S):
                 answer = await self._ledger.move(_hold_request(request, plan))
         except (LedgerUnavailable, TimeoutError, HoldEnded, HoldUnknown):
             await self.void_hold(request, EndingCode.LEDGER_UNAVAILABLE)

@@ -21,9 +21,9 @@ import sqlalchemy as sa
 from billing import tables
 from billing.bulk import BulkInsert, BulkUpdate, Query, among, among_pairs
 from billing.clock import SECOND, database_now
+from billing.coalescer import Coalescer, TooManyWaiting
 from billing.database import Database, DatabaseUnavailable
 from gateway import errors
-from gateway.generation.coalescer import Coalescer, TooManyWaiting
 from gateway.generation.sealing import AnswerEncryption, AnswerOwner, DecryptionFailed
 from gateway.tables import replays
 
@@ -197,10 +197,12 @@ class Replays:
         self._sealing = AnswerEncryption(secret)
         self._database = database
         self._gateway_id = gateway_id
-        self._looks = Coalescer(self._look_up, group_max=CALLS_MAX, waiting_max=WAITING_MAX)
-        self._begins = Coalescer(self._write_begins, group_max=CALLS_MAX, waiting_max=WAITING_MAX)
-        self._answers = Coalescer(self._read_answers, group_max=ANSWERS_MAX, waiting_max=WAITING_MAX)
-        self._endings = Coalescer(self._write_endings, group_max=ENDINGS_MAX, waiting_max=ENDINGS_WAITING_MAX)
+        self._looks = Coalescer(self._look_up, name="replays", batch_max=CALLS_MAX, backlog_max=WAITING_MAX)
+        self._begins = Coalescer(self._write_begins, name="replays", batch_max=CALLS_MAX, backlog_max=WAITING_MAX)
+        self._answers = Coalescer(self._read_answers, name="replays", batch_max=ANSWERS_MAX, backlog_max=WAITING_MAX)
+        self._endings = Coalescer(
+            self._write_endings, name="replays", batch_max=ENDINGS_MAX, backlog_max=ENDINGS_WAITING_MAX
+        )
         self._keeping_bytes = 0
         self._forgetting: set[asyncio.Task[None]] = set()
         self._forget_later: set[str] = set()

@@ -9,7 +9,6 @@ import asyncio
 import contextlib
 import hashlib
 import logging
-from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -19,6 +18,7 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import NoScriptError, RedisError
 
+from billing.coalescer import Coalescer, TooManyWaiting
 from gateway.limits.rates import Decision, Rates, Subject, SubjectUse
 
 PREFIX = "laneway"
@@ -104,10 +104,11 @@ class RedisUnavailable(Exception):
 
 
 @dataclass(slots=True, eq=False)
-class _Question:
+class _Call:
+    """One run of the script."""
+
     keys: list[str]
     words: str
-    answer: asyncio.Future[Decision]
 
 
 class SharedRates:
@@ -127,10 +128,11 @@ class SharedRates:
             max_connections=1,
             decode_responses=True,
         )
-        self._waiting: deque[_Question] = deque()
-        self._drain_task: asyncio.Task[None] | None = None
-        self._asked_at: float | None = None  # the round trip that is under way, by the loop's clock
-        self.away = False  # then nothing but `probe` asks
+        self._calls: Coalescer[_Call, Decision] = Coalescer(
+            self._round_trip, name="shared-limits", batch_max=BATCH_MAX, backlog_max=WAITING_MAX
+        )
+        self._asked_at: float | None = None  # when the round trip in flight began, by the loop's clock
+        self.away = False  # then only `probe` sends calls
 
     def admit(
         self, subjects: Sequence[Subject], tokens: int, place: str, own: Rates, requests: int = 1
@@ -164,14 +166,14 @@ class SharedRates:
         """Its clock (microseconds) if it answers and runs the script, which a read-only replica does not. None: it is
         unavailable."""
         at = None
-        asked = _Question([f"{PREFIX}:{{probe}}:{what}" for what in ("rates", "places")], PROBE, _future())
+        probe = _Call([f"{PREFIX}:{{probe}}:{what}" for what in ("rates", "places")], PROBE)
         try:
             async with asyncio.timeout(SOCKET_S_MIN):
-                for reply in await self._send("EVAL", SCRIPT, [asked]):
+                for reply in await self._send("EVAL", SCRIPT, [probe]):
                     if isinstance(reply, Exception):
                         raise reply
                     at = _decision(reply).at
-        except (RedisError, OSError, TimeoutError) as error:
+        except (RedisError, OSError, TimeoutError, ValueError) as error:
             self._lose(repr(error))
             return None
         if self.away:
@@ -180,65 +182,55 @@ class SharedRates:
         return at
 
     async def close(self) -> None:
-        if self._drain_task is not None:
-            self._drain_task.cancel()
-            await asyncio.wait([self._drain_task])
+        await self._calls.stop(RedisUnavailable())
         with contextlib.suppress(RedisError, OSError):
             await self._client.aclose()
 
     def _ask(
         self, what: str, subjects: Sequence[Subject], place: str, tokens: int, requests: int, own: Rates | None
     ) -> asyncio.Future[Decision]:
-        answer = _future()
-        # Who lost patience looks at no answer any more.
-        answer.add_done_callback(lambda done: done.cancelled() or done.exception())
-        if self.away or len(self._waiting) >= WAITING_MAX:
-            answer.set_exception(RedisUnavailable())
-            return answer
+        if self.away:
+            return _unavailable()
         words: list[object] = [what, place, self._lease_us, tokens, requests]
         for subject in subjects:
             allowance = subject.allowance
             words += (allowance.requests_per_minute, allowance.tokens_per_minute, allowance.concurrency)
             words += (0, 0, 0) if own is None else own.own(subject)
         keys = [key for subject in subjects for key in _keys(subject)]
-        self._waiting.append(_Question(keys, " ".join(map(str, words)), answer))
-        if self._drain_task is None:
-            self._drain_task = asyncio.get_running_loop().create_task(self._drain(), name="shared-limits")
-        return answer
-
-    async def _drain(self) -> None:
-        """Not a Coalescer: one failed round trip fails every waiting question, not only those that it carried."""
-        asked: list[_Question] = []
         try:
-            while self._waiting:
-                asked = [self._waiting.popleft() for _ in range(min(BATCH_MAX, len(self._waiting)))]
-                self._asked_at = asyncio.get_running_loop().time()
-                try:
-                    await self._round_trip(asked)
-                except (RedisError, OSError) as error:
-                    self._lose(repr(error))
-                    self._fail(asked)
-                self._asked_at = None
+            return self._calls.submit(_Call(keys, " ".join(map(str, words))))
+        except TooManyWaiting:
+            return _unavailable()
+
+    async def _round_trip(self, calls: list[_Call]) -> list[Decision | Exception]:
+        """The decisions up to the first reply that is an error; from there on all calls fail."""
+        self._asked_at = asyncio.get_running_loop().time()
+        answers: list[Decision | Exception] = []
+        try:
+            for reply in await self._replies(calls):
+                if isinstance(reply, Exception):
+                    raise reply
+                answers.append(_decision(reply))
+        except (RedisError, OSError, ValueError) as error:
+            self._lose(repr(error))
+            answers += [RedisUnavailable() for _ in range(len(calls) - len(answers))]
         finally:
-            self._drain_task = None
-            self._fail(asked)
+            self._asked_at = None
+        return answers
 
-    async def _round_trip(self, asked: list[_Question]) -> None:
-        replies = await self._send("EVALSHA", _SHA, asked)
-        strange = [question for question, reply in zip(asked, replies, strict=True) if isinstance(reply, NoScriptError)]
-        if strange:  # a server that has just started, or forgot: it takes the whole script once
-            again = dict(zip(strange, await self._send("EVAL", SCRIPT, strange), strict=True))
-            replies = [again.get(question, reply) for question, reply in zip(asked, replies, strict=True)]
-        for question, reply in zip(asked, replies, strict=True):
-            if isinstance(reply, Exception):
-                raise reply
-            if not question.answer.done():
-                question.answer.set_result(_decision(reply))
+    async def _replies(self, calls: list[_Call]) -> list[Any]:
+        replies = await self._send("EVALSHA", _SHA, calls)
+        unknown = [call for call, reply in zip(calls, replies, strict=True) if isinstance(reply, NoScriptError)]
+        if not unknown:
+            return replies
+        # A server that has restarted does not have the script: it receives the whole text once.
+        again = dict(zip(unknown, await self._send("EVAL", SCRIPT, unknown), strict=True))
+        return [again.get(call, reply) for call, reply in zip(calls, replies, strict=True)]
 
-    async def _send(self, command: str, script: str, asked: Sequence[_Question]) -> list[Any]:
+    async def _send(self, command: str, script: str, calls: Sequence[_Call]) -> list[Any]:
         pipeline = self._client.pipeline(transaction=False)
-        for question in asked:
-            pipeline.execute_command(command, script, len(question.keys), *question.keys, question.words)
+        for call in calls:
+            pipeline.execute_command(command, script, len(call.keys), *call.keys, call.words)
         replies: list[Any] = await pipeline.execute(raise_on_error=False)
         return replies
 
@@ -246,18 +238,14 @@ class SharedRates:
         if not self.away:
             _log.warning("limits.redis_away", extra={"fields": {"reason": reason}})
         self.away = True
-        self._fail(self._waiting)
-        self._waiting.clear()
-
-    @staticmethod
-    def _fail(questions: Sequence[_Question] | deque[_Question]) -> None:
-        for question in questions:
-            if not question.answer.done():
-                question.answer.set_exception(RedisUnavailable())
+        self._calls.fail_backlog(RedisUnavailable())
 
 
-def _future() -> asyncio.Future[Decision]:
-    return asyncio.get_running_loop().create_future()
+def _unavailable() -> asyncio.Future[Decision]:
+    failed: asyncio.Future[Decision] = asyncio.get_running_loop().create_future()
+    failed.set_exception(RedisUnavailable())
+    failed.exception()  # retrieved: asyncio logs nothing if no caller looks at it
+    return failed
 
 
 def _keys(subject: Subject) -> tuple[str, str]:

@@ -18,7 +18,7 @@ from billing.clock import from_datetime
 from billing.database import Database
 from billing.errors import AlreadyExists, InvalidValue, RowNotFound
 from billing.ledger.ledger import Held, HoldRefused, Ledger
-from support.billing.books import OUTPUT, Books, settlement
+from support.billing.books import OUTPUT, Books, default_project, settlement
 
 RETRY_S = 100.0
 
@@ -149,7 +149,7 @@ async def test_a_projects_budget_binds_its_keys_alone(books: Books, ledger: Ledg
 
 
 async def test_two_gateways_at_once_tell_once_and_overshoot_nothing(books: Books) -> None:
-    project = books.database.write_sync(lambda c: tenants.default_project(c, books.tenant.id))
+    project = books.database.write_sync(lambda c: default_project(c, books.tenant.id))
     soft(books, 1000, 50, 100)
     limits: dict[str, Any] = {"tenant_id": books.tenant.id, "unit": "tokens", "period": "month", "limit_amount": 1450}
     hard = books.database.write_sync(
@@ -316,7 +316,7 @@ def test_what_is_not_given_stays(books: Books) -> None:
 
 def test_a_budget_of_another_tenants_project_is_refused(books: Books) -> None:
     other = books.database.write_sync(lambda c: tenants.create(c, slug="other", name="Other", tier="batch"))
-    project = books.database.read_sync(lambda c: tenants.default_project(c, other.id))
+    project = books.database.read_sync(lambda c: default_project(c, other.id))
     with pytest.raises(RowNotFound):
         books.database.write_sync(
             lambda c: budgets.create(
@@ -380,7 +380,7 @@ def test_projects(books: Books) -> None:
         return books.database.write_sync(lambda c: tenants.update_project(c, project.id, **changes))
 
     search = make("search", default_max_tokens=7)
-    default = books.database.read_sync(lambda c: tenants.default_project(c, books.tenant.id))
+    default = books.database.read_sync(lambda c: default_project(c, books.tenant.id))
     assert [p.name for p in books.database.read_sync(lambda c: tenants.projects(c, books.tenant.id))] == [
         "default",
         "search",

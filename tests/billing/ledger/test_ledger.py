@@ -19,7 +19,7 @@ from billing.database import Database
 from billing.ledger.ledger import Held, HoldRefused, HoldUnknown, Ledger, RequestIdReused
 from billing.ledger.messages import HoldEnding
 from billing.proofs.ledger_audit import LedgerAudit
-from support.billing.books import CACHED, INPUT, OUTPUT, Books, settlement
+from support.billing.books import CACHED, INPUT, OUTPUT, Books, CommitCount, settlement
 
 
 @pytest.fixture
@@ -245,6 +245,7 @@ async def test_refusal_names_the_budget_that_lasts_longest(books: Books, ledger:
 
 async def test_a_refused_request_takes_nothing_and_fails_nobody(books: Books, ledger: Ledger) -> None:
     budget = books.budget(100)
+    count = CommitCount(books.database)
     results = await asyncio.gather(
         ledger.hold(books.request(prompt=200)),
         ledger.hold(books.request(model="unpriced")),
@@ -257,7 +258,7 @@ async def test_a_refused_request_takes_nothing_and_fails_nobody(books: Books, le
     assert codes == ["tenant_budget_exceeded", "price_unknown", "price_unknown"]
     assert isinstance(results[3], LookupError)
     assert isinstance(results[4], Held)
-    assert ledger.commits == 1
+    assert count.commits == 1
     assert books.state(budget) == (0, 100)
     books.assert_sound(open_holds=1)
 
@@ -323,10 +324,11 @@ async def test_currency_is_the_tenants(books: Books, ledger: Ledger) -> None:
 
 async def test_requests_that_arrive_together_share_a_commit(books: Books, ledger: Ledger) -> None:
     budget = books.budget(64 * 100)
+    count = CommitCount(books.database)
     requests = [books.request() for _ in range(64)]
     assert all(isinstance(held, Held) for held in await asyncio.gather(*map(ledger.hold, requests)))
     await asyncio.gather(*(ledger.settle(settlement(request, 90)) for request in requests))
-    assert ledger.commits == 2
+    assert count.commits == 2
     assert books.state(budget) == (64 * 100, 0)
     books.assert_sound()
 
@@ -380,19 +382,20 @@ async def test_endings_under_load_share_the_next_hold_s_commit(
     books: Books, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("billing.ledger.ledger.INTERVAL_S", 30.0)
+    count = CommitCount(books.database)
     first, second = books.request(), books.request()
     await ledger.hold(first)
     settled = asyncio.create_task(ledger.settle(settlement(first, 7)))
     await asyncio.sleep(0.05)
-    assert (ledger.commits, settled.done()) == (1, False)
+    assert (count.commits, settled.done()) == (1, False)
     await ledger.hold(second)
     assert (await settled).outcome == "settled"
-    assert ledger.commits == 2
+    assert count.commits == 2
     voided = asyncio.create_task(ledger.void(second.request_id, "test"))
     await asyncio.sleep(0)
     await ledger.close()  # waits for no interval
     assert (await voided).outcome == "voided"
-    assert ledger.commits == 3
+    assert count.commits == 3
     books.assert_sound()
 
 
@@ -400,12 +403,13 @@ async def test_endings_alone_wait_for_the_interval(
     books: Books, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("billing.ledger.ledger.INTERVAL_S", 0.3)
+    count = CommitCount(books.database)
     requests = [books.request() for _ in range(8)]
     began = asyncio.get_running_loop().time()
     await asyncio.gather(*map(ledger.hold, requests))
     await asyncio.gather(*(ledger.settle(settlement(request, 7)) for request in requests))
     assert asyncio.get_running_loop().time() - began >= 0.3
-    assert ledger.commits == 2
+    assert count.commits == 2
     books.assert_sound()
 
 

@@ -36,7 +36,7 @@ async def gateway(
 ) -> AsyncIterator[tuple[Ledger, Settler]]:
     """What one process has. At its end it stops in order."""
     database = Database(url)
-    ledger = Ledger(database, name, settle_patience_s=0.0)
+    ledger = Ledger(database, name)
     settler = Settler(ledger, folder, name, bytes_max=bytes_max, **{"disk_free_min_bytes": 0, **settings})
     try:
         await settler.start()
@@ -157,7 +157,7 @@ from billing.ledger.ledger import HoldRequest, Ledger, LedgerUnavailable, Settle
 from billing.ledger.settler import Settler
 
 async def main(url, folder, tenant_id):
-    ledger = Ledger(Database(url), "gw_old", settle_patience_s=0.0)
+    ledger = Ledger(Database(url), "gw_old")
     settler = Settler(ledger, Path(folder), "gw_old", bytes_max=65536, disk_free_min_bytes=0)
     await settler.start()
     for n in range(4):

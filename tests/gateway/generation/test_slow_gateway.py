@@ -18,7 +18,7 @@ import uvloop
 from billing.accounts import prices, tenants
 from billing.database import Database
 from billing.ledger.ledger import Held, Ledger
-from billing.ledger.patience import Patience
+from billing.timeouts import StallTolerantTimeout
 from gateway.access import keys
 from gateway.catalog.registry import ModelTarget
 from gateway.generation import holds
@@ -149,13 +149,13 @@ def test_patience_counts_the_time_in_which_the_loop_ran() -> None:
         loop = asyncio.get_running_loop()
         answer = loop.run_in_executor(None, late)
         loop.call_soon(time.sleep, 0.6)
-        async with Patience(0.4):
+        async with StallTolerantTimeout(0.4):
             return await answer
 
     async def unanswered() -> float:
         began = time.monotonic()
         with pytest.raises(TimeoutError):
-            async with Patience(0.4):
+            async with StallTolerantTimeout(0.4):
                 await asyncio.Event().wait()
         return time.monotonic() - began
 
@@ -166,7 +166,7 @@ def test_patience_counts_the_time_in_which_the_loop_ran() -> None:
 def test_patience_leaves_a_cancellation_and_an_error_as_they_are() -> None:
     async def run() -> None:
         async def wait() -> None:
-            async with Patience(60.0):
+            async with StallTolerantTimeout(60.0):
                 await asyncio.Event().wait()
 
         task = asyncio.create_task(wait())
@@ -175,7 +175,7 @@ def test_patience_leaves_a_cancellation_and_an_error_as_they_are() -> None:
         with pytest.raises(asyncio.CancelledError):
             await task
         with pytest.raises(ValueError, match="its own"):
-            async with Patience(60.0):
+            async with StallTolerantTimeout(60.0):
                 raise ValueError("its own")
 
     uvloop.run(run())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import itertools
 from collections.abc import Iterator
@@ -13,7 +14,8 @@ from billing.accounts import budgets, prices, tenants
 from billing.accounts.budget_windows import Unit
 from billing.clock import Period
 from billing.database import Database
-from billing.ledger.messages import HoldRequest, Settlement
+from billing.ledger.ledger import Ledger, LedgerUnavailable
+from billing.ledger.messages import HoldEnding, HoldRequest, Settlement
 from billing.proofs.ledger_audit import LedgerAudit, audit_ledger
 
 INPUT, CACHED, OUTPUT = 100, 10, 400  # picos a token in tier standard
@@ -100,6 +102,33 @@ def beginning_with(database: Database, setting: str) -> Iterator[None]:
         yield
     finally:
         sa.event.remove(database._write_engine, "begin", begin)
+
+
+class CommitCount:
+    """Counts the writing transactions of `database` that commit, from now on."""
+
+    def __init__(self, database: Database) -> None:
+        self.commits = 0
+        sa.event.listen(database._write_engine, "commit", self._count)
+
+    def _count(self, _connection: sa.Connection) -> None:
+        self.commits += 1
+
+
+async def settle_when_available(ledger: Ledger, ending: Settlement, every_s: float = 0.05) -> HoldEnding:
+    """Settle, and repeat it while the database is unavailable."""
+    while True:
+        try:
+            return await ledger.settle(ending)
+        except LedgerUnavailable:
+            await asyncio.sleep(every_s)
+
+
+def default_project(connection: sa.Connection, tenant_id: str) -> tenants.Project:
+    """The project that the tenant was created with."""
+    project = tenants.project_of(connection, tenant_id, tenants.DEFAULT_PROJECT)
+    assert project is not None
+    return project
 
 
 def settlement(request: HoldRequest | str, completion: int, *, prompt: int = 10, cached: int = 0) -> Settlement:

@@ -1,7 +1,7 @@
-"""A timeout for a process that may itself stall: a stall of the event loop hardly counts.
+"""A timeout that hardly counts stalls of its own process.
 
-With `asyncio.timeout`, a stall of this process looks like a slow peer: the deadline fires in the first turn of the loop
-after the stall, and an answer needs several turns to arrive.
+With `asyncio.timeout`, a stall of this process looks like a slow peer: the deadline fires in the first iteration of the
+event loop after the stall, and the peer's answer needs several iterations to arrive.
 """
 
 from __future__ import annotations
@@ -9,12 +9,12 @@ from __future__ import annotations
 import asyncio
 from types import TracebackType
 
-STEPS = 8
+STEPS = 8  # consecutive timers of one timeout
 
 
-class Patience:
-    """`async with Patience(seconds)` raises TimeoutError as `asyncio.timeout` does. The time is counted in STEPS
-    consecutive timers; a stall of any length delays one timer, and so counts as at most one step."""
+class StallTolerantTimeout:
+    """`async with StallTolerantTimeout(seconds)` raises TimeoutError as `asyncio.timeout` does. The time is counted in
+    STEPS consecutive timers; a stall of any length delays one timer, and so counts as at most one step."""
 
     __slots__ = ("_left", "_loop", "_step_s", "_timeout", "_timer")
 
@@ -23,7 +23,7 @@ class Patience:
         self._left = STEPS
         self._timeout = asyncio.timeout(None)
 
-    async def __aenter__(self) -> Patience:
+    async def __aenter__(self) -> StallTolerantTimeout:
         await self._timeout.__aenter__()
         self._loop = asyncio.get_running_loop()
         self._timer = self._loop.call_later(self._step_s, self._step)
