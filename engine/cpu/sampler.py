@@ -87,9 +87,7 @@ def _draw_among(probabilities: Tensor, draws: list[Draw], count: int) -> tuple[T
     limit = torch.tensor(limits, device=mass.device)[:, None]
     min_p = _column([draw.sampling.min_p for draw in draws], mass)
     near = (kept >= min_p * kept[:, :1]).sum(dim=-1, keepdim=True).clamp(min=1)  # at least 1, for rows of NaN
-    limit = torch.where(
-        near < count, torch.minimum(limit, near), limit
-    )  # all near: perhaps more beyond `count`
+    limit = torch.where(near < count, torch.minimum(limit, near), limit)  # all near: perhaps more beyond `count`
     sums = torch.where(limit < vocab, mass.gather(1, (limit - 1).clamp(max=count - 1)), 1.0)
     enough = _column([draw.sampling.top_p for draw in draws], mass) * sums
     last = torch.minimum(torch.searchsorted(mass, enough), limit - 1)

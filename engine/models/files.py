@@ -51,9 +51,7 @@ class WeightFiles:
         """Reads the headers only. Raises ModelRefused, OSError."""
         self._directory = directory
         self._descriptors: dict[Path, int] = {}
-        self._entries: dict[
-            str, tuple[Path, int, _Entry]
-        ] = {}  # by tensor: file, data start, header entry
+        self._entries: dict[str, tuple[Path, int, _Entry]] = {}  # by tensor: file, data start, header entry
         try:
             for path in weight_files(directory):
                 descriptor = self._descriptors[path] = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
