@@ -2,7 +2,7 @@
 `modules-1.json`; `… resolve` writes that file for stored adapters without it; `… slab` makes the slab of a stored
 adapter; `… generate` makes random adapters.
 
-A process of its own, so that whatever a file makes it do takes no time and no memory from whoever serves.
+A process of its own, so that a hostile file costs the gateway and the engine no time and no memory.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Which bytes of one stretch of memory are free: first fit, neighbours merged. It must never touch the bytes."""
+"""Free bytes of one stretch of memory: first fit, neighbours merged. It does not touch the memory itself."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ class FreeExtents:
         return copied
 
     def find(self, size: int) -> int | None:
-        """Offset of the first extent that has room."""
+        """Offset of the first extent of at least `size` bytes."""
         return next((offset for offset, room in self.free if room >= size), None)
 
     def take_extent(self, offset: int, size: int) -> None:
-        """The first `size` bytes of the extent that begins at `offset`."""
+        """Take the first `size` bytes of the extent that begins at `offset`."""
         index = next(i for i, (start, _) in enumerate(self.free) if start == offset)
         room = self.free[index][1] - size
         assert room >= 0

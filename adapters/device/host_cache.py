@@ -1,6 +1,6 @@
 """Adapters in host memory: read from their files on threads, evicted least recently used first.
 
-One thread keeps the books. It must never know devices or pages.
+One thread keeps the index; others read files. It knows no devices and no pages.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from adapters.files.header import AdapterRefused
 from adapters.files.slab_order import ReadStopped
 
 _log = logging.getLogger(__name__)
-# (what to read, where to: uint8 [bytes], whether the read was cancelled)
+# (file, slab uint8 [bytes], whether the read was cancelled)
 Reader = Callable[[Source, torch.Tensor, Callable[[], bool]], None]
 
 
 @dataclass(slots=True, eq=False)
 class SlabRead:
-    """A file being read into a slab, and how that went."""
+    """A read of a file into a slab, and its outcome."""
 
     digest: str
     source: Source
@@ -45,23 +45,23 @@ class HostMemory:
         self._slabs = SlabMemory(memory)
         self._read = read
         self._reading: dict[str, SlabRead] = {}
-        self._asked: queue.SimpleQueue[SlabRead | None] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[SlabRead | None] = queue.SimpleQueue()
         self._done: queue.SimpleQueue[SlabRead] = queue.SimpleQueue()
         self._threads = 0
-        weakref.finalize(self, _end, self._asked)
+        weakref.finalize(self, _end, self._queue)
 
     @property
     def bytes(self) -> int:
         return self._slabs.bytes
 
     def get(self, digest: str) -> torch.Tensor | None:
-        """Its slab; None when it is not here, or not whole yet."""
+        """Its slab; None if it is absent or not read completely."""
         if digest in self._reading or digest not in self._slabs:
             return None
         return self._slabs.view(digest)
 
     def touch(self, digest: str) -> None:
-        """It becomes the most recently used, if it is here."""
+        """Make it the most recently used, if it is present."""
         if digest in self._slabs:
             self._slabs.touch(digest)
 
@@ -70,11 +70,12 @@ class HostMemory:
         return [digest for digest in self._slabs.names() if digest not in self._reading]
 
     def used(self) -> int:
-        """Bytes, those of files being read among them."""
+        """Used bytes, reads in flight included."""
         return self._slabs.used()
 
     def fetch(self, digest: str, source: Source, may_go: Callable[[str], bool]) -> bool:
-        """Begin to read it, in place of others that `may_go`. False: there is no room, or too many are read already."""
+        """Begin to read it, evicting adapters that `may_go` allows. False: no space, or READS_MAX reads are in
+        flight."""
         if digest in self._reading:
             return not self._reading[digest].stopped
         if len(self._reading) >= READS_MAX:
@@ -87,13 +88,13 @@ class HostMemory:
         self.evictions += len(gone)
         read = SlabRead(digest, source, self._slabs.view(digest), time.monotonic())
         self._reading[digest] = read
-        self._asked.put(read)
-        # One for each that is read at once, so that one which hangs with its disk holds up no other; started when first
-        # needed, as that takes the loop half a millisecond.
+        self._queue.put(read)
+        # One thread per concurrent read, so that a read which hangs with its disk delays no other; started when first
+        # needed, since starting one takes the loop half a millisecond.
         if self._threads < len(self._reading):
             self._threads += 1
             threading.Thread(
-                target=_serve, args=(self._read, self._asked, self._done), name="adapter-read", daemon=True
+                target=_serve, args=(self._read, self._queue, self._done), name="adapter-read", daemon=True
             ).start()
         return True
 
@@ -121,23 +122,23 @@ class HostMemory:
         return ended
 
     def check_integrity(self) -> None:
-        """AssertionError says what is wrong."""
+        """Raises AssertionError with the fault."""
         self._slabs.check_integrity()
         assert set(self._reading) <= set(self._slabs.names())
 
 
-def _end(asked: queue.SimpleQueue[SlabRead | None]) -> None:
-    """So that no thread outlives whom it read for."""
+def _end(reads: queue.SimpleQueue[SlabRead | None]) -> None:
+    """End the reading threads."""
     for _ in range(READS_MAX):
-        asked.put(None)
+        reads.put(None)
 
 
-def _serve(read_into: Reader, asked: queue.SimpleQueue[SlabRead | None], done: queue.SimpleQueue[SlabRead]) -> None:
-    """On a thread of its own."""
-    while (read := asked.get()) is not None:
+def _serve(read_into: Reader, reads: queue.SimpleQueue[SlabRead | None], done: queue.SimpleQueue[SlabRead]) -> None:
+    """One reading thread."""
+    while (read := reads.get()) is not None:
         _read(read_into, read)
         done.put(read)
-        del read  # and with it its slab
+        del read  # releases its slab
 
 
 def _read(read_into: Reader, read: SlabRead) -> None:
@@ -147,7 +148,7 @@ def _read(read_into: Reader, read: SlabRead) -> None:
         read.stopped = True
     except (AdapterRefused, OSError) as error:
         read.error = str(error) or type(error).__name__
-    except Exception as error:  # noqa: BLE001 - the thread's edge: one adapter fails alone, and loudly
+    except Exception as error:  # noqa: BLE001 - the thread's edge: one adapter fails alone, and is logged
         _log.exception("adapter.read_failed", extra={"fields": {"digest": read.digest}})
         read.error = f"{type(error).__name__}: {error}"
     read.seconds = time.monotonic() - read.began

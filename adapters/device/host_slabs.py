@@ -1,4 +1,4 @@
-"""Adapters in one stretch of memory, each in one piece, evicted least recently used first. One thread uses it.
+"""Adapter slabs in one stretch of memory, each contiguous, evicted least recently used first. One thread uses it.
 
 The caller says which adapters may be evicted.
 """
@@ -31,21 +31,20 @@ class SlabMemory:
         return list(self._places)
 
     def used(self) -> int:
-        """Bytes."""
+        """Used bytes."""
         return sum(size for _, size in self._places.values())
 
     def view(self, key: str) -> torch.Tensor:
-        """Its bytes."""
         offset, size = self._places[key]
         return self._memory[offset : offset + size]
 
     def touch(self, key: str) -> None:
-        """It becomes the most recently used."""
+        """Make it the most recently used."""
         self._places.move_to_end(key)
 
     def allocate_slab(self, key: str, size: int, may_go: Callable[[str], bool]) -> list[str] | None:
-        """Room of `size` bytes in one piece; who went for it, least recently used first. None, nothing being changed:
-        even without all that may go there is none."""
+        """Allocate `size` contiguous bytes. Returns the evicted keys, least recently used first; or None, with nothing
+        changed, if evicting all that `may_go` allows does not suffice."""
         assert key not in self._places
         extents, gone = self._extents, list[str]()
         offset = extents.find(size)
@@ -69,7 +68,7 @@ class SlabMemory:
         return gone
 
     def rename(self, key: str, name: str) -> None:
-        """Its bytes are kept under another key, not to be found by the first."""
+        """Keep its bytes under another key."""
         assert name not in self._places
         self._places[name] = self._places.pop(key)
 
@@ -77,7 +76,7 @@ class SlabMemory:
         self._extents.give_extent(*self._places.pop(key))
 
     def check_integrity(self) -> None:
-        """AssertionError: a byte is in two pieces, or in none."""
+        """Raises AssertionError if a byte is in two slabs, or in none."""
         position = 0
         for offset, size in sorted([*self._extents.free, *self._places.values()]):
             assert offset == position, f"a gap or an overlap at byte {position}"

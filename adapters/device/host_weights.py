@@ -1,8 +1,5 @@
-"""An adapter in host memory: one contiguous slab, tile after tile as the arena wants them, so that a copy moves whole
-runs of tiles; and how it comes there from a file.
-
-It must never know about pages, devices or requests.
-"""
+"""An adapter in host memory: one contiguous slab with its tiles in the arena's order, so that a copy moves whole runs
+of tiles; and the reading of a slab from a file."""
 
 from __future__ import annotations
 
@@ -34,8 +31,8 @@ from adapters.files.spec import AdapterSpec, BaseShape
 
 # Files read at once. A read that waits for a slow disk keeps its slot; further reads are queued.
 READS_MAX = 4
-# Threads of one read of a slab: several copy faster out of the page cache, and ask more of a disk. Together no more
-# than three quarters of the cores.
+# Threads of one read of a slab: several copy faster from the page cache, and keep a disk's queue full. All reads
+# together use at most three quarters of the cores.
 READ_THREADS_MAX = 3
 
 _log = logging.getLogger(__name__)
@@ -43,7 +40,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(slots=True, frozen=True)
 class AdapterLayout:
-    """Where an adapter's tiles lie in its slab."""
+    """The tiles of an adapter in its slab."""
 
     cuts: tuple[TileSpan, ...]
     scales: Mapping[Key, float]
@@ -55,14 +52,14 @@ class AdapterLayout:
 def layout_of(
     ranks: Mapping[Key, int], scales: Mapping[Key, float], base: BaseShape, dtype: torch.dtype
 ) -> AdapterLayout:
-    """For an adapter with these ranks of these modules of `base`."""
+    """The layout of an adapter with these ranks by (layer, module) of `base`."""
     cuts = cuts_of(ranks, base, dtype.itemsize)
     return AdapterLayout(cuts, dict(scales), dtype, slab_bytes(cuts), max(ranks.values(), default=0))
 
 
 @dataclass(slots=True, frozen=True)
 class HostAdapter:
-    """All of an adapter that arithmetic needs. A (layer, module) that is absent has rank 0."""
+    """The layout and the numbers of an adapter. An absent (layer, module) has rank 0."""
 
     layout: AdapterLayout
     slab: torch.Tensor  # uint8 [layout.bytes]
@@ -78,7 +75,7 @@ class ModuleWeights:
 
 
 def pack(modules: Mapping[Key, ModuleWeights], base: BaseShape, *, pinned: bool = False) -> HostAdapter:
-    """Modules of one dtype and device, in memory of their own."""
+    """An adapter of these modules, of one dtype and device, in new memory. `pinned`: page-locked."""
     some = next(iter(modules.values())).a
     ranks = {key: weights.a.shape[0] for key, weights in modules.items()}
     layout = layout_of(ranks, {key: weights.scale for key, weights in modules.items()}, base, some.dtype)
@@ -92,7 +89,7 @@ def pack(modules: Mapping[Key, ModuleWeights], base: BaseShape, *, pinned: bool 
 
 
 def tile(data: torch.Tensor, cut: TileSpan, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
-    """A [rank, in] and Bᵀ [rank, out] in the bytes of a tile, wherever these lie."""
+    """Views of A [rank, in] and Bᵀ [rank, out] in the bytes of a tile."""
     a_count = cut.rank * cut.in_features
     numbers = data[: (a_count + cut.rank * cut.out_features) * dtype.itemsize].view(dtype)
     return numbers[:a_count].view(cut.rank, -1), numbers[a_count:].view(cut.rank, -1)
@@ -100,15 +97,15 @@ def tile(data: torch.Tensor, cut: TileSpan, dtype: torch.dtype) -> tuple[torch.T
 
 @dataclass(slots=True)
 class Source:
-    """An adapter's file, all of which but its numbers was checked."""
+    """An adapter's file, checked except for its numbers."""
 
     file: Path
     spec: AdapterSpec
     layout: AdapterLayout
-    header: bytes  # SHA-256 of what comes before the numbers
-    dtype: str  # of its slab
+    header: bytes  # SHA-256 of the bytes before the numbers
+    dtype: str  # of the slab
     slab_key: bytes
-    finite: bool = False  # its numbers were looked at, too
+    finite: bool = False  # its numbers are checked too
 
 
 def open_source(directory: Path, base: BaseShape, dtype: torch.dtype) -> Source:
@@ -118,7 +115,7 @@ def open_source(directory: Path, base: BaseShape, dtype: torch.dtype) -> Source:
         spec = read_stored(directory, base)
     except ModulesUnresolved as error:
         _log.warning("adapter.unresolved", extra={"fields": {"directory": str(directory), "reason": str(error)}})
-        with contextlib.suppress(OSError):  # the gateway makes it again
+        with contextlib.suppress(OSError):  # the gateway writes it again
             (directory / RESOLVED_FILE).unlink(missing_ok=True)
         raise
     weights = directory / WEIGHTS_FILE
@@ -130,8 +127,8 @@ def open_source(directory: Path, base: BaseShape, dtype: torch.dtype) -> Source:
 
 
 def read_numbers(source: Source, slab: torch.Tensor, stopped: Callable[[], bool]) -> None:
-    """Read the numbers into a slab, uint8 [layout.bytes]: from the slab file beside them, or where there is none that
-    is whole, from the file itself. Raises AdapterRefused, OSError, and ReadStopped soon after `stopped()`."""
+    """Read the numbers into `slab`, uint8 [layout.bytes]: from the slab file, or without an undamaged one from the
+    adapter's file. Raises AdapterRefused, OSError, and ReadStopped soon after `stopped()`."""
     path = source.file.with_name(slab_name(source.dtype))
     try:
         read_slab(path, source.slab_key, slab.numpy().data, stopped, _read_threads())
@@ -141,7 +138,7 @@ def read_numbers(source: Source, slab: torch.Tensor, stopped: Callable[[], bool]
     except (SlabUnusable, OSError) as error:
         _log.warning("adapter.slab_unusable", extra={"fields": {"directory": str(path.parent), "reason": str(error)}})
         if isinstance(error, SlabUnusable):
-            with contextlib.suppress(OSError):  # so that another is made
+            with contextlib.suppress(OSError):  # so that the gateway makes another
                 path.unlink()
     read_weights(source, slab, stopped)
 

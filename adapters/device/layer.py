@@ -1,6 +1,6 @@
 """One step's LoRA work: which rows belong to which adapter, built once and applied in every layer.
 
-It must never know why rows are together: tokens, requests and chunks are the runner's.
+It knows rows and digests, no requests.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ from contextlib import contextmanager
 
 import torch
 
-from adapters.device.pool import ResidentAdapter, TilePool
+from adapters.device.pool import TilePool
+from adapters.device.resident import ResidentAdapter
 from kernels.reference import LoraSegment, Rows, lora
 
 # Up to this many rows one thread multiplies: a tile takes microseconds, and waking another thread takes tens of them.
@@ -24,9 +25,9 @@ class LoraBatch:
         self, pool: TilePool, runs: Iterable[tuple[str | None, int]], device: torch.device | None = None
     ) -> None:
         """`runs`: (digest of a resident adapter or None, number of rows), in the order of the batch's rows.
-        Rows of one adapter that lie together are read in place; scattered ones are gathered."""
+        Contiguous rows of one adapter are read in place, others are gathered."""
         self._segments: list[tuple[Rows, ResidentAdapter]] = []
-        self._most_rows = 0  # of an adapter
+        self._most_rows = 0  # of one adapter
         ranges: dict[str, list[tuple[int, int]]] = {}
         position = 0
         for digest, count in runs:
@@ -54,7 +55,7 @@ class LoraBatch:
         self.apply_stacked(layer, (module,), x, y)
 
     def apply_stacked(self, layer: int, modules: tuple[str, ...], x: torch.Tensor, y: torch.Tensor) -> None:
-        """The same for modules that share x and whose outputs lie side by side in y, in the order of `modules`."""
+        """The same for modules that share x and whose outputs are columns of y, in the order of `modules`."""
         if not self._segments:
             return
         found = [LoraSegment(rows, adapter.tiles(layer, modules)) for rows, adapter in self._segments]

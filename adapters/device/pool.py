@@ -1,6 +1,6 @@
-"""Which adapters are known, which come nearer, and which lie in the device arena, cut into tiles packed first-fit.
+"""Which adapters are registered, loading, and resident in the device arena, as tiles packed first-fit.
 
-The scheduler decides which pages; this decides where in them. It must never know about requests or tenants.
+The scheduler assigns pages; this module places tiles in them. It knows no requests and no tenants.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ import torch
 
 from adapters.device.host_cache import HostMemory
 from adapters.device.host_weights import AdapterLayout, HostAdapter, Source, open_source, tile
+from adapters.device.resident import Places, ResidentAdapter
 from adapters.device.staging import CopyBuffer
 from adapters.device.table import AdapterRows, RowForm
 from adapters.device.tile_pages import TilePages, TilePlacement
 from adapters.files.slab_order import TileSpan
 from adapters.files.spec import AdapterRefused, BaseShape
-from kernels.reference import LoraTile
 
-# Of host memory, unless the configuration says more or less.
+# Host memory for adapters if the caller gives none.
 HOST_BYTES = 256 << 20
 # Bytes placed between two steps at most, if they are of several adapters: PLACE_BYTES_MAX by the host, STAGED_BYTES_MAX
 # from a GPU's copy buffer. The GPU copies fast, but each adapter takes the host one or two milliseconds, which must end
@@ -34,55 +34,14 @@ PLACE_BYTES_MAX, STAGED_BYTES_MAX = 32 << 20, 128 << 20
 HIDDEN_BYTES_MAX = 128 << 20
 # Cached page counts, by the tuple of tile sizes; adapters of equal rank share an entry.
 SIZES_KEPT = 1024
-# Between two looks at a file that is read for a `place` that waits.
+# Seconds between two polls of a read for which `bring` waits.
 WAIT_S = 0.0005
-
-Places = list[tuple[int, int]]  # (page, offset in it) of each of an adapter's tiles, in the order of its slab
-
-
-class ResidentAdapter:
-    """The tiles of one adapter in the arena, as the ops want them."""
-
-    """`places`: where in the arena each of its tiles lies."""
-
-    def __init__(self, base: BaseShape, layout: AdapterLayout, places: Places, arena: torch.Tensor) -> None:
-        self.places = places
-        self._base = base
-        self._layout = layout
-        self._arena = arena
-        self._tiles: dict[tuple[int, str], list[LoraTile]] | None = None  # views, once asked for: kernels need none
-        # Filled as stacks are asked for: at most (layers x stacks of modules) entries.
-        self._stacked: dict[tuple[int, tuple[str, ...]], tuple[LoraTile, ...]] = {}
-
-    def tiles(self, layer: int, modules: tuple[str, ...]) -> tuple[LoraTile, ...]:
-        """The tiles of modules that share one x and whose outputs lie side by side, in this order, in one y."""
-        key = (layer, modules)
-        if key not in self._stacked:
-            self._stacked[key] = tuple(self._stack(layer, modules))
-        return self._stacked[key]
-
-    def _stack(self, layer: int, modules: tuple[str, ...]) -> list[LoraTile]:
-        found, column = [], 0
-        for module in modules:
-            found += [tile._replace(column=column) for tile in self._views().get((layer, module), ())]
-            column += self._base.modules[module].out_features
-        return found
-
-    def _views(self) -> dict[tuple[int, str], list[LoraTile]]:
-        if self._tiles is None:
-            self._tiles = {}
-            for cut, (page, offset) in zip(self._layout.cuts, self.places, strict=True):
-                data = self._arena[page, offset : offset + cut.bytes]
-                a, b = tile(data, cut, self._layout.dtype)
-                key = cut.layer, cut.module
-                self._tiles.setdefault(key, []).append(LoraTile(a.t(), b, self._layout.scales[key], 0))
-        return self._tiles
 
 
 @dataclass(slots=True)
 class _KnownAdapter:
-    """An adapter that may be asked for, and the models it was loaded for. Its numbers are in a file, or in host memory
-    of their own: `add`."""
+    """A registered adapter and the models it is registered for. Its numbers are in a file (`source`), or in host memory
+    of their own (`slab`, see `add_host_adapter`)."""
 
     layout: AdapterLayout
     base: BaseShape
@@ -104,8 +63,8 @@ class PoolMove(NamedTuple):
 
 
 class TilePool:
-    """Adapters by digest: known, in host memory, in the arena. Structurally an `engine.step.AdapterTable`; one thread
-    uses it, but for `load` and `add_base`.
+    """Adapters by digest: registered, in host memory, in the arena. Structurally an `engine.step.AdapterTable`. One
+    thread uses it; only `register_adapter` and `add_base` may run on others.
 
     A load: a thread reads the file into host memory; a GPU copies the slab into its copy buffer while steps run; then
     the adapter is ready, and `place_adapter` copies its tiles into pages, a few large copies in the order of the steps.
@@ -121,9 +80,9 @@ class TilePool:
         host: HostMemory | None = None,
         staging: CopyBuffer | None = None,
     ) -> None:
-        """`arena` [pages, page_bytes] uint8 on the device, contiguous; this writes only the pages it is handed. `rows`:
-        where kernels look the tiles up, kept in step with what is resident; tiles and rows are then written in the
-        order of the current stream. Without `staging` a `place` copies from host memory."""
+        """`arena` [pages, page_bytes] uint8 on the device, contiguous; only pages given to `place_adapter` are written.
+        `rows`: the table in which kernels find the tiles of resident adapters; tiles and rows are then written in the
+        order of the current stream. Without `staging`, `place_adapter` copies from host memory."""
         assert arena.dtype == torch.uint8
         assert arena.dim() == 2
         assert arena.shape[1] % dtype.itemsize == 0
@@ -141,29 +100,29 @@ class TilePool:
         self._known: dict[str, _KnownAdapter] = {}
         self._resident: dict[str, ResidentAdapter] = {}  # least recently used first
         self._pages = TilePages(self._page_bytes)
-        # Where tiles would go while the free extents stay as they are: by their sizes, which many adapters share.
+        # Tile placements by tile sizes, which many adapters share; valid until the free extents change.
         self._plans: dict[tuple[int, ...], TilePlacement] = {}
         self._alone: dict[tuple[int, ...], int] = {}  # tile sizes → pages of an adapter that shares no page
         self._wanted: set[str] = set()
         self._pinned: set[str] = set()
-        # Since the last `poll`: what was promised to whoever asked, and what came; and how much was placed.
+        # Since the last `poll_adapters`: adapters reported as ready or loaded, which are not evicted; and bytes placed.
         self._kept: set[str] = set()
         self._placed = 0
-        self._full_host = self._full_staging = False  # also for urgent loads
+        self._full_host = self._full_staging = False  # even urgent loads found no space
         for model, base in bases.items():
             self.add_base(model, base)
 
-    # ---- knowing
+    # ---- registration
 
     def add_base(self, model: str, base: BaseShape) -> None:
-        """From now on adapters of this model may be loaded. Raises ValueError. May run beside everything else."""
+        """Allow adapters of this model. Raises ValueError. May run on any thread."""
         if self.rows is not None and base.layers > self.rows.layers:
             raise ValueError(f"it has {base.layers} layers; this engine's table of adapters is for {self.rows.layers}")
         with self._knowing:
             self._bases[model] = base
 
     def remove_base(self, model: str) -> None:
-        """Forget a model and its adapters, none of which is resident, unless they serve another model too."""
+        """Forget a model, and its adapters that no other model uses. None of those is resident."""
         with self._knowing:
             del self._bases[model]
             for digest, known in list(self._known.items()):
@@ -172,8 +131,8 @@ class TilePool:
                     self.unload(digest)
 
     def register_adapter(self, digest: str, model: str, path: Path) -> None:
-        """Check an adapter's directory, all but its numbers, and know it. Raises AdapterRefused, OSError; idempotent.
-        May run beside everything else."""
+        """Check an adapter's directory, without its numbers, and register it. Idempotent. Raises AdapterRefused,
+        OSError. May run on any thread."""
         if self.is_known(digest, model):
             return
         base = self._base(model)
@@ -191,7 +150,7 @@ class TilePool:
         return base
 
     def add_host_adapter(self, digest: str, model: str, host: HostAdapter) -> None:
-        """Know an adapter that is in host memory already, and stays there."""
+        """Register an adapter whose slab is in memory of its own and is never evicted from there."""
         self._know(digest, model, host.layout, None)
         self._known[digest].slab = host.slab
 
@@ -211,12 +170,12 @@ class TilePool:
         known = self._known.setdefault(
             digest, _KnownAdapter(layout, base, source, tuple(cut.bytes for cut in layout.cuts), form)
         )
-        if known.base.modules != base.modules:  # its tiles know where modules lie beside each other
+        if known.base.modules != base.modules:  # its tiles contain the columns of stacked modules
             raise AdapterRefused(f"{digest} serves {min(known.models)}, whose modules have other sizes than {model}'s")
         known.models.add(model)
 
     def unload(self, digest: str) -> None:
-        """Forget it. It must not be resident."""
+        """Forget an adapter, which must not be resident."""
         assert digest not in self._resident
         self.cancel_load(digest)
         self.host.forget_adapter(digest)
@@ -226,28 +185,29 @@ class TilePool:
     def is_known(self, digest: str, model: str) -> bool:
         return digest in self._known and model in self._known[digest].models
 
-    # ---- coming nearer
+    # ---- loads
 
     def evictions(self) -> int:
-        """From host memory, since the start."""
+        """Evictions from host memory since the start."""
         return self.host.evictions
 
     def adapter_location(self, digest: str) -> str:
-        """ "device" in the arena, "host" in memory on this side, else "disk"."""
+        """Where it is: "device" (in the arena), "host" (in host memory) or "disk"."""
         if digest in self._resident:
             return "device"
         return "host" if self._slab(digest) is not None else "disk"
 
     def adapter_locations(self, limit: int) -> tuple[list[tuple[str, str, int]], int]:
-        """(digest, `where` it is, its bytes) of at most `limit` known ones, those in the arena first; and how many are
-        known."""
+        """(digest, location, bytes) of at most `limit` registered adapters, resident adapters first; and the number of
+        all registered adapters."""
         known, resident = self._known, self._resident
-        rest = (digest for digest in list(known) if digest not in resident)  # a copy: `load` adds to it meanwhile
+        rest = (digest for digest in list(known) if digest not in resident)  # a copy: other threads add to it
         order = [*resident, *islice(rest, limit)][:limit]
         return [(digest, self.adapter_location(digest), known[digest].layout.bytes) for digest in order], len(known)
 
     def request_load(self, digest: str, *, urgent: bool = False) -> bool:
-        """Bring it nearer, beside all else; `urgent` in place of others that are wanted too. False: not now."""
+        """Begin or continue a load, beside the steps. An `urgent` load may evict adapters that waiting requests
+        requested too. False: no memory for it now."""
         self._wanted.add(digest)
         if digest in self._resident:
             return True
@@ -272,7 +232,7 @@ class TilePool:
         return False
 
     def bring(self, digest: str) -> torch.Tensor:
-        """Into host memory, waiting for it; its slab. Not for the engine's loop. Raises AdapterRefused."""
+        """Load into host memory, blocking until it is there. Returns its slab. Raises AdapterRefused."""
         while (slab := self._slab(digest)) is None:
             self._full_host = False
             self.request_load(digest, urgent=True)
@@ -326,7 +286,7 @@ class TilePool:
         return moved
 
     def pin_adapter(self, digest: str, pinned: bool) -> None:
-        """A pinned one stays in host memory."""
+        """A pinned adapter is never evicted from host memory."""
         if pinned:
             self._pinned.add(digest)
         else:
@@ -353,11 +313,12 @@ class TilePool:
     # ---- the arena
 
     def has_room(self) -> bool:
-        """Whether one more can be resident, however many pages there are: a table of rows may be full."""
+        """Whether the table has a row for one more resident adapter."""
         return self.rows is None or self.rows.free_rows > 0
 
     def pages_needed(self, digest: str) -> int:
-        """Further arena pages needed to make it resident: 0 when it is, or fits what tile pages have free."""
+        """Further arena pages needed to make it resident: 0 if it is, or if it fits into the free bytes of tile
+        pages."""
         if digest in self._resident:
             return 0
         return self._plan(self._known[digest]).fresh
@@ -372,7 +333,7 @@ class TilePool:
         return self._alone[sizes]
 
     def pages_of(self, digest: str) -> list[int]:
-        """The arena pages in which tiles of a resident adapter lie, each once."""
+        """The arena pages with tiles of a resident adapter, each once."""
         return list(dict.fromkeys(page for page, _ in self._resident[digest].places))
 
     def _plan(self, known: _KnownAdapter) -> TilePlacement:
@@ -382,9 +343,9 @@ class TilePool:
         return plan
 
     def place_adapter(self, digest: str, pages: list[int]) -> None:
-        """Copy it into the arena, using `pages` (as many as pages_needed said) beside free tiles. Idempotent.
-        Raises ValueError when the table of rows is full, and the errors of reading its file and of the copy; `pages`
-        are unused then."""
+        """Copy it into the arena, into `pages` (`pages_needed` of them) and the free bytes of tile pages. Idempotent.
+        Raises ValueError if the table of rows is full, and the errors of reading its file and of the copy; `pages` are
+        unused then."""
         assert len(pages) == self.pages_needed(digest)
         assert not set(pages) & self._pages.pages.keys()
         if digest in self._resident:
@@ -406,10 +367,10 @@ class TilePool:
         self._placed += known.layout.bytes
         self._plans.clear()
         if self.staging is not None and self.staging.has(digest):
-            self.staging.taken(digest)
+            self.staging.note_taken(digest)
 
     def _take_out(self, digest: str) -> torch.Tensor:
-        """Its slab, on the device if it is there; read now if it must be."""
+        """Its slab: in the copy buffer if it is there, otherwise in host memory, read now if necessary."""
         if self.staging is not None and self.staging.has(digest):
             return self.staging.take_out(digest)
         return self.bring(digest)
@@ -425,7 +386,7 @@ class TilePool:
         return adapter
 
     def evict_adapter(self, digest: str) -> list[int]:
-        """Drop it from the arena; return the pages that are empty now. It stays known."""
+        """Evict it from the arena; return the pages that are empty now. It stays registered."""
         adapter = self._resident.pop(digest, None)
         if adapter is None:
             return []
@@ -443,8 +404,9 @@ class TilePool:
         return empty
 
     def _copy(self, data: torch.Tensor, cuts: Sequence[TileSpan], places: Places) -> None:
-        """Tiles that are neighbours in the slab and in a page are one run; on a device all runs are few launches."""
-        wide = torch.int32  # of 16 bytes at once the kernel moves four
+        """Copy a slab into its places. Tiles that are neighbours in both are one run; on a GPU all runs are few
+        launches."""
+        wide = torch.int32  # the copy kernel moves 16 bytes at once, as four int32
         whole, arena = data.view(wide), self._arena.view(-1).view(wide)
         sources, targets = [], []
         for page, offset, start, size in _runs(cuts, places):
@@ -459,7 +421,7 @@ class TilePool:
 
     def check_integrity(self) -> None:
         """Every byte of every page is free or in exactly one tile, and every tile holds its adapter's numbers.
-        For idle moments and tests; AssertionError says what is wrong."""
+        For idle moments and tests. Raises AssertionError with the fault."""
         extents: dict[int, list[tuple[int, int]]] = {
             page: list(state.free.free) for page, state in self._pages.pages.items()
         }
@@ -489,9 +451,9 @@ class TilePool:
 
 
 def _runs(cuts: Sequence[TileSpan], places: Places) -> list[tuple[int, int, int, int]]:
-    """(page, offset in it, offset in the slab, bytes) of tiles that lie one after another in both."""
+    """(page, offset in it, offset in the slab, bytes) of each run of tiles that are neighbours in both."""
     runs: list[tuple[int, int, int, int]] = []
-    page, offset, start, size = -1, 0, 0, 0  # of the run that grows
+    page, offset, start, size = -1, 0, 0, 0  # of the current run
     for cut, (own_page, own_offset) in zip(cuts, places, strict=True):
         if own_page == page and own_offset == offset + size:
             size += cut.bytes

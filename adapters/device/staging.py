@@ -1,8 +1,7 @@
-"""Adapters on their way to a device: whole slabs, copied beside its work into memory of their own, and taken from there
-into the arena in the order of the steps.
+"""The copy buffer: device memory to which whole adapter slabs are copied beside the steps, and from which they are
+scattered into the arena in the order of the steps.
 
-A copy into the arena itself would have to wait for the steps in flight, which may still use the pages. It must never
-know pages or tiles.
+A copy into the arena itself would have to wait for the steps in flight, which may still use the pages.
 """
 
 from __future__ import annotations
@@ -17,31 +16,31 @@ from adapters.device.host_slabs import SlabMemory
 
 
 class Mark(Protocol):
-    """A point in a device's work."""
+    """A point in the order of a device's work, such as a CUDA event."""
 
     def query(self) -> bool:
-        """All before it is done."""
+        """Whether all work before the mark is completed."""
         ...
 
 
 class CopyLane(Protocol):
-    """Copies to a device, beside the work that it does in order."""
+    """Copies to a device beside its ordered work (the current CUDA stream)."""
 
     def begin_copy(self, target: torch.Tensor, source: torch.Tensor) -> Mark:
-        """Begin a copy from host memory. Both stay as they are until the mark is reached."""
+        """Begin a copy from host memory. Neither tensor may change before the mark is reached."""
         ...
 
     def mark(self) -> Mark:
-        """After all the work that it was given until now."""
+        """A mark after all work queued so far."""
         ...
 
     def follow(self, mark: Mark) -> None:
-        """The work that it is given from now on begins after the mark."""
+        """Let all work queued from now on begin after the mark."""
         ...
 
 
 class CudaCopyLane:
-    """A stream of its own beside the current one."""
+    """A CUDA stream of its own beside the current stream."""
 
     def __init__(self, device: torch.device) -> None:
         self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
@@ -65,15 +64,15 @@ class CudaCopyLane:
 
 
 class CopyBuffer:
-    """One thread uses it."""
+    """Slabs in device memory, from the beginning of their copy until they are placed. One thread uses it."""
 
     def __init__(self, memory: torch.Tensor, lane: CopyLane) -> None:
         """`memory` uint8 [bytes] on the device."""
         self._slabs = SlabMemory(memory)
         self._lane = lane
-        self._copying: dict[str, Mark] = {}  # digest → when its copy has ended
-        self._sources: dict[str, tuple[Mark, float]] = {}  # digest → until when its host memory is read, and since when
-        self._cooling: dict[str, Mark] = {}  # key → after which its bytes are not read or written
+        self._copying: dict[str, Mark] = {}  # digest → end of its copy
+        self._sources: dict[str, tuple[Mark, float]] = {}  # digest → end and beginning of its read
+        self._cooling: dict[str, Mark] = {}  # key → end of the last use of its bytes
         self._cooled = 0
 
     @property
@@ -81,22 +80,22 @@ class CopyBuffer:
         return self._slabs.bytes
 
     def has(self, digest: str) -> bool:
-        """It is here, or comes."""
+        """Whether it is in the buffer, or its copy is in flight."""
         return digest in self._slabs
 
     def is_there(self, digest: str) -> bool:
         return digest in self._slabs and digest not in self._copying
 
     def reads(self, digest: str) -> bool:
-        """A copy of it is under way, wanted or not: its host memory must stay as it is."""
+        """Whether a copy, even a discarded one, still reads its host slab, which must not change then."""
         return digest in self._sources
 
     def bytes_copying(self) -> int:
         return sum(int(self._slabs.view(digest).shape[0]) for digest in self._copying)
 
     def begin_copy(self, digest: str, source: torch.Tensor, may_go: Callable[[str], bool]) -> bool:
-        """Begin to copy it here from a slab in pinned memory, in place of others that `may_go`. False: there is no
-        room. The slab must stay as it is while this `reads` it."""
+        """Begin a copy from a slab in page-locked memory, evicting slabs that `may_go` allows. False: no space. The
+        slab must not change while this `reads` it."""
 
         def free(other: str) -> bool:
             return other not in self._copying and other not in self._cooling and may_go(other)
@@ -108,25 +107,25 @@ class CopyBuffer:
         return True
 
     def take_out(self, digest: str) -> torch.Tensor:
-        """Its bytes, for the work that the device is given until `taken`: that begins after the copy."""
+        """Its bytes, for device work queued before `note_taken`; that work begins after the copy."""
         if digest in self._copying:
             self._lane.follow(self._copying[digest])
         return self._slabs.view(digest)
 
-    def taken(self, digest: str) -> None:
-        """That work was given. Its room is free when it is done."""
+    def note_taken(self, digest: str) -> None:
+        """That work is queued. Its bytes are free once the work is completed."""
         self._copying.pop(digest, None)
         self._cool(digest, self._lane.mark())
 
     def discard_copy(self, digest: str) -> None:
-        """It is not wanted here any more."""
+        """Discard a slab, or a copy in flight."""
         if digest in self._copying:
             self._cool(digest, self._copying.pop(digest))
         elif digest in self._slabs:
             self._slabs.free_slab(digest)
 
     def poll_copies(self) -> list[tuple[str, float]]:
-        """Copies that have ended since, and the seconds until that was seen."""
+        """(digest, seconds) of the copies that have ended since the last call."""
         for key in [key for key, mark in self._cooling.items() if mark.query()]:
             del self._cooling[key]
             self._slabs.free_slab(key)
@@ -138,7 +137,7 @@ class CopyBuffer:
         return ended
 
     def check_integrity(self) -> None:
-        """AssertionError says what is wrong."""
+        """Raises AssertionError with the fault."""
         self._slabs.check_integrity()
         assert set(self._copying) | set(self._cooling) <= set(self._slabs.names())
 

@@ -1,7 +1,4 @@
-"""The device's table of tiles: a row for each adapter in the arena, where kernels find its tiles, ranks and scales.
-
-It must never know about requests, nor who decides what is resident.
-"""
+"""The device's table of tiles: one row for each resident adapter, in which kernels find its tiles, ranks and scales."""
 
 from __future__ import annotations
 
@@ -19,15 +16,15 @@ from kernels.lora_work import TILE_ALIGN_BYTES, TILE_RANK, Stack, TileTable, pac
 
 # The modules in the order of the table's rows: modules with the same input are neighbours.
 MODULES = tuple(PARENTS)
-# A table has room for models of this many layers at least: such a model may be added later.
+# Minimum of a table's layers, because a model with more layers than the first ones may be added later.
 LAYERS_MIN = 128
 
 
 @dataclass(slots=True, frozen=True)
 class RowForm:
-    """What of an adapter's row is the same wherever its tiles lie. `entries` [layers, modules, 1 + tiles] int64 has
-    each module's rank and scale; `spots` [cuts]: where in it, flat, the place of each tile goes; `tiles` of its largest
-    module."""
+    """The part of an adapter's row that does not depend on where its tiles are. `entries` [layers, modules, 1 + tiles]
+    int64: each module's rank and scale, with zeros for tiles; `spots` [cuts]: flat index in `entries` of each tile;
+    `tiles`: of its largest module."""
 
     entries: npt.NDArray[np.int64]
     spots: npt.NDArray[np.int64]
@@ -50,16 +47,15 @@ class AdapterRows:
         entries = torch.zeros(shape, dtype=torch.int64, device=arena.device)
         self.table = TileTable(arena.view(-1).view(dtype), entries)
         self._free = list(range(adapters_max - 1, -1, -1))
-        self._rows: dict[str, tuple[int, int]] = {}  # digest → its row, and the tiles of its largest module
+        self._rows: dict[str, tuple[int, int]] = {}  # digest → row, tiles of its largest module
 
     @property
     def layers(self) -> int:
-        """Of the deepest model that it has room for."""
+        """Layers of the deepest model that fits."""
         return int(self.table.entries.shape[1])
 
     @property
     def free_rows(self) -> int:
-        """How many more adapters there is room for."""
         return len(self._free)
 
     def check_room(self) -> None:
@@ -68,7 +64,7 @@ class AdapterRows:
             raise ValueError(f"{len(self._rows)} adapters are in the arena, and its table has rows for no more")
 
     def form(self, cuts: Sequence[TileSpan], scales: Mapping[tuple[int, str], float]) -> RowForm:
-        """Of an adapter with these tiles; `scales` by (layer, module). May run beside everything else."""
+        """For an adapter with these tiles; `scales` by (layer, module). May run on any thread."""
         entries = np.zeros(self.table.entries.shape[1:], np.int64)
         ranks: Counter[tuple[int, str]] = Counter()
         spots = []
@@ -82,31 +78,31 @@ class AdapterRows:
         return RowForm(entries, np.array(spots, np.int64), -(-max(ranks.values(), default=0) // TILE_RANK))
 
     def add_row(self, digest: str, form: RowForm, places: Sequence[tuple[int, int]]) -> None:
-        """Give it a row, and write there where its tiles lie: (page, offset) of each. Raises ValueError when every row
-        is taken."""
+        """Give it a row and write its `places`, the (page, offset) of each tile. Raises ValueError if every row is
+        taken."""
         assert digest not in self._rows
         self.check_room()
         entries = self._entries(form, places)
         if self.table.entries.is_cuda:
-            entries = entries.pin_memory()  # the allocator keeps it until the copy is done
+            entries = entries.pin_memory()  # the allocator keeps the memory until the copy is done
         row = self._free.pop()
         self.table.entries[row].copy_(entries, non_blocking=True)
         self._rows[digest] = row, form.tiles
 
     def _entries(self, form: RowForm, places: Sequence[tuple[int, int]]) -> torch.Tensor:
-        """What its row must hold."""
+        """The contents of its row."""
         where = np.array(places, np.int64).reshape(-1, 2)
         entries = form.entries.copy()
         entries.reshape(-1)[form.spots] = where[:, 0] * self._page_units + where[:, 1] // TILE_ALIGN_BYTES
         return torch.from_numpy(entries)
 
     def check_row(self, digest: str, form: RowForm, places: Sequence[tuple[int, int]]) -> None:
-        """AssertionError when its row says anything else. For idle moments and tests: it waits for the device."""
+        """Raises AssertionError if its row differs. For idle moments and tests: it waits for the device."""
         row, _ = self._rows[digest]
         assert torch.equal(self.table.entries[row].cpu(), self._entries(form, places)), f"{digest}: a wrong table row"
 
     def remove_row(self, digest: str) -> None:
-        """Its row may be given to another. Steps begun before still find it as it was."""
+        """Free its row. Steps that were begun before still read the old contents."""
         row, _ = self._rows.pop(digest)
         self._free.append(row)
 
@@ -116,7 +112,7 @@ class AdapterRows:
 
 
 def stack_of(base: BaseShape, modules: tuple[str, ...]) -> Stack:
-    """Modules that share an x, neighbours in MODULES, as the kernels want them."""
+    """Modules that share an x and are neighbours in MODULES, as a kernel argument."""
     first = MODULES.index(modules[0])
     assert MODULES[first : first + len(modules)] == modules
     shapes = [base.modules[module] for module in modules]

@@ -1,7 +1,4 @@
-"""Where tiles lie in arena pages, and where more would fit: first-fit over what the pages have free.
-
-Page numbers and offsets only. It must never know whose tiles they are, nor who owns pages without any.
-"""
+"""Placement of tiles in arena pages, first-fit over the pages' free bytes. Page numbers and offsets only."""
 
 from __future__ import annotations
 
@@ -16,7 +13,7 @@ from adapters.files.slab_order import TileSpan
 
 @dataclass(slots=True)
 class _Page:
-    """What of one arena page is free, and how many tiles lie in it."""
+    """Free bytes and number of tiles of one arena page."""
 
     free: FreeExtents
     tiles: int = 0
@@ -24,12 +21,12 @@ class _Page:
 
 
 class TilePlacement(NamedTuple):
-    """Where tiles would go. Page -1 - i is the fresh page i, of `fresh`."""
+    """A planned placement. Page -1 - i is the i-th of `fresh` new pages."""
 
     places: list[tuple[int, int]]  # (page, offset) of each cut
     fresh: int
-    free: dict[int, FreeExtents]  # page → what of it would be free then
-    tiles: Mapping[int, int]  # page → how many it would get
+    free: dict[int, FreeExtents]  # page → its free extents afterwards
+    tiles: Mapping[int, int]  # page → number of tiles added
 
 
 class TilePages:
@@ -42,8 +39,8 @@ class TilePages:
         self._shelves: list[dict[int, None]] = [{} for _ in range(page_bytes.bit_length() + 1)]
 
     def take_tiles(self, plan: TilePlacement, fresh: Sequence[int]) -> list[tuple[int, int]]:
-        """What was planned, with these pages for the fresh ones; (page, offset) of each cut. Nothing else was taken or
-        given meanwhile."""
+        """Execute a plan with `fresh` as its new pages; returns (page, offset) of each cut. No tile was taken or freed
+        since the plan was made."""
         assert len(fresh) == plan.fresh
         for number, tiles in plan.tiles.items():
             extents = plan.free[number]
@@ -57,7 +54,7 @@ class TilePages:
         return [(number if number >= 0 else fresh[-1 - number], offset) for number, offset in plan.places]
 
     def free_tile(self, number: int, offset: int, size: int) -> bool:
-        """Of a tile. Whether the page is empty, and gone from here."""
+        """Free a tile. Returns whether its page is empty now, and removed from here."""
         page = self.pages[number]
         page.free.give_extent(offset, size)
         page.tiles -= 1
@@ -68,13 +65,13 @@ class TilePages:
         return True
 
     def plan(self, cuts: Sequence[TileSpan]) -> TilePlacement:
-        """First-fit, each cut, largest first. Changes nothing."""
+        """Plan cuts, which are ordered largest first, by first fit. Changes nothing."""
         order: list[int] = []
         trial: dict[int, FreeExtents] = {}
         planned: list[tuple[int, int]] = []
         fresh, start, size = 0, 0, 0
         for cut in cuts:
-            if cut.bytes != size:  # an equal cut need not look again where the one before it found no room
+            if cut.bytes != size:  # an equal cut continues where the previous one fitted
                 size, start = cut.bytes, 0
                 order = [*trial, *self._with_room(size, trial)]
             while True:

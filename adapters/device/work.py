@@ -1,6 +1,6 @@
 """One step's LoRA work for the device: which rows belong to which adapter, as the numbers that the kernels read.
 
-It must never know why rows are together: tokens, requests and chunks are the runner's.
+It knows rows and digests, no requests.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def write_work(
     adapter need not be neighbours, but cost less when they are. Each adapter becomes the most recently used.
     """
     assert pool.rows is not None
-    merged: list[tuple[str, int, int]] = []  # digest, first row, row behind the last
+    merged: list[tuple[str, int, int]] = []  # digest, first row, end row
     before: str | None = None
     start = stop = 0
     for digest, rows in runs:

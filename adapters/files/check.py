@@ -55,7 +55,7 @@ def check_adapter(
     on_bytes: Progress | None = None,
 ) -> CheckedAdapter:
     """As `read_adapter`, for a base that takes ranks up to `rank_max` and computes in `dtype` (float32, bfloat16 or
-    float16), with the digest. `on_bytes` hears how many bytes of weights were looked at since it was called last."""
+    float16), with the digest. `on_bytes(count)` is called after each `count` bytes of weights."""
     return check_numbers(path, read_spec(path, base, rank_max), dtype, on_bytes)
 
 
@@ -67,7 +67,8 @@ def check_numbers(path: Path, spec: AdapterSpec, dtype: str, on_bytes: Progress 
 
 
 def check_stored(directory: Path, base: BaseShape, dtype: str) -> CheckedAdapter:
-    """As `check_adapter`, for a resolved directory of the store. Raises AdapterRefused, Unresolved, OSError."""
+    """As `check_adapter`, for a resolved directory of the store. Raises AdapterRefused, ModulesUnresolved,
+    OSError."""
     return check_numbers(directory, read_stored(directory, base), dtype)
 
 
@@ -81,7 +82,7 @@ def read_spec(path: Path, base: BaseShape, rank_max: int = RANK_MAX) -> AdapterS
 
 def read_stored(directory: Path, base: BaseShape) -> AdapterSpec:
     """As `read_spec`, for a resolved directory: it reads no configuration and evaluates no pattern. Raises
-    AdapterRefused, Unresolved, OSError."""
+    AdapterRefused, ModulesUnresolved, OSError."""
     resolved, weights = read_resolved(directory), directory / WEIGHTS_FILE
     header = read_header(weights)
     if header_digest(weights) != resolved.header:
@@ -96,8 +97,8 @@ def write_resolved_modules(directory: Path, spec: AdapterSpec) -> None:
 
 
 def resolve_stored(directory: Path) -> None:
-    """Resolve a directory of the store that was checked before `modules-1.json` existed. Its patterns may backtrack for
-    ever: only for a process whose CPU time is limited. Raises AdapterRefused, OSError."""
+    """Resolve a directory of the store that was checked before `modules-1.json` existed. Matching its patterns may
+    take unlimited time: call it in a process with a CPU limit. Raises AdapterRefused, OSError."""
     with (directory / CONFIG_FILE).open("rb") as file:
         config = parse_stored_config(file.read(CONFIG_BYTES_MAX + 1))
     weights = directory / WEIGHTS_FILE
@@ -110,7 +111,7 @@ def _by_name(spec: AdapterSpec) -> list[Tensor]:
 
 
 def _meaning(spec: AdapterSpec) -> bytes:
-    """What comes before the numbers in the digest."""
+    """The input of the digest before the numbers."""
     meaning = {
         "format": "laneway-adapter-1",
         "modules": [[m.layer, m.module, m.rank, m.scale.hex()] for m in spec.modules],
@@ -120,7 +121,7 @@ def _meaning(spec: AdapterSpec) -> bytes:
 
 
 def _scan(path: Path, spec: AdapterSpec, dtype: str, digest: _Hash | None, on_bytes: Progress | None) -> None:
-    """Look at every number, block by block. Raises AdapterRefused for the first that is none."""
+    """Read every number, block by block. Raises AdapterRefused for the first that is not finite."""
     from adapters.files.finite import check_finite  # numpy takes longer to load than most refusals take
 
     buffer = bytearray(BLOCK_BYTES)

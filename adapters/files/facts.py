@@ -1,7 +1,4 @@
-"""The facts of a checked adapter as plain data, for processes that list adapters and load none.
-
-It must never know about tenants or names of adapters.
-"""
+"""The facts of a checked adapter as plain data, for processes that list adapters and load none."""
 
 from __future__ import annotations
 
@@ -55,8 +52,7 @@ def facts_of(checked: CheckedAdapter, size: int, base_names: Iterable[str]) -> F
 
 
 def names_of_base(name: str, model_dir: Path) -> list[str]:
-    """What a base model is called: by its operator, by its directory, and by whoever saved it. Raises OSError,
-    ValueError."""
+    """The names of a base model: the operator's, its directory's, and its publisher's. Raises OSError, ValueError."""
     saved = json.loads((model_dir / "config.json").read_bytes()).get("_name_or_path")
     return [name, model_dir.name, saved if isinstance(saved, str) else ""]
 
@@ -66,10 +62,10 @@ def _warnings(named: str | None, base_names: list[str]) -> tuple[str, ...]:
         return ()
     return (
         f"base_model_name_or_path: it says {named!r}, the base is {base_names[0]!r}; "
-        "the shapes fit, whether the answers make sense only they tell",
+        "the shapes fit, but the answers may be meaningless",
     )
 
 
 def short_name(name: str) -> str:
-    """A model's name without who published it, in one spelling."""
+    """A model's name without its publisher, in lower case."""
     return name.rstrip("/").rpartition("/")[2].lower()

@@ -1,4 +1,4 @@
-"""Valid adapters with random numbers, as many as wanted: for tests, benchmarks and the demo.
+"""Valid adapters with random numbers, for tests, benchmarks and the demo.
 
 The same seed is the same bytes on every machine. Plain Python: no numpy, no torch.
 """
@@ -17,7 +17,7 @@ from adapters.files.header import ITEM_BYTES
 from adapters.files.spec import PARENTS, BaseShape
 
 ATTENTION = ("q_proj", "k_proj", "v_proj", "o_proj")
-# A mix of ranks, modules and scalings, as tenants' adapters are one.
+# A mix of ranks, modules and scalings, like the adapters of several tenants.
 KINDS = (
     (8, ("q_proj", "v_proj"), False),
     (16, ATTENTION, False),
@@ -30,8 +30,8 @@ TOP_BYTES = {"F32": (0x3C, 0xBC), "BF16": (0x3C, 0xBC), "F16": tuple(range(0x20,
 
 @dataclass(slots=True, frozen=True)
 class Recipe:
-    """What an adapter is made of. Its numbers are independent, of either sign, from 2⁻⁷ to 2⁻⁵ in magnitude. With
-    `scale` 16 a small model still speaks, and each adapter makes it say something else; with 1 most say the same."""
+    """Parameters of an adapter. Its numbers are independent, of either sign, with magnitudes from 2⁻⁷ to 2⁻⁵. With
+    `scale` 16 a small model's output is still text and differs by adapter; with 1 most outputs are equal."""
 
     seed: int
     rank: int = 8
@@ -42,7 +42,7 @@ class Recipe:
 
 
 def recipes(count: int, seed: int = 0) -> Iterator[Recipe]:
-    """`count` different ones, of mixed kinds."""
+    """`count` different recipes."""
     for number in range(count):
         rank, modules, use_rslora = KINDS[number % len(KINDS)]
         yield Recipe(seed * 1_000_003 + number, rank, modules, use_rslora=use_rslora)
@@ -50,7 +50,7 @@ def recipes(count: int, seed: int = 0) -> Iterator[Recipe]:
 
 def write_random(directory: Path, base: BaseShape, recipe: Recipe, base_name: str | None = None) -> Path:
     """Write the two files of an adapter that fits `base` into `directory`, and return it. Raises ValueError for a rank,
-    a module or a dtype that there is not."""
+    a module or a dtype that does not exist."""
     if not 1 <= recipe.rank <= RANK_MAX:
         raise ValueError(f"rank {recipe.rank} is not from 1 to {RANK_MAX}")
     if recipe.dtype not in TOP_BYTES:

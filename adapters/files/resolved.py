@@ -55,7 +55,7 @@ def write_resolved(directory: Path, resolved: ResolvedModules) -> None:
 
 
 def read_resolved(directory: Path) -> ResolvedModules:
-    """Read what `write_resolved` wrote. Raises Unresolved, OSError."""
+    """Read what `write_resolved` wrote. Raises ModulesUnresolved, OSError."""
     path = directory / RESOLVED_FILE
     try:
         with path.open("rb") as file:

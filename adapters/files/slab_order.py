@@ -1,8 +1,5 @@
-"""From the order of a file to that of a slab: where an adapter's tiles lie, and its numbers one after another as they
-go there.
-
-It loads no torch, runs nothing it reads, and must never know about pages, devices or requests.
-"""
+"""From the order of an adapter's file to the order of its slab: the position of each tile, and the conversion of the
+numbers while the file is read. No torch."""
 
 from __future__ import annotations
 
@@ -19,10 +16,10 @@ from adapters.files.finite import MAGNITUDE, check_finite
 from adapters.files.header import AdapterRefused, Tensor
 from adapters.files.spec import AdapterSpec, BaseShape
 
-# As the kernels have them, which this must not load: `kernels.lora_work` says why, a test that they are the same.
+# The values of kernels.lora_work, which would load torch; a test compares them.
 TILE_RANK = 16
 TILE_ALIGN_BYTES = 64
-# dtype of a file's tensor → of the same numbers where they are computed with.
+# dtype in the file → dtype in the slab.
 NAMES = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 ITEM_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
 
@@ -84,8 +81,8 @@ def pieces(
     check: bool,
     stopped: Callable[[], bool] = lambda: False,
 ) -> Iterator[tuple[int, Bits]]:
-    """(byte of the slab, what lies from there on) of each A and each Bᵀ of each tile, in the order of the file, whose
-    header was read. The numbers are gone when the next are asked for. With `check` they are finite. Raises
+    """(slab offset, numbers) of each A and each Bᵀ of each tile, in the order of the file, whose header was read. The
+    numbers are valid until the next iteration. With `check`, numbers that are not finite are refused. Raises
     AdapterRefused, OSError, and ReadStopped soon after `stopped()`."""
     tiles: dict[Key, list[TileSpan]] = {}
     for cut in cuts:
@@ -107,14 +104,14 @@ def pieces(
 
 
 def read_past_header(raw: FileIO, spec: AdapterSpec) -> bytes:
-    """Read up to the first number; SHA-256 of that. Raises AdapterRefused, OSError."""
+    """Read up to the first number; returns the SHA-256 of those bytes. Raises AdapterRefused, OSError."""
     before = bytearray(min(min(module.a.start, module.b.start) for module in spec.modules))
     fill(raw, memoryview(before))
     return hashlib.sha256(before).digest()
 
 
 def fill(raw: FileIO, data: memoryview) -> None:
-    """Raises AdapterRefused when the file ends before that."""
+    """Fill `data` from the file. Raises AdapterRefused if the file ends too soon."""
     at = 0
     while at < len(data):
         count = raw.readinto(data[at:])
@@ -124,8 +121,8 @@ def fill(raw: FileIO, data: memoryview) -> None:
 
 
 def _converted(data: memoryview, tensor: Tensor, dtype: str, *, check: bool) -> Bits:
-    """The bit patterns of a tensor's numbers in `dtype`, rounded to nearest even. With `check` they are finite, or
-    AdapterRefused says which is not."""
+    """The bit patterns of a tensor's numbers in `dtype`, rounded to nearest even. With `check`, raises AdapterRefused
+    for a number that is not finite."""
     if check:
         check_finite(data, tensor, 0, dtype)
     bits: Bits = np.frombuffer(data, MAGNITUDE[tensor.dtype][0])
@@ -143,6 +140,6 @@ def _from_float32(numbers: npt.NDArray[np.float32], dtype: str) -> Bits:
         bits = numbers.view(np.uint32)
         return ((bits + (0x7FFF + ((bits >> 16) & 1))) >> 16).astype(np.uint16)
     if dtype == "float16":
-        with np.errstate(over="ignore"):  # an infinity is found afterwards
+        with np.errstate(over="ignore"):  # check_finite finds infinity
             return numbers.astype(np.float16).view(np.uint16)
     return numbers.view(np.uint32)

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from engine.models.config import ModelRefused
 
-# Copies that are timed when the pool is made.
+# Copies of one measurement, and measurements, when the pool is made.
 TIMED_COPIES = 8
 
 
@@ -37,7 +37,7 @@ class TensorHostPool:
             self._arena[page].copy_(self._host[slot], non_blocking=True)
 
     def _measure(self) -> float:
-        """Seconds of one page's copy out, the median of a few. Nothing is in the slots yet."""
+        """Seconds of one page's copy out, a median. Called while all slots are empty."""
         taken = []
         for _ in range(TIMED_COPIES):
             self._synchronize()
@@ -53,7 +53,7 @@ class TensorHostPool:
 
 
 def build_host_pool(arena: Tensor, host_pool_bytes: int) -> TensorHostPool | None:
-    """None without any bytes. Raises ModelRefused when they are too few."""
+    """None for 0 bytes. Raises ModelRefused for less than a page."""
     if not host_pool_bytes:
         return None
     slots = host_pool_bytes // arena.shape[1]

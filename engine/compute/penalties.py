@@ -1,7 +1,7 @@
-"""Logits as a request wants them changed before its id is drawn: stop ids held back, biases, penalties.
+"""Changes of the logits before an id is drawn: stop ids excluded, biases, penalties.
 
-Nothing is remembered between steps: all of it follows from the prompt's and the output's ids, so a preempted request
-goes on as if nothing had been. It must never know temperature or chance.
+Stateless: the changes follow from the ids of prompt and output alone, so a preempted request continues unchanged.
+Temperature and randomness are the samplers' part.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from engine.protocol.frames import Sampling
 
 
 class Draw(NamedTuple):
-    """How one row is drawn, the index that the new token will have in its sequence, and the ids before it."""
+    """How one row is drawn: `position` is the new token's index in its sequence, and the ids precede it."""
 
     sampling: Sampling
     position: int
@@ -29,12 +29,12 @@ class Draw(NamedTuple):
 
 
 def penalize(logits: Tensor, draws: Many[Draw]) -> Tensor:
-    """`logits` [rows, vocab] themselves when no row asks for a change, else a float32 copy, changed where asked.
+    """`logits` [rows, vocab] unchanged if no request wants a change, otherwise a changed float32 copy.
 
-    In vLLM's order: stop ids are ruled out until `min_tokens` ids are made; `logit_bias` is added; what the prompt or
-    the output holds is divided by `repetition_penalty` where positive and multiplied where not; each id of the output
-    loses `frequency_penalty` for every time it occurs, and `presence_penalty` once."""
-    rows = [row for row, draw in enumerate(draws) if _asks(draw)]
+    In vLLM's order: stop ids are excluded until `min_tokens` ids are made; `logit_bias` is added; logits of ids in the
+    prompt or the output are divided by `repetition_penalty` if positive and multiplied if not; from each id of the
+    output `frequency_penalty` is subtracted once per occurrence, and `presence_penalty` once."""
+    rows = [row for row, draw in enumerate(draws) if _is_changed(draw)]
     if not rows:
         return logits
     changed = logits.to(torch.float32, copy=True)
@@ -49,15 +49,15 @@ def penalize(logits: Tensor, draws: Many[Draw]) -> Tensor:
 
 
 def changes(draw: Draw, vocab: int) -> list[tuple[list[int], list[float]]]:
-    """What `penalize` prepares on the host for one row, as (ids, numbers). Raises as `penalize` would."""
-    found = [change(draw, vocab) for change in (_biases, _repeated, _penalties)] if _asks(draw) else []
+    """The changes that `penalize` prepares on the host for one row, as (ids, numbers). Raises as `penalize` would."""
+    found = [change(draw, vocab) for change in (_biases, _repeated, _penalties)] if _is_changed(draw) else []
     for numbers in found:
         if numbers and not 0 <= min(numbers) <= max(numbers) < vocab:
             raise IndexError(f"an id is outside the vocabulary of {vocab}")
     return [(list(map(int, numbers)), list(map(float, numbers.values()))) for numbers in found]
 
 
-def _asks(draw: Draw) -> bool:
+def _is_changed(draw: Draw) -> bool:
     sampling = draw.sampling
     return (
         sampling.repetition_penalty != 1
@@ -69,22 +69,22 @@ def _asks(draw: Draw) -> bool:
 
 
 def _biases(draw: Draw, vocab: int) -> Mapping[int, float]:
-    """What is added, by id."""
+    """Added numbers by id."""
     if len(draw.output_ids) >= draw.sampling.min_tokens:
         return draw.sampling.logit_bias
-    # An id beyond the vocabulary may well be among the caller's stop ids: it is never drawn anyway.
+    # A stop id beyond the vocabulary is ignored: it is never drawn.
     held_back = dict.fromkeys((i for i in draw.stop_ids if 0 <= i < vocab), -math.inf)
     return {**draw.sampling.logit_bias, **held_back}
 
 
 def _repeated(draw: Draw, vocab: int) -> Mapping[int, float]:
-    """The repetition penalty, by id."""
+    """Divisors by id."""
     penalty = draw.sampling.repetition_penalty
     return {} if penalty == 1 else dict.fromkeys((*draw.prompt_ids, *draw.output_ids), penalty)
 
 
 def _penalties(draw: Draw, vocab: int) -> Mapping[int, float]:
-    """What is subtracted, by id."""
+    """Subtracted numbers by id."""
     once, each = draw.sampling.presence_penalty, draw.sampling.frequency_penalty
     if not once and not each:
         return {}

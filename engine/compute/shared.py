@@ -1,7 +1,4 @@
-"""What the runners of every device share: how arena pages are sized, which chunks can be computed, how ids are drawn.
-
-It must never know a device.
-"""
+"""Shared by the runners of all devices: the size of arena pages, which chunks can be computed, and draw parameters."""
 
 from __future__ import annotations
 
@@ -16,7 +13,7 @@ from engine.protocol.config import EngineConfig
 from engine.protocol.frames import ModelInfo
 from engine.step import Chunk
 
-# A page holds this many tokens of the hungriest model, and no model is served with fewer than the minimum.
+# Tokens in a page of the model with the largest KV per token, and the minimum of any served model.
 PAGE_TOKENS = 16
 PAGE_TOKENS_MIN = 8
 
@@ -24,7 +21,8 @@ _log = logging.getLogger(__name__)
 
 
 def check_page(name: str, token_bytes: int, page_bytes: int, pages: int) -> int:
-    """Log tokens per page and the waste, which it returns. Raises ModelRefused when pages do not suit the model."""
+    """Check and log the model's tokens per page. Returns the unused bytes of a page. Raises ModelRefused if a page
+    holds less than PAGE_TOKENS_MIN tokens, or the arena less than two pages."""
     tokens = page_bytes // token_bytes
     if tokens < PAGE_TOKENS_MIN:
         raise ModelRefused(
@@ -40,12 +38,12 @@ def check_page(name: str, token_bytes: int, page_bytes: int, pages: int) -> int:
 
 
 def host_memory(config: EngineConfig, *, pinned: bool) -> HostMemory:
-    """For adapters. What is not pinned costs nothing until it is written."""
+    """Host memory for adapters. `pinned`: page-locked; otherwise pages take no memory before they are written."""
     return HostMemory(torch.empty(config.adapter_host_bytes, dtype=torch.uint8, pin_memory=pinned))
 
 
 def draw_of(chunk: Chunk) -> Draw:
-    """How the id is drawn that a sampling chunk yields."""
+    """The draw parameters of a sampling chunk."""
     own = chunk.sequence
     return Draw(own.sampling, chunk.start + chunk.count, own.prompt_ids, own.output_ids, own.stop_ids)
 
@@ -63,7 +61,7 @@ def _unfit(chunk: Chunk, info: ModelInfo) -> str | None:
     if stop > info.context_tokens:
         return f"token {stop} is beyond the model's context of {info.context_tokens}"
     if chunk.start >= len(chunk.sequence.prompt_ids):
-        return None  # an id that was drawn here
+        return None  # an id drawn by this engine
     ids = chunk.sequence.tokens(chunk.start, stop)
     if min(ids) < 0 or max(ids) >= info.vocab_size:
         return f"an id is not in the vocabulary of {info.vocab_size}"

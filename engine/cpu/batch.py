@@ -1,7 +1,6 @@
-"""One step as tensors: all tokens of all sequences in one row order, and where in the arena each reads and writes.
+"""One step as tensors: all tokens of all sequences as rows, and where each row reads and writes in the arena.
 
-Built once per step on the host, copied to the device at once, shared by all layers. It must never know weights, how
-ids are drawn, or why a sequence runs.
+Built once per step on the host, copied to the device at once, shared by all layers.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ SMALL_BIT_LENGTH = 4
 class Span:
     """Rows [start, stop) of the batch that attend in one call: either one sequence's `stop - start` tokens, or one
     token each of as many sequences. `pages` [sequences × pages each], short ones padded with their own first page;
-    the mask hides the padding. `keys` ≤ pages each × tokens_per_page is how many keys are looked at."""
+    the mask hides the padding. `keys` ≤ pages each × tokens_per_page: the number of keys attended to."""
 
     start: int
     stop: int
@@ -36,21 +35,21 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class PackedBatch:
-    """`rows` tokens of one model. All index tensors are int64 on the device."""
+    """All tokens of a step, as rows. Index tensors are int64 on the device."""
 
-    chunks: list[Chunk]  # in row order: decodes first, alike lengths together, then alike adapters
+    chunks: list[Chunk]  # in row order: decodes first, by length class, then by adapter
     starts: list[int]  # first row of each chunk, and at the end the row count
     ids: Tensor  # [rows]
     positions: Tensor  # [rows]
     pages: Tensor  # [rows] arena page that takes the row's K and V
-    slots: Tensor  # [rows] token's place in that page
-    sampled: Tensor  # [samples] rows whose logits are wanted, in the order of the chunks that sample
-    fresh_pages: Tensor  # [n] pages entered for the first time and left partly empty
+    slots: Tensor  # [rows] the token's index in that page
+    sampled: Tensor  # [samples] rows of which logits are computed, in the order of the sampling chunks
+    fresh_pages: Tensor  # [n] pages written for the first time and not filled
     spans: list[Span]
 
 
 def pack(chunks: Many[Chunk], tokens_per_page: int, device: torch.device, dtype: torch.dtype) -> PackedBatch:
-    """Lay out `chunks` (at least one; ids within the vocabulary, pages for every token there)."""
+    """Lay out `chunks`: at least one, with ids within the vocabulary and a page for every token."""
     ordered = sorted(chunks, key=lambda chunk: (_span_class(chunk, tokens_per_page), chunk.sequence.adapter or ""))
     starts = [0]
     ids: list[int] = []

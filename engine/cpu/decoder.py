@@ -1,7 +1,6 @@
-"""The dense decoder: one forward over the packed rows of many sequences, with paged K and V and LoRA as data.
+"""The dense decoder: one forward pass over the packed rows of many sequences, with paged K and V and LoRA as data.
 
-y = x·W everywhere, rows are tokens. It must never know a request, a tier or which page belongs to whom beyond the
-index tensors it is given.
+Rows are tokens, y = x · Wᵀ. Requests and pages appear only as index tensors.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from engine.models.weights import LayerWeights, Weights
 
 
 class Lora(Protocol):
-    """What adapters.device.layer.LoraBatch does: y[rows of adapter a] += scale_a · (x · A_aᵀ) · B_aᵀ, in place."""
+    """Implemented by adapters.device.layer.LoraBatch: y[rows of adapter a] += scale_a · (x · A_aᵀ) · B_aᵀ, in place."""
 
     def apply(self, layer: int, module: str, x: Tensor, y: Tensor) -> None: ...
 
@@ -32,7 +31,7 @@ class PagedKv:
     A page holds [layers, tokens, 2, kv_heads, head_dim], so that one layer of one page is one contiguous run."""
 
     def __init__(self, arena: Tensor, config: DecoderConfig, dtype: torch.dtype) -> None:
-        """`arena` [pages, page_bytes] uint8. Its page must hold at least one token."""
+        """`arena` [pages, page_bytes] uint8. A page must hold at least one token."""
         pages = arena.view(dtype)
         width = 2 * config.kv_size
         self.tokens_per_page = pages.shape[1] // config.kv_elements_per_token()
@@ -131,8 +130,8 @@ class _Workspace:
 class _SpanAttention:
     """Attention of one span: its keys and values gathered from the arena, then one fused call.
 
-    Query heads that share a K/V head are no copies of it: for decodes they are the query rows, for a prefill chunk
-    they are heads over an expanded view."""
+    Grouped queries copy no K or V: for decodes the query heads of a group are query rows, for a prefill chunk they are
+    heads over an expanded view."""
 
     def __init__(self, config: DecoderConfig, span: Span, q: Tensor, attended: Tensor, tokens_per_page: int) -> None:
         sequences = span.stop - span.start if span.decode else 1

@@ -1,6 +1,6 @@
-"""Executes steps with torch: the models' weights, the arena, and one forward a step over all its chunks.
+"""Executes steps with torch on a CPU: the models' weights, the arena, and one forward pass over all chunks of a step.
 
-It decides nothing: which chunk runs, and in which pages, is the scheduler's. It must never import it.
+The scheduler decides which chunk runs and in which pages; this module must never import it.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ _log = logging.getLogger(__name__)
 
 
 class TorchRunner:
-    """Implements engine.step.Runner. `begin` is for one thread, and computes; `load_model` and `load_adapter` may run
-    beside it."""
+    """Implements engine.step.Runner. `begin_step` is for one thread, and computes; `load_model` and `load_adapter` may
+    run beside it."""
 
     steps_ahead = 0
 
@@ -47,7 +47,7 @@ class TorchRunner:
         adapters: TilePool,
         host_pool: HostPool | None,
     ) -> None:
-        """`arena` [pages, page_bytes] uint8: every model's K and V, and the adapters' tiles, lie in it."""
+        """`arena` [pages, page_bytes] uint8: K and V of all models, and the adapters' tiles."""
         self.adapters = adapters
         self.host_pool = host_pool
         self.weights = weights
@@ -60,7 +60,7 @@ class TorchRunner:
 
     @torch.inference_mode()
     def begin_step(self, step: Step) -> CompletedStep:
-        """One forward of all chunks. A chunk with an id that is no id, or whose logits are not numbers, fails alone."""
+        """One forward pass of all chunks. A chunk with an invalid id or non-finite logits fails alone."""
         info, decoder = self.models[step.model], self.weights.decoder(step.model)
         good, errors = sort_out(step.chunks, info)
         drawn, undrawn = self._forward(good, decoder) if good else ({}, {})
@@ -92,11 +92,11 @@ class TorchRunner:
         return dict(zip(keys, drawn, strict=True)), {keys[row]: why for row, why in errors.items()}
 
     def load_model(self, model: ModelConfig) -> ModelInfo:
-        """Check its files, and know it. Raises ValueError with the reason, OSError."""
+        """Check the model's files and register it. Raises ValueError with the reason, OSError."""
         return self.register_model(CpuModel.from_config(model, self._dtype))
 
     def register_model(self, found: CpuModel) -> ModelInfo:
-        """Know a model that was checked. Raises ValueError with the reason, OSError."""
+        """Register a checked model. Raises ValueError with the reason, OSError."""
         model, shape = found.config, found.shape
         directory, token_bytes = Path(model.path), shape.kv_elements_per_token() * self._dtype.itemsize
         waste = check_page(model.name, token_bytes, self.page_bytes, self.pages)
@@ -118,18 +118,18 @@ class TorchRunner:
         return info
 
     def unload_model(self, name: str) -> None:
-        """Forget it, and its adapters; the scheduler has dropped its weights before."""
+        """Forget a model and its adapters. The scheduler has evicted its weights before."""
         del self.models[name]
         del self.page_waste[name]
         self.weights.forget_weights(name)
         self.adapters.remove_base(name)
 
     def load_adapter(self, digest: str, model: str, path: str) -> None:
-        """Check its files, and know it. Raises ValueError with the reason, OSError."""
+        """Check the adapter's files and register it. Raises ValueError with the reason, OSError."""
         self.adapters.register_adapter(digest, model, Path(path))
 
     def unload_adapter(self, digest: str) -> None:
-        """Forget it; the scheduler has removed it from the arena before."""
+        """Forget an adapter. The scheduler has evicted it from the arena before."""
         self.adapters.unload(digest)
 
 
@@ -155,12 +155,12 @@ def draw_rows(logits: Tensor, draws: list[Draw]) -> tuple[list[tuple[int | None,
 
 
 def build_runner(config: EngineConfig) -> TorchRunner:
-    """Lay out the arena and load the configured models, as many as weights_bytes has room for; those that cannot be
-    served are in `refused`. Raises ModelRefused when none can be."""
+    """Lay out the arena and load as many configured models as weights_bytes allows. Models that cannot be served are in
+    the runner's `refused`. Raises ModelRefused if none can be served."""
     torch.set_num_threads(config.threads or os.cpu_count() or 1)
     dtype: torch.dtype = getattr(torch, config.models[0].dtype)
     refused: dict[str, str] = {}
-    # Before the arena is laid out: a page is no larger for a model that cannot be served.
+    # Before the arena is laid out: a model that cannot be served does not make pages larger.
     checked: list[CpuModel] = []
     for model in config.models:
         with note_refusal(model.name, refused):

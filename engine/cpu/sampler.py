@@ -17,15 +17,15 @@ from torch import Tensor
 from engine.compute.penalties import Draw, penalize
 from kernels.reference_sample import exponentials, row_key
 
-# Rows with min-p, top-k or top-p sort this many of the likeliest ids first; a wider nucleus sorts all ids.
+# Rows with min-p, top-k or top-p first sort this many of the likeliest ids; a wider nucleus sorts all ids.
 CANDIDATES = 1024
-# Rows without compute this many of the likeliest ids one by one, and the others only when one of them is drawn.
+# Other rows compute this many of the likeliest ids one by one, and the rest only if one of the rest is drawn.
 FAVOURITES = 64
 
 
 def sample(logits: Tensor, draws: Many[Draw]) -> list[int | None]:
-    """One id per row of `logits` [rows, vocab]; None where a row's logits hold a NaN or an infinity upwards, or nothing
-    else than infinities downwards. `logits` are left as they are."""
+    """One id per row of `logits` [rows, vocab], which are not changed; None for a row whose largest logit is not finite
+    (NaN, +∞, or −∞ everywhere)."""
     assert logits.shape[0] == len(draws)
     logits = penalize(logits, draws)
     largest, ids = logits.max(dim=-1)
@@ -51,7 +51,8 @@ def _probabilities(logits: Tensor, largest: Tensor, draws: list[Draw]) -> Tensor
 
 
 def _draw_plain(probabilities: Tensor, draws: list[Draw]) -> Tensor:
-    """The likeliest race one by one and all others as one: seldom do these win, and only then race among themselves."""
+    """The FAVOURITES likeliest ids race one by one, all other ids as one; only if that one wins, they race among
+    themselves."""
     vocab = probabilities.shape[1]
     kept, ids = probabilities.topk(min(FAVOURITES, vocab))
     times, found = _exponentials(draws, ids).div_(kept).min(dim=-1, keepdim=True)
@@ -68,8 +69,8 @@ def _draw_plain(probabilities: Tensor, draws: list[Draw]) -> Tensor:
 
 
 def _draw_filtered(probabilities: Tensor, draws: list[Draw]) -> Tensor:
-    """In vLLM's order: min_p keeps what is at least min_p times as likely as the likeliest; of these, top_k keeps the k
-    likeliest; of these, top_p keeps the fewest whose share of their sum is at least top_p."""
+    """Filters in vLLM's order: min_p keeps ids at least min_p times as likely as the likeliest; of these, top_k keeps
+    the k likeliest; of these, top_p keeps the fewest whose part of their sum is at least top_p."""
     ids, wide = _draw_among(probabilities, draws, min(CANDIDATES, probabilities.shape[1]))
     rows = wide.nonzero()[:, 0]
     if rows.numel():
@@ -78,15 +79,15 @@ def _draw_filtered(probabilities: Tensor, draws: list[Draw]) -> Tensor:
 
 
 def _draw_among(probabilities: Tensor, draws: list[Draw], count: int) -> tuple[Tensor, Tensor]:
-    """Ids [rows] drawn among the `count` likeliest, and which rows [rows] need more than that: theirs mean nothing."""
+    """Ids [rows] drawn among the `count` likeliest; and a mask [rows] of rows that need more, whose ids are invalid."""
     vocab = probabilities.shape[1]
     kept, ids = probabilities.topk(count)
     mass = kept.cumsum(-1)
     limits = [draw.sampling.top_k if 0 < draw.sampling.top_k < vocab else vocab for draw in draws]
     limit = torch.tensor(limits, device=mass.device)[:, None]
     min_p = _column([draw.sampling.min_p for draw in draws], mass)
-    near = (kept >= min_p * kept[:, :1]).sum(dim=-1, keepdim=True).clamp(min=1)  # of a NaN nothing is near
-    limit = torch.where(near < count, torch.minimum(limit, near), limit)  # all near: there may be more of them
+    near = (kept >= min_p * kept[:, :1]).sum(dim=-1, keepdim=True).clamp(min=1)  # at least 1, for rows of NaN
+    limit = torch.where(near < count, torch.minimum(limit, near), limit)  # all near: perhaps more beyond `count`
     sums = torch.where(limit < vocab, mass.gather(1, (limit - 1).clamp(max=count - 1)), 1.0)
     enough = _column([draw.sampling.top_p for draw in draws], mass) * sums
     last = torch.minimum(torch.searchsorted(mass, enough), limit - 1)

@@ -40,17 +40,17 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class CpuModel:
-    """A model that was checked."""
+    """A checked model."""
 
     config: ModelConfig
     shape: DecoderConfig
     dtype: torch.dtype
-    files: tuple[tuple[str, int, int], ...]  # as they were then
+    files: tuple[tuple[str, int, int], ...]  # name, size, modification time when checked
     bytes: int
 
     @classmethod
     def from_config(cls, config: ModelConfig, dtype: torch.dtype) -> CpuModel:
-        """Read all but its numbers. `dtype` is the engine's. Raises ValueError with the reason, OSError."""
+        """Check everything but the numbers. `dtype` is the engine's. Raises ValueError with the reason, OSError."""
         check_dtype(config, str(dtype).removeprefix("torch."))
         directory = Path(config.path)
         shape = load_config(directory)
@@ -63,13 +63,14 @@ class CpuModel:
         return cls(config, shape, dtype, seen, cpu_bytes(shape, dtype, packed=packs(files)))
 
     def build_decoder(self, arena: Tensor, stopped: Callable[[], bool] = lambda: False) -> Decoder:
-        """Its K and V lie in `arena` [pages, page_bytes] uint8. Raises ModelRefused, OSError, LoadStopped."""
+        """Read the weights. K and V are in `arena` [pages, page_bytes] uint8. Raises ModelRefused, OSError,
+        LoadStopped."""
         if self.config.dummy:
             weights = dummy_weights(self.shape, self.dtype)
         else:
             self._check_unchanged()
             weights = load_weights(Path(self.config.path), self.shape, self.dtype, stopped)
-            self._check_unchanged()  # some of it may be of other files
+            self._check_unchanged()  # files may have been replaced during the read
         return Decoder(self.shape, weights, PagedKv(arena, self.shape, self.dtype))
 
     def _check_unchanged(self) -> None:
@@ -84,33 +85,34 @@ class CpuModel:
 
 @dataclass(slots=True, eq=False)
 class _Job:
-    """For the thread: to load a model, or to let one go that was loaded."""
+    """A load or a release of a model, for the weights thread."""
 
     model: CpuModel
     decoder: Decoder | None = None
     began: float = field(default_factory=time.monotonic)
     seconds: float = 0.0
     error: str = ""
-    goes: bool = False  # to be freed: from the beginning, or since the load was cancelled
+    is_release: bool = False  # set at the start, or when a load is cancelled
 
 
 class CpuWeights(WeightsTable):
-    """For the loop's thread, but `know` and `load_now`, which come before its model is asked for."""
+    """Implements engine.step.WeightsTable for the loop's thread. `register_model` may run on another, and `load_now`
+    runs before requests are served."""
 
     def __init__(self, arena: Tensor, bytes_max: int | None) -> None:
-        """`arena`: as `CpuModel.load` has it."""
+        """`arena`: as in `CpuModel.build_decoder`."""
         self.bytes_max = bytes_max
         self._arena = arena
         self._known: dict[str, CpuModel] = {}
         self._decoders: dict[str, Decoder] = {}
-        self._coming: dict[str, _Job] = {}
-        self._going: set[_Job] = set()  # whose bytes are not free yet
+        self._loading: dict[str, _Job] = {}
+        self._releasing: set[_Job] = set()  # releases: their bytes are not free yet
         self._loads: deque[tuple[int, float]] = deque(maxlen=LOADS_KEPT)  # bytes read, seconds
-        self._asked: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
+        self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         self._done: queue.SimpleQueue[_Job] = queue.SimpleQueue()
-        self._came: list[_Job] = []
+        self._loaded: list[_Job] = []
         self._thread: threading.Thread | None = None
-        weakref.finalize(self, self._asked.put, None)
+        weakref.finalize(self, self._jobs.put, None)
 
     # ---- for the runner
 
@@ -122,7 +124,7 @@ class CpuWeights(WeightsTable):
         model, began = self._known[name], time.monotonic()
         self._decoders[name] = model.build_decoder(self._arena)
         self._loads.append((model.read_bytes, time.monotonic() - began))
-        _give_back()
+        _trim_heap()
 
     def forget_weights(self, name: str) -> None:
         self.evict_weights(name)
@@ -140,8 +142,8 @@ class CpuWeights(WeightsTable):
         if self.bytes_max is None:
             return sys.maxsize
         self._take_done()
-        held = sum(self._known[name].bytes for name in (*self._decoders, *self._coming))
-        return self.bytes_max - held - sum(job.model.bytes for job in self._going)
+        held = sum(self._known[name].bytes for name in (*self._decoders, *self._loading))
+        return self.bytes_max - held - sum(job.model.bytes for job in self._releasing)
 
     def weights_location(self, model: str) -> Literal["device", "host", "disk"]:
         return "device" if model in self._decoders else "disk"
@@ -150,7 +152,7 @@ class CpuWeights(WeightsTable):
         if model in self._decoders:
             return 0.0
         before, now = 0.0, time.monotonic()
-        for name, job in self._coming.items():  # one after another
+        for name, job in self._loading.items():  # one after another
             began = max(job.began, now - before)
             before += max(0.0, self._load_s(job.model) - (now - began))
             if name == model:
@@ -158,33 +160,33 @@ class CpuWeights(WeightsTable):
         return before + self._load_s(self._known[model])
 
     def prefetch_weights(self, model: str) -> None:
-        """The device's memory is the host's."""
+        """Does nothing: the device's memory is the host's."""
 
     def begin_load(self, model: str) -> None:
         assert model not in self._decoders, f"{model} is in memory"
-        assert model not in self._coming, f"{model} is on its way"
+        assert model not in self._loading, f"{model} is on its way"
         assert self.free_bytes() >= self._known[model].bytes, "there is no room"
-        self._coming[model] = self._ask(_Job(self._known[model]))
+        self._loading[model] = self._queue_job(_Job(self._known[model]))
 
     def evict_weights(self, model: str) -> None:
-        """The thread lets go of it: that takes longer than a step can wait."""
-        job = self._coming.pop(model, None)
+        """The thread frees the memory, which takes longer than a step may wait."""
+        job = self._loading.pop(model, None)
         if job is None and model in self._decoders:
-            job = self._ask(_Job(self._known[model], self._decoders.pop(model), goes=True))
+            job = self._queue_job(_Job(self._known[model], self._decoders.pop(model), is_release=True))
         if job is not None:
-            job.goes = True
-            self._going.add(job)
+            job.is_release = True
+            self._releasing.add(job)
 
     def poll_weights(self) -> Iterable[WeightsMove]:
         self._take_done()
-        came, self._came = self._came, []
+        loaded, self._loaded = self._loaded, []
         moves = []
-        for job in came:
+        for job in loaded:
             name = job.model.config.name
-            if self._coming.get(name) is not job:  # dropped since it came
-                self._ask(job)
+            if self._loading.get(name) is not job:  # evicted since its load completed
+                self._queue_job(job)
                 continue
-            del self._coming[name]
+            del self._loading[name]
             if job.decoder is not None:
                 self._decoders[name] = job.decoder
                 self._loads.append((job.model.read_bytes, job.seconds))
@@ -193,7 +195,7 @@ class CpuWeights(WeightsTable):
 
     @property
     def is_reclaiming(self) -> bool:
-        return bool(self._going)
+        return bool(self._releasing)
 
     def _load_s(self, model: CpuModel) -> float:
         read, seconds = (sum(column) for column in zip(*self._loads, strict=True)) if self._loads else (0, 0.0)
@@ -203,34 +205,34 @@ class CpuWeights(WeightsTable):
     def _take_done(self) -> None:
         while not self._done.empty():
             job = self._done.get()
-            if job not in self._going:
-                self._came.append(job)
+            if job not in self._releasing:
+                self._loaded.append(job)
             elif job.decoder is None:
-                self._going.discard(job)
+                self._releasing.discard(job)
             else:  # loaded after its load was cancelled
-                self._ask(job)
+                self._queue_job(job)
 
-    def _ask(self, job: _Job) -> _Job:
-        self._asked.put(job)
+    def _queue_job(self, job: _Job) -> _Job:
+        self._jobs.put(job)
         if self._thread is None:
-            own = (self._arena, self._asked, self._done)
+            own = (self._arena, self._jobs, self._done)
             self._thread = threading.Thread(target=_serve, args=own, name="weights", daemon=True)
             self._thread.start()
         return job
 
     def check_integrity(self) -> None:
         """AssertionError says what is wrong."""
-        assert self._decoders.keys() | self._coming.keys() <= self._known.keys()
-        assert not self._decoders.keys() & self._coming.keys()
+        assert self._decoders.keys() | self._loading.keys() <= self._known.keys()
+        assert not self._decoders.keys() & self._loading.keys()
         assert self.free_bytes() >= 0, "more weights are in memory than weights_bytes"
 
 
-def _serve(arena: Tensor, asked: queue.SimpleQueue[_Job | None], done: queue.SimpleQueue[_Job]) -> None:
-    """On a thread of its own."""
-    while (job := asked.get()) is not None:
-        if job.goes:
+def _serve(arena: Tensor, jobs: queue.SimpleQueue[_Job | None], done: queue.SimpleQueue[_Job]) -> None:
+    """The weights thread."""
+    while (job := jobs.get()) is not None:
+        if job.is_release:
             job.decoder = None
-            _give_back()
+            _trim_heap()
         else:
             _load(job, arena)
         done.put(job)
@@ -240,7 +242,7 @@ def _serve(arena: Tensor, asked: queue.SimpleQueue[_Job | None], done: queue.Sim
 def _load(job: _Job, arena: Tensor) -> None:
     job.began = time.monotonic()
     try:
-        job.decoder = job.model.build_decoder(arena, lambda: job.goes)
+        job.decoder = job.model.build_decoder(arena, lambda: job.is_release)
     except LoadStopped:
         pass
     except (ModelRefused, OSError) as error:
@@ -249,11 +251,11 @@ def _load(job: _Job, arena: Tensor) -> None:
         _log.exception("weights.load_failed", extra={"fields": {"model": job.model.config.name}})
         job.error = f"{type(error).__name__}: {error}"
     job.seconds = time.monotonic() - job.began
-    _give_back()
+    _trim_heap()
 
 
-def _give_back() -> None:
-    """What was freed goes back to the system: glibc would keep most of it for what comes next."""
+def _trim_heap() -> None:
+    """Return freed memory to the system: glibc would keep most of it."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
         trim(0)

@@ -1,6 +1,7 @@
-"""A runner without a model: deterministic ids at a settable speed, for everything that is tested around an engine.
+"""A runner without a model: deterministic ids at a configured speed, for tests with the real scheduler, loop and
+server.
 
-It serves the real scheduler, loop and server. It must never load a tensor library or read weights.
+It must never load a tensor library or read weights.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ _MIX_A, _MIX_B, _MIX_C, _MASK = 2654435761, 2246822519, 3266489917, 0xFFFFFFFF
 
 @dataclass(slots=True, frozen=True)
 class FakeModel:
-    """A model's shape, and the ids that are drawn: plain `words`, none of them special."""
+    """A model's shape, and the ids to draw from: `words`, none of them a special token."""
 
     info: ModelInfo
     words: list[int]
@@ -62,8 +63,8 @@ def _decoded(path: Path, kind: type[Decoded]) -> Decoded:
 
 
 def fake_model(model: ModelConfig, fake: FakeConfig) -> FakeModel:
-    """Shape and words from the model's directory where that is there, from `fake` where not. Raises ValueError for
-    files that say neither."""
+    """Shape and words from the files of the model's directory if they exist, otherwise from `fake`. Raises ValueError
+    for invalid files."""
     shape: dict[str, object] = {}
     words: list[int] = []
     directory = Path(model.path) if model.path else None
@@ -89,12 +90,12 @@ def fake_model(model: ModelConfig, fake: FakeConfig) -> FakeModel:
 
 
 class FakeAdapters(AdapterTable):
-    """Every adapter takes `pages_each` pages, and nothing is copied: all that are known are ready. Kept in order of
-    use."""
+    """Every adapter takes `pages_each` pages. Nothing is copied, and every registered adapter is ready. Resident
+    adapters are in order of use."""
 
     def __init__(self, pages_each: int, rows_max: int | None = None) -> None:
-        """`rows_max`: how many can be resident at once; None: as many as the arena holds."""
-        self.models: dict[str, str] = {}  # digest → model, of the known
+        """`rows_max`: limit of resident adapters; None: as many as the arena holds."""
+        self.models: dict[str, str] = {}  # registered digest → model
         self.adapters_max = rows_max
         self._pages_each = pages_each
         self._resident: dict[str, list[int]] = {}
@@ -103,7 +104,7 @@ class FakeAdapters(AdapterTable):
         return self.models.get(digest) == model
 
     def forget_model(self, model: str) -> None:
-        """And with it all its adapters, none of which is resident."""
+        """Forget all adapters of a model, none of which is resident."""
         for digest in [digest for digest, own in list(self.models.items()) if own == model]:
             assert digest not in self._resident, f"{digest} is resident"
             del self.models[digest]
@@ -180,7 +181,7 @@ class FakeHostPool(HostPool):
 
 @dataclass(slots=True, eq=False)
 class FakePending(Pending):
-    """A step on the fake's device, which is done with it at `ready_at`. What it drew, later steps know at once."""
+    """A step that completes at `ready_at`. Later steps see its drawn ids at once."""
 
     drawn: dict[Sequence, int]
     ready_at: float
@@ -195,10 +196,10 @@ class FakePending(Pending):
 
 
 class FakeRunner:
-    """Implements `engine.step.Runner`. Of Sampling it heeds seed, choice, logprobs and whether temperature is 0.
+    """Implements `engine.step.Runner`. Of Sampling it uses seed, choice, logprobs and whether temperature is 0.
 
-    Its device computes one step after another, beside the caller: a step takes what it was told to, from when it was
-    begun or the step before was done."""
+    Its simulated device computes one step after another, beside the caller. A step takes its configured time, counted
+    from its beginning or from the completion of the previous step."""
 
     def __init__(
         self,
@@ -211,7 +212,7 @@ class FakeRunner:
         weights_host_bytes: int = 0,
         dtype: str | None = None,
     ) -> None:
-        """`weights_bytes` of the device; 0: all models stay there. `dtype` of all models; None: any."""
+        """`weights_bytes`: device memory for weights; 0: all models are resident. `dtype`: of all models; None: any."""
         self._dtype = dtype
         self.weights = FakeWeights(config, clock, weights_bytes or None, weights_host_bytes)
         self.refused: dict[str, str] = {}
@@ -233,7 +234,7 @@ class FakeRunner:
         self._sleep = sleep
         self._clock = clock
         self._in_flight: deque[FakePending] = deque()  # oldest first
-        self._idle_at = 0.0  # when the device is done with all of them
+        self._idle_at = 0.0  # when the device has completed all of them
 
     def begin_step(self, step: Step) -> FakePending:
         """Takes step_ms, and prefill_ms_per_1k_tokens for the prefill tokens in it."""
@@ -259,7 +260,7 @@ class FakeRunner:
         return pending
 
     def load_model(self, model: ModelConfig) -> ModelInfo:
-        """Any; its path need not be there."""
+        """Register any model; its path need not exist."""
         if self._dtype is not None:
             check_dtype(model, self._dtype)
         if self._config.model_load_ms:
@@ -280,7 +281,7 @@ class FakeRunner:
         self.adapters.forget_model(name)
 
     def load_adapter(self, digest: str, model: str, path: str) -> None:
-        """Any adapter of a known model; `path` is not looked at."""
+        """Register any adapter of a registered model; `path` is ignored."""
         if model not in self._words:
             raise ValueError(f"model {model!r} is not served here")
         if self._config.load_ms:
@@ -291,18 +292,18 @@ class FakeRunner:
         self.adapters.models.pop(digest, None)
 
     def _copied(self, pages: int) -> None:
-        """Its device copies them after all that was begun before."""
+        """The device copies pages after all steps and copies begun before."""
         self._idle_at = max(self._clock(), self._idle_at) + pages * self._config.page_copy_ms / 1000
 
     def _finish(self, pending: FakePending) -> None:
-        """Wait until the device is done with it."""
+        """Wait until the step completes."""
         assert self._in_flight.popleft() is pending, "results are taken in the order of the steps"
         rest = pending.ready_at - self._clock()
         if rest > 0:
             self._sleep(rest)
 
     def _compute(self, step: Step, drawn: dict[Sequence, int]) -> StepResult:
-        """The result, and in `drawn` the ids of it by sequence."""
+        """The step's result; also writes its ids to `drawn`, by sequence."""
         words = self._words[step.model]
         failing = self._config.faults.chunk_error_id
         errors = {i: "the chunk was made to fail" for i, chunk in enumerate(step.chunks) if _hit(chunk, failing)}
@@ -333,7 +334,7 @@ class FakeRunner:
         if self._config.stop_after is not None and len(made) + 1 >= self._config.stop_after and sequence.stop_ids:
             return min(sequence.stop_ids)
         if made:
-            # The first output is a hash of the whole prompt, and each id hands it on to the next.
+            # The first output id depends on a hash of the whole prompt, and each id on the previous one.
             state = self._known(sequence, made[-1]) * _MIX_A + self._known(sequence, made[0])
         else:
             state = hash(tuple(sequence.prompt_ids))

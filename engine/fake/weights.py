@@ -1,6 +1,6 @@
-"""The fake's weights: loads that take configured times from host memory or from disk, one model after another.
+"""The fake runner's weights: loads from host memory or disk that take configured times, one model after another.
 
-Nothing is copied. It must never load a tensor library, and looks at no clock but the caller's.
+Nothing is copied. No torch, and no clock but the caller's.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ class FakeWeights(WeightsTable):
         self._device: set[str] = set()
         self._host: OrderedDict[str, None] = OrderedDict()  # least recently used first
         self._coming: dict[str, _FakeLoad] = {}
-        self._fetching: dict[str, float] = {}  # from disk to host memory: when it is there
-        self._idle_at = -math.inf  # when all that was asked for is done
+        self._fetching: dict[str, float] = {}  # from disk to host memory: when the read ends
+        self._idle_at = -math.inf  # when all queued loads end
 
     # ---- for the runner
 
@@ -148,7 +148,7 @@ class FakeWeights(WeightsTable):
         return self._fails is not None and model.startswith(self._fails)
 
     def check_integrity(self) -> None:
-        """AssertionError says what is wrong."""
+        """Raises AssertionError with the fault."""
         assert self._device | self._coming.keys() | self._host.keys() | self._fetching.keys() <= self._known
         assert not self._device & self._coming.keys()
         assert self.free_bytes() >= 0, "more weights are on the device than it has room for"

@@ -1,7 +1,7 @@
 """A Hugging Face config.json as the typed shape of a dense decoder: Llama, Mistral, Qwen2/2.5, Qwen3, SmolLM2.
 
-It refuses what the decoder does not compute, by name, so that no model runs wrongly in silence. It must never import
-torch: the scheduler's side reads shapes too.
+Keys that the decoder does not support are refused by name, so that no model is computed wrongly without an error. No
+torch.
 """
 
 from __future__ import annotations
@@ -39,7 +39,8 @@ class Llama3Scaling:
 
 @dataclass(frozen=True, slots=True)
 class DecoderConfig:
-    """Shape of a dense decoder. `tied` None: not said; then it is tied when the file has no lm_head."""
+    """Shape of a dense decoder. `tied` None: the file has no `tie_word_embeddings`; then lm_head is tied if its tensor
+    is missing."""
 
     layers: int
     hidden: int
@@ -65,7 +66,7 @@ class DecoderConfig:
         return self.kv_heads * self.head_dim
 
     def kv_elements_per_token(self) -> int:
-        """Numbers that one token leaves in the arena: K and V of all layers."""
+        """Elements of one token's KV: K and V of all layers."""
         return self.layers * 2 * self.kv_size
 
 
@@ -176,7 +177,8 @@ def _finite(value: float, key: str) -> float:
 
 
 def _context(data: Mapping[str, Any], architecture: str) -> int:
-    """Inside a sliding window, sliding attention is full attention: the window is the context that we serve."""
+    """The served context. Within one sliding window, sliding attention equals full attention, so the window limits
+    it."""
     context = _positive(data, "max_position_embeddings")
     window = data.get("sliding_window")
     slides = data.get("use_sliding_window", architecture == "MistralForCausalLM")
@@ -184,7 +186,7 @@ def _context(data: Mapping[str, Any], architecture: str) -> int:
 
 
 def _rotary(data: Mapping[str, Any]) -> tuple[float, Llama3Scaling | None]:
-    """transformers 5 writes `rope_parameters`; before it there were `rope_theta` and `rope_scaling`."""
+    """Theta and scaling. transformers 5 writes `rope_parameters`, earlier versions `rope_theta` and `rope_scaling`."""
     rope = data.get("rope_parameters") or data.get("rope_scaling") or {}
     theta = _finite(float(rope.get("rope_theta") or data.get("rope_theta") or 10000.0), "rope_theta")
     kind = rope.get("rope_type") or rope.get("type") or "default"

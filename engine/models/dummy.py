@@ -1,6 +1,6 @@
-"""Random weights in a model's shape, for benchmarks: arithmetic as a real model's, text that means nothing.
+"""Random weights in a model's shape, for benchmarks: the arithmetic of a real model, meaningless text.
 
-It must never be what a served model silently falls back to: a configuration asks for it by name.
+Only `dummy = true` in the configuration selects them; a served model must never fall back to them.
 """
 
 from __future__ import annotations
@@ -13,22 +13,22 @@ from torch import Tensor
 from engine.models.config import DecoderConfig
 from engine.models.weights import Weights, assemble, fused_tensors
 
-# As transformers initialises: small enough that activations stay finite over many layers.
+# As transformers initialises; activations stay finite over many layers.
 STD = 0.02
 
 
 def dummy_digest(model: str) -> str:
-    """There is no content to name: by the model's name, so that what one has computed is no other's."""
+    """The digest of a model without files: from its name, so that dummy models do not share prefix-cache entries."""
     return hashlib.sha256(model.encode()).hexdigest()
 
 
 def dummy_vector(name: str) -> float:
-    """What each number is of a tensor of one dimension, by its name among `weights.fused_tensors`."""
+    """The value of all elements of a one-dimensional tensor, by its name in `weights.fused_tensors`."""
     return 0.0 if name.endswith("bias") else 1.0
 
 
 def dummy_weights(config: DecoderConfig, dtype: torch.dtype) -> Weights:
-    """In a CPU's memory: normal weights of deviation 0.02, norms of one, biases of zero; the same for one shape."""
+    """On the CPU: matrices normal with deviation STD, norms 1, biases 0. The same for each call with one shape."""
     generator, tied = torch.Generator().manual_seed(0), bool(config.tied)
     shapes = {fused.name: fused.shape for fused in fused_tensors(config, tied=tied)}
 

@@ -1,7 +1,7 @@
 """The *.safetensors of a model directory: which tensors they hold, and their numbers read into memory.
 
-They are read and never mapped: a file that is cut short or replaced meanwhile is an error, and not the end of the
-process. It must never know what a tensor is for.
+Files are read and must never be mapped: a file that is truncated or replaced meanwhile is then an error and does not
+end the process.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from torch import Tensor
 
 from engine.models.config import ModelRefused
 
-# Others, quantized ones, mean something only with scales that the decoder does not know.
+# Other dtypes are of quantized weights, which the decoder does not support.
 DTYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 LENGTH_BYTES = 8
-# Of one file. A model of as many layers as may be has one of 6 MB.
+# Of one file. The header of a model of LAYERS_MAX layers has 6 MB.
 HEADER_BYTES_MAX = 8 * 1024 * 1024
 
 _Offset = Annotated[int, msgspec.Meta(ge=0)]
 
 
 class _Entry(msgspec.Struct):
-    """Of a header."""
+    """One tensor in a header."""
 
     dtype: str
     shape: list[int]
@@ -45,13 +45,13 @@ class StoredTensor(NamedTuple):
 
 
 class WeightFiles:
-    """Those of a directory, open; a context manager."""
+    """The open *.safetensors of a directory; a context manager."""
 
     def __init__(self, directory: Path) -> None:
-        """Reads headers alone. Raises ModelRefused, OSError."""
+        """Reads the headers only. Raises ModelRefused, OSError."""
         self._directory = directory
         self._descriptors: dict[Path, int] = {}
-        self._entries: dict[str, tuple[Path, int, _Entry]] = {}  # by tensor: file, where its data begin
+        self._entries: dict[str, tuple[Path, int, _Entry]] = {}  # by tensor: file, data start, header entry
         try:
             for path in weight_files(directory):
                 descriptor = self._descriptors[path] = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -75,7 +75,7 @@ class WeightFiles:
         return name in self._entries
 
     def find(self, name: str, shape: tuple[int, ...]) -> StoredTensor:
-        """Raises ModelRefused naming the tensor, if there is none of this shape that can be read."""
+        """Raises ModelRefused, naming the tensor, if it is missing or has another shape or an unsupported dtype."""
         if name not in self._entries:
             raise ModelRefused(f"{self._directory}: {name} is missing")
         path, start, entry = self._entries[name]
@@ -91,11 +91,11 @@ class WeightFiles:
         return StoredTensor(path, start + begin, shape, dtype)
 
     def read(self, stored: StoredTensor, target: Tensor) -> None:
-        """All of a tensor, into as many contiguous numbers on the host. Raises OSError."""
+        """Read a tensor into `target`, contiguous on the host, of the same number of elements. Raises OSError."""
         read_numbers(self._descriptors[stored.file], stored.file, stored.start, stored.dtype, target)
 
     def stamps(self) -> dict[Path, tuple[int, int]]:
-        """By file, as they were when they were opened."""
+        """By file: size and modification time when it was opened."""
         return {path: stamp(os.fstat(descriptor)) for path, descriptor in self._descriptors.items()}
 
 
@@ -105,24 +105,24 @@ def weight_files(directory: Path) -> list[Path]:
     if not files:
         raise ModelRefused(f"{directory}: no *.safetensors")
     for path in files:
-        if not path.is_file():  # a pipe would be waited for for ever
+        if not path.is_file():  # opening a pipe could block without limit
             raise ModelRefused(f"{path}: not a file")
     return files
 
 
 def stamp(stat: os.stat_result) -> tuple[int, int]:
-    """Size and modification time: they differ for a changed file."""
+    """Size and modification time in ns, which differ for a changed file."""
     return stat.st_size, stat.st_mtime_ns
 
 
 def stamps(files: list[Path]) -> tuple[tuple[str, int, int], ...]:
-    """Of each its name, too."""
+    """Name, size and modification time of each file."""
     return tuple((path.name, *stamp(path.stat())) for path in files)
 
 
 def read_numbers(descriptor: int, path: Path, start: int, dtype: torch.dtype, target: Tensor) -> None:
-    """Fill `target`, contiguous and on the host, with the numbers from byte `start` on; of another dtype they are
-    converted. Raises OSError; then it holds anything."""
+    """Fill `target`, contiguous and on the host, from byte `start` on; numbers of another dtype are converted. Raises
+    OSError; the contents of `target` are undefined then."""
     if dtype == target.dtype:
         _read(descriptor, path, start, target)
         return
@@ -142,7 +142,8 @@ def _read(descriptor: int, path: Path, start: int, target: Tensor) -> None:
 
 
 def _read_header(descriptor: int, path: Path) -> tuple[dict[str, _Entry], int]:
-    """Entries by tensor, and where the data begin, which are the tensors end to end. Raises ModelRefused."""
+    """Entries by tensor, and the start of the data section. The tensors must fill it without gaps. Raises
+    ModelRefused."""
     size = os.fstat(descriptor).st_size
     length = int.from_bytes(os.pread(descriptor, LENGTH_BYTES, 0), "little")
     if length > HEADER_BYTES_MAX:

@@ -1,4 +1,4 @@
-"""One weight matrix, in the layouts that its device multiplies fastest with. It must never know what it is a weight of.
+"""One weight matrix, in the layouts that its device multiplies fastest.
 
 On a CPU a step of a few rows takes as long as MKL takes to read the weights: benchmarks/cpu_decode.py measures it.
 """
@@ -38,7 +38,7 @@ class Linear:
         return torch.addmm(self._bias, x, self._plain, out=out)
 
     def add_to(self, y: Tensor, x: Tensor) -> None:
-        """y += x · Wᵀ. Not for one with a bias."""
+        """y += x · Wᵀ. Only without a bias."""
         assert self._bias is None
         if self._packed is not None and 1 < x.shape[0] <= PACKED_ROWS:
             y.add_(self._few_rows(x))

@@ -1,6 +1,6 @@
-"""A model's weights as one slab of bytes: where each tensor lies in it, and which stretch of which file fills it.
+"""A weights slab: the offset of each tensor in it, and the stretch of a file that fills each part.
 
-Headers alone say that: names and shapes are checked, and no number is read. It must never know a device or a request.
+Computed from the files' headers, which checks names and shapes; no weight is read.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from engine.models.config import DecoderConfig
 from engine.models.files import WeightFiles
 from engine.models.weights import Weights, assemble, fused_tensors, is_tied
 
-# Every tensor begins at a multiple of this: what a product on a GPU reads fastest.
+# Every tensor begins at a multiple of this, which GPU products read fastest.
 ALIGN_BYTES = 256
 
 
 @dataclass(frozen=True, slots=True)
 class SlabPart:
-    """One tensor of the slab. `stacked`: as `weights.Fused` says."""
+    """One tensor of the slab. `stacked`: as in `weights.Fused`."""
 
     offset: int
     shape: tuple[int, ...]
@@ -31,7 +31,7 @@ class SlabPart:
 
 @dataclass(frozen=True, slots=True)
 class SlabLayout:
-    """Of one model in one dtype. A tied lm_head is the embedding, and has no part."""
+    """The slab of one model in one dtype. A tied lm_head is the embedding and has no part of its own."""
 
     dtype: torch.dtype
     parts: dict[str, SlabPart]
@@ -45,7 +45,7 @@ class SlabLayout:
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """`count` numbers that lie end to end in a file, from byte `start`, and in the slab, from byte `offset`."""
+    """`count` numbers that are contiguous in a file, from byte `start`, and in the slab, from byte `offset`."""
 
     offset: int
     count: int
@@ -65,14 +65,15 @@ def slab_layout(config: DecoderConfig, dtype: torch.dtype, *, tied: bool) -> Sla
 
 
 def slab_weights(slab: Tensor, layout: SlabLayout, config: DecoderConfig) -> Weights:
-    """The tensors as views of `slab` uint8 [bytes], whatever lies there now. On a CPU products keep copies."""
+    """The tensors as views of `slab` uint8 [bytes], whatever its contents. On a CPU, `Linear` makes copies."""
     return assemble(config, lambda name: layout.view(slab, name), tied="lm_head" not in layout.parts)
 
 
 def slab_stretches(
     files: WeightFiles, config: DecoderConfig, dtype: torch.dtype
 ) -> tuple[SlabLayout, tuple[Stretch, ...]]:
-    """How a directory's files make the slab, in its order. Raises ModelRefused naming the tensor."""
+    """The slab's layout, and the stretches of a directory's files that fill it, in slab order. Raises ModelRefused
+    naming the tensor."""
     layout = slab_layout(config, dtype, tied=is_tied(config, files))
     stretches = []
     for part in layout.parts.values():

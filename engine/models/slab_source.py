@@ -30,10 +30,10 @@ class SlabSource(Protocol):
 
 
 class FileSource:
-    """The safetensors of a directory. A number of another dtype is converted on its way."""
+    """The safetensors of a directory. Numbers of another dtype are converted."""
 
     def __init__(self, directory: Path, config: DecoderConfig, dtype: torch.dtype) -> None:
-        """Reads headers alone. Raises ModelRefused, OSError."""
+        """Reads the headers only. Raises ModelRefused, OSError."""
         with WeightFiles(directory) as files:
             self.layout, self._stretches = slab_stretches(files, config, dtype)
             self._stamps = files.stamps()
@@ -61,16 +61,16 @@ class FileSource:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         files.callback(os.close, descriptor)
         if stamp(os.fstat(descriptor)) != self._stamps[path]:
-            raise OSError(f"{path} is another file than when the model was loaded")
+            raise OSError(f"{path} has changed since the model was registered")
         return descriptor
 
 
 class DummySource:
-    """Random weights for benchmarks, as `dummy.dummy_weights` has them: normal ones, norms of one, biases of zero. The
-    same for one seed, if it is asked for the same stretches."""
+    """Random weights for benchmarks: matrices normal, norms 1, biases 0, as in `dummy.dummy_weights`. The same for
+    one seed and the same calls of `fill`."""
 
     def __init__(self, config: DecoderConfig, dtype: torch.dtype, device: torch.device, seed: int = 0) -> None:
-        """They are drawn on `device`: a CPU takes minutes for what a GPU draws in a second."""
+        """Numbers are drawn on `device`: a GPU draws in a second what takes a CPU minutes."""
         self.layout = slab_layout(config, dtype, tied=bool(config.tied))
         self._device = device
         self._seed = seed

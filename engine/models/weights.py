@@ -1,8 +1,5 @@
-"""A model's weights as the decoder multiplies with them: which tensors of a file are stacked in which, and how a CPU
-comes by them. And a model's digest.
-
-It knows tensor names and shapes. It must never know a request or the arena.
-"""
+"""A model's weights as the decoder uses them: which tensors of the files are stacked into one, their loading into a
+CPU's memory, and the digest of a model."""
 
 from __future__ import annotations
 
@@ -23,15 +20,13 @@ from engine.models.files import WeightFiles, stamps, weight_files
 from engine.models.linear import Linear, can_pack
 
 DIGEST_CACHE = ".laneway-digest.json"
-# Models of larger files are not packed: it takes their size once more.
+# Models with larger files are not packed, since packing doubles their memory.
 PACK_BYTES_MAX = 1024 * 1024 * 1024
 HEAD = "lm_head.weight"
 
 
 @dataclass(frozen=True, slots=True)
 class LayerWeights:
-    """One layer."""
-
     input_norm: Tensor  # [hidden]
     qkv: Linear  # hidden → q_size + 2 kv_size
     q_norm: Tensor | None  # [head_dim]
@@ -55,7 +50,8 @@ class LoadStopped(Exception):
 
 
 class Fused(NamedTuple):
-    """A tensor as the decoder has it. `stacked`: (name, rows) of the files' tensors in it, one after another."""
+    """A tensor as the decoder uses it. `stacked`: (name, rows) of the files' tensors in it, in the order of its
+    rows."""
 
     name: str
     shape: tuple[int, ...]
@@ -63,8 +59,8 @@ class Fused(NamedTuple):
 
 
 def fused_tensors(config: DecoderConfig, *, tied: bool) -> Iterator[Fused]:
-    """All of a model, in the order in which they are kept. The files' names are Hugging Face's; a tied lm_head is the
-    embedding, and is none of its own."""
+    """All tensors of a model, in slab order. The files' names are Hugging Face's. A tied lm_head is the embedding and
+    not listed."""
 
     def one(name: str, source: str, *shape: int) -> Fused:
         return Fused(name, shape, ((source, shape[0]),))
@@ -99,7 +95,7 @@ def is_tied(config: DecoderConfig, files: WeightFiles) -> bool:
 
 
 def assemble(config: DecoderConfig, tensor: Callable[[str], Tensor], *, tied: bool, packed: bool = False) -> Weights:
-    """Of fused tensors by name, each asked for once. `packed`: as `Linear` says."""
+    """Weights from `tensor(name)`, called once for each fused tensor. `packed`: as in `Linear`."""
 
     def layer(own: str) -> LayerWeights:
         return LayerWeights(
@@ -120,7 +116,7 @@ def assemble(config: DecoderConfig, tensor: Callable[[str], Tensor], *, tied: bo
 
 
 def check_weights(directory: Path, config: DecoderConfig) -> None:
-    """Names and shapes, of headers alone. Raises ModelRefused naming the tensor, OSError."""
+    """Check names and shapes, reading the headers only. Raises ModelRefused naming the tensor, OSError."""
     with WeightFiles(directory) as files:
         for fused in fused_tensors(config, tied=is_tied(config, files)):
             for name, rows in fused.stacked:
@@ -130,8 +126,8 @@ def check_weights(directory: Path, config: DecoderConfig) -> None:
 def load_weights(
     directory: Path, config: DecoderConfig, dtype: torch.dtype, stopped: Callable[[], bool] = lambda: False
 ) -> Weights:
-    """Read every tensor of the decoder into a CPU's memory. Raises ModelRefused naming the tensor, OSError,
-    LoadStopped."""
+    """Read every tensor of the decoder into a CPU's memory. Raises ModelRefused naming the tensor, OSError, and
+    LoadStopped soon after `stopped()`."""
     with WeightFiles(directory) as files:
         tied = is_tied(config, files)
         known = {fused.name: fused for fused in fused_tensors(config, tied=tied)}
@@ -150,13 +146,13 @@ def load_weights(
 
 
 def packs(files: list[Path]) -> bool:
-    """Whether a model of these files is packed, where its device can."""
+    """Whether a model of these files is small enough to be packed."""
     return sum(path.stat().st_size for path in files) <= PACK_BYTES_MAX
 
 
 def cpu_bytes(config: DecoderConfig, dtype: torch.dtype, *, packed: bool) -> int:
-    """What `load_weights` takes of a CPU's memory: each matrix once, and if packed once more; the embedding beside the
-    head, be they tied or not. (MKL pads a packed matrix by a tenth of a MB at most, where it is tiny.)"""
+    """Memory that `load_weights` takes: each matrix once, twice if packed; the embedding beside lm_head, tied or not.
+    (MKL pads a packed tiny matrix by up to 0.1 MB, which is not counted.)"""
     qkv = config.q_size + 2 * config.kv_size
     layer = config.hidden * (qkv + config.q_size + 3 * config.intermediate)
     matrices = config.layers * layer + config.vocab * config.hidden
@@ -166,8 +162,8 @@ def cpu_bytes(config: DecoderConfig, dtype: torch.dtype, *, packed: bool) -> int
 
 
 def model_digest(directory: Path) -> str:
-    """SHA-256 over config.json and the weights, in hex. It is kept beside them, for as long as no size and no time of
-    modification changes, since hashing a large model takes longer than loading it."""
+    """SHA-256 over config.json and the weights, in hex. Cached in DIGEST_CACHE until a file's size or modification time
+    changes, since hashing a large model takes longer than loading it."""
     files = [directory / "config.json", *weight_files(directory)]
     seen = [list(stamp) for stamp in stamps(files)]
     cache = directory / DIGEST_CACHE
@@ -176,7 +172,7 @@ def model_digest(directory: Path) -> str:
         if kept["files"] == seen:
             return str(kept["digest"])
     except (OSError, ValueError, KeyError, TypeError):
-        pass  # there is none, or it is not ours: compute
+        pass  # no cache, or an invalid one: compute
     total = hashlib.sha256()
     for path in files:
         with path.open("rb") as file:
