@@ -46,7 +46,9 @@ async def streaming(client: LocalEngine) -> LocalStream:
         prompt_ids=[300], prompt=None, max_tokens=8000, sampling=Sampling(), stop_ids=[], stops=[],
     )  # fmt: skip
     stream = client.submit(request)
-    await anext(stream)
+    begun = asyncio.Event()
+    stream.listen(begun.set)
+    await begun.wait()
     return stream
 
 
@@ -58,8 +60,8 @@ class Side:
         self.refused: Mapping[str, str] = {}
         self.fresh = True
         self.client = LocalEngine(socket)
-        self.client.on_models = lambda models: self.loader.follow()
         self.loader = ModelLoader(self.client, lambda: self.rows, self._told, lambda name: None, lambda: self.fresh)
+        self.client.on_models = lambda models: self.loader.follow()
 
     def _told(self, refused: Mapping[str, str]) -> None:
         self.refused = refused
@@ -175,7 +177,7 @@ async def test_another_model_of_the_name_is_being_loaded(sides: tuple[Side, Side
     first = msgspec.structs.replace(model(SECOND), origin="added")  # what the engine's own file has is told to nobody
     mine = msgspec.structs.replace(first, context_tokens=99)
     refused: list[Mapping[str, str]] = []
-    other.loader._told = refused.append
+    other.loader._on_refused = refused.append
     one.say(first)
     await asyncio.sleep(0.01)
     other.say(mine)
