@@ -46,7 +46,7 @@ class _Watch:
             )
         )
         if not mine:
-            raise ExportCancelled("it was cancelled, or another gateway has claimed it")
+            raise ExportCancelled("it was cancelled, or another gateway claimed it")
 
 
 def work(database: Database, export_id: str, gateway_id: str, directory: Path, bytes_max: int) -> int:

@@ -350,6 +350,6 @@ def test_a_process_without_its_job_does_nothing(sqlite_books: Books, tmp_path: P
         text=True,
         check=False,
     )
-    assert (done.returncode, done.stderr.strip()) == (EXIT_STOPPED, "it was cancelled, or another gateway has claimed it")
+    assert (done.returncode, done.stderr.strip()) == (EXIT_STOPPED, "it was cancelled, or another gateway claimed it")
     state = books.database.read_sync(lambda c: c.execute(sa.select(tables.exports.c.state)).scalar_one())
     assert state == "queued"
