@@ -40,8 +40,7 @@ revision = sa.Table(
     metadata,
     sa.Column("id", sa.Integer, primary_key=True, autoincrement=False),
     sa.Column("number", sa.BigInteger, nullable=False),
-    # The number of writes, of those that `number` counts, that concern no price. The ledger reloads prices when the
-    # difference grows.
+    # How many of the writes in `number` concern no price. The ledger reloads prices when the difference grows.
     sa.Column("unpriced", sa.BigInteger, nullable=False, server_default=sa.text("0")),
 )
 
@@ -182,7 +181,7 @@ alert_deliveries = sa.Table(
     sa.Column("webhook_id", sa.ForeignKey("webhooks.id"), primary_key=True),
     sa.Column("state", sa.String(16), nullable=False),
     sa.Column("attempts", sa.Integer, nullable=False),
-    sa.Column("next_attempt_at", sa.BigInteger),  # of what is pending
+    sa.Column("next_attempt_at", sa.BigInteger),  # while pending
     sa.Column("delivered_at", sa.BigInteger),
     sa.Column("last_error", sa.String(200)),
     sa.CheckConstraint("state IN ('pending', 'delivered', 'failed')", name="state"),
@@ -350,8 +349,8 @@ billing_periods = sa.Table(
     sa.Column("end_at", sa.BigInteger, nullable=False),
     sa.Column("state", sa.String(16), nullable=False),
     sa.Column("opened_at", sa.BigInteger, nullable=False),
-    # Usage from before start_at with a higher sequence came after the previous period was closed, and is in this
-    # period. Null while the previous period is open.
+    # Usage from before start_at with a higher sequence was recorded after the previous period was closed, and is in
+    # this period. Null while the previous period is open.
     sa.Column("late_after", sa.BigInteger),
     sa.Column("closed_sequence", sa.BigInteger),  # when it was closed; later rows are in the next period
     sa.Column("sequence_min", sa.BigInteger),  # of its own rows, when it was closed; null: it has none

@@ -21,7 +21,7 @@ GROUPS_MAX = 20_000  # cached at once; above it the cache is emptied
 SERVICE = "Laneway"
 CATEGORY, SUBCATEGORY = "AI and Machine Learning", "Generative AI"
 UNIT = "Tokens"
-TAG_PREFIX = "laneway/"  # of tags that the provider sets: FOCUS wants one
+TAG_PREFIX = "laneway/"  # of tags that the provider sets, as FOCUS requires
 METER_NAMES: Mapping[Meter, str] = {
     "input": "Input Tokens",
     "cached_input": "Cached Input Tokens",
@@ -31,7 +31,7 @@ MONEY = ("BilledCost", "ContractedCost", "EffectiveCost", "ListCost")
 PRICES = ("ContractedUnitPrice", "ListUnitPrice")
 QUANTITIES = ("ConsumedQuantity", "PricingQuantity")
 MOMENTS = ("BillingPeriodEnd", "BillingPeriodStart", "ChargePeriodEnd", "ChargePeriodStart")
-# FOCUS's columns in the order of the alphabet, then our own.
+# FOCUS's columns in alphabetical order, then Laneway's own.
 COLUMNS = (
     "BilledCost",
     "BillingAccountId",
