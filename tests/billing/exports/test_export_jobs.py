@@ -170,7 +170,7 @@ async def test_a_file_that_is_not_here_is_refused_by_its_host(books: Books, aske
     with pytest.raises(ExportFileElsewhere, match=r"on the host 'there'.*on 'here'.*same bytes"):
         ours.path(get(books, job), "")
     shutil.rmtree(theirs.folder(job.id))
-    with pytest.raises(ExportFileElsewhere, match="gone from the host 'there'"):
+    with pytest.raises(ExportFileElsewhere, match="deleted from the host 'there'"):
         theirs.path(get(books, job), "")
 
 
