@@ -1,7 +1,7 @@
-"""`python -m billing EXPORT_ID …`: one export job as a process of its own, so that its work is no gateway's latency and
-its memory ends with it. The database is LANEWAY_DATABASE_URL's.
+"""`python -m billing EXPORT_ID …`: one export job in a process of its own, so that it takes no time from a gateway's
+event loop and frees its memory at its end. The database is LANEWAY_DATABASE_URL's.
 
-It ends when the job is cancelled or given to somebody else, and when the gateway that started it is gone.
+It ends when the job is cancelled or claimed by another gateway, and when the gateway that started it has ended.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from billing.exports.export import BooksDiffer, ExportCancelled, ExportTooLarge,
 from billing.exports.jobs import EXIT_AGAIN, EXIT_REFUSED, EXIT_STOPPED
 
 PROGRESS_S = 0.5
-NICE = 10  # traffic comes first
+NICE = 10  # below the gateway's priority
 
 
 class _Watch:
-    """Says how far the job is, and stops it."""
+    """Records the job's progress, and stops it."""
 
     def __init__(self, database: Database, export_id: str, gateway_id: str) -> None:
         self._database = database
@@ -46,11 +46,11 @@ class _Watch:
             )
         )
         if not mine:
-            raise ExportCancelled("it was cancelled, or is somebody else's")
+            raise ExportCancelled("it was cancelled, or another gateway claimed it")
 
 
 def work(database: Database, export_id: str, gateway_id: str, directory: Path, bytes_max: int) -> int:
-    """The exit status; what went wrong is the last line of standard error."""
+    """Run the job; return the exit status. An error is the last line of standard error."""
     watch = _Watch(database, export_id, gateway_id)
     try:
         job = database.read_sync(lambda c: jobs.get(c, export_id))

@@ -1,8 +1,8 @@
-"""The ledger's statements, many rows in each, on either database: PostgreSQL takes columns as arrays, SQLite takes
-lists of values. A group of hundreds of requests needs a dozen statements.
+"""Statements over many rows for the ledger, on either database: PostgreSQL gets columns as arrays, SQLite lists of
+values. A group of hundreds of requests needs a dozen statements.
 
-SQLite works in this process, and SQLAlchemy's share of a statement is several times its own: there the statements go to
-the driver itself, inside SQLAlchemy's transaction. It knows no particular table.
+SQLite runs in this process, and SQLAlchemy takes several times as long per statement as SQLite does. So statements for
+SQLite go to the driver directly, inside SQLAlchemy's transaction. It knows no particular table.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ SQLITE_ROWS = (64, 16, 4, 1)
 
 
 class BulkInsert:
-    """INSERT of `columns` (all that the database does not count by itself, unless named). With `on_conflict`, a row
-    that is there already gets the new values of all other columns; with `keep`, it stays as it is."""
+    """INSERT of `columns` (by default all except the column that the database counts). With `on_conflict`, an existing
+    row gets the new values of all other columns; with `keep`, it does not change."""
 
     def __init__(
         self,
@@ -46,7 +46,7 @@ class BulkInsert:
         self._postgres = f"{into} SELECT * FROM unnest({_arrays(table, self.columns)}){conflict}"
 
     def run(self, connection: sa.Connection, rows: Sequence[Row]) -> None:
-        """`rows` hold their values in the order of `columns`. None of them: nothing happens."""
+        """Insert `rows`, each with its values in the order of `columns`. Without rows it runs no statement."""
         _run(connection, self._sqlite, self._postgres, rows)
 
 
@@ -62,7 +62,7 @@ class BulkUpdate:
             f"WHERE {table.name}.{key} = given.column{len(names)}"
             for rows in SQLITE_ROWS
         }
-        # A table of one row is made and searched as one of many is; this needs none.
+        # One row needs no VALUES table.
         self._sqlite[1] = f"UPDATE {table.name} SET {', '.join(f'{name} = ?' for name in columns)} WHERE {key} = ?"
         self._postgres = (
             f"UPDATE {table.name} SET {', '.join(f'{name} = given.{name}' for name in columns)} "
@@ -98,7 +98,7 @@ def _driver(connection: sa.Connection) -> sqlite3.Connection:
 
 
 class Query:
-    """SELECT of columns that both databases hand over as they are: text and integers; a boolean may come as 0 or 1."""
+    """SELECT of columns that both drivers return unchanged: text and integers. A boolean may be 0 or 1."""
 
     def __init__(self, select: sa.Select[Any]) -> None:
         self._select = select
@@ -115,10 +115,10 @@ class Query:
 
 
 class among(FunctionElement[Any]):
-    """`among(column, "names")`: the column is one of the list given as parameter `names`: an array for PostgreSQL, JSON
-    for SQLite. One statement text for any length of list, so that it is prepared once."""
+    """`among(column, "names")`: the column is in the list of the parameter `names`, an array for PostgreSQL and JSON
+    for SQLite. The statement's text is the same for each length, so that it is prepared once."""
 
-    # Not Boolean: on SQLite "= 1" would follow, and no index is used under a comparison of the comparison.
+    # Not Boolean: SQLAlchemy would add "= 1" for SQLite, which then uses no index.
     type = sa.types.NullType()
     inherit_cache = True
 
@@ -127,8 +127,8 @@ class among(FunctionElement[Any]):
 
 
 class among_pairs(FunctionElement[Any]):
-    """`among_pairs(one, other, "pairs")`: two texts are one of the pairs given as parameter `pairs`, a JSON array of
-    arrays of two, for either database."""
+    """`among_pairs(one, other, "pairs")`: the two texts are a pair in the parameter `pairs`, a JSON array of arrays of
+    two, for either database."""
 
     type = sa.types.NullType()
     inherit_cache = True

@@ -1,6 +1,6 @@
-"""Time as billing keeps it: integer microseconds since 1970 UTC, read from the database; and budget windows.
+"""Billing's time: integer microseconds since 1970 UTC, by the database's clock; and the bounds of budget windows.
 
-Gateways' clocks may differ; the database's is one for all of them. Nothing here may ask another clock.
+Gateways' clocks may differ, so nothing here may read another clock than the database's.
 """
 
 from __future__ import annotations
@@ -52,14 +52,14 @@ def is_time_zone(name: str) -> bool:
 
 
 def zone_of(name: str) -> ZoneInfo:
-    """The time zone as the package `tzdata` has it, and not as this host does: gateways must agree on where a day
-    begins, or a budget would have two windows. Raises FileNotFoundError."""
+    """The time zone from the package `tzdata`, never from this host: gateways must agree on where a day begins, or a
+    budget would have two windows. Raises FileNotFoundError."""
     with files("tzdata").joinpath("zoneinfo", *name.split("/")).open("rb") as file:
         return ZoneInfo.from_file(file, key=name)
 
 
 def window_start(period: Period, now: int, zone: ZoneInfo) -> int:
-    """Start of the window that `now` lies in: local midnight of `zone`; 0 for the only window of a total budget."""
+    """Start of the window of `now`: local midnight of `zone`; 0 for the only window of a total budget."""
     if period == "total":
         return 0
     today = to_datetime(now).astimezone(zone).date()
@@ -67,7 +67,7 @@ def window_start(period: Period, now: int, zone: ZoneInfo) -> int:
 
 
 def window_end(period: Period, start: int, zone: ZoneInfo) -> int | None:
-    """First moment after the window that begins at `start`; None when it never ends."""
+    """First moment after the window that begins at `start`; None if it never ends."""
     if period == "total":
         return None
     first = to_datetime(start).astimezone(zone).date()
@@ -77,6 +77,6 @@ def window_end(period: Period, start: int, zone: ZoneInfo) -> int | None:
 
 
 def _midnight(day: date, zone: ZoneInfo) -> int:
-    """The first moment of a local day. Where clocks skip midnight that is the moment of the change, and of a midnight
-    that comes twice it is the first: `fold` 0 means both."""
+    """The first moment of a local day: the moment of the change where clocks skip midnight, and the first of two
+    midnights. `fold` 0 gives both."""
     return from_datetime(datetime(day.year, day.month, day.day, tzinfo=zone))

@@ -19,29 +19,29 @@ from sqlalchemy import event, exc
 T = TypeVar("T")
 
 READERS = 4
-REPORTERS = 2  # long sums: they must not keep look-ups and the revision waiting
-WRITERS = 3  # the writer thread, the keeper's, and a command line's thread in the same process
-CACHE_KIB = 16 * 1024  # pages of the file that each connection of SQLite remembers
+REPORTERS = 2  # threads for long sums, apart from the READERS' look-ups
+WRITERS = 3  # the writer thread, the background writer's, and a command's thread in the same process
+CACHE_KIB = 16 * 1024  # page cache of each SQLite connection
 BUSY_TIMEOUT_S = 10  # how long SQLite waits for another process's write, the CLI's for instance
 CONNECT_TIMEOUT_S = 5
 POOL_TIMEOUT_S = 10
-SILENCE_TIMEOUT_S = 10  # a PostgreSQL host that acknowledges nothing for so long is away
+SILENCE_TIMEOUT_S = 10  # without a TCP acknowledgement for this time, PostgreSQL's host counts as unavailable
 LOCK_TIMEOUT_S = 10
-# A process that stops in the middle of a transaction must not keep its locks from the other gateways.
+# A process that stalls in the middle of a transaction must not hold its locks any longer.
 IDLE_IN_TRANSACTION_TIMEOUT_S = 10
-# SQLSTATEs of a PostgreSQL that answers and lacks rights or tables now. As after psycopg's InternalError (a standby,
-# which only reads; damaged data), what was asked is as good as before, and may be asked again.
+# SQLSTATEs of a PostgreSQL that lacks rights or tables now. As after psycopg's InternalError (a read-only standby,
+# damaged data), the statement is not at fault and may be repeated.
 CANNOT_SERVE = ("42501", "42P01")
-# Of SQLite's: a row that it will not take, or a statement that is wrong. Whatever else it raises is about its file: one
-# that is locked, full, away or damaged (which is its plain DatabaseError).
+# SQLite's errors for a row or a statement at fault. All its other errors concern its file, which is locked, full,
+# missing or damaged (a plain DatabaseError).
 OUR_MISTAKE = (sqlite3.IntegrityError, sqlite3.DataError, sqlite3.ProgrammingError, sqlite3.NotSupportedError)
-# A row that no database will ever take.
+# The row is at fault: no repeat will succeed.
 ROW_REFUSED = (exc.DataError, exc.IntegrityError, sqlite3.DataError, sqlite3.IntegrityError)
 
 
 class DatabaseUnavailable(Exception):
-    """The database is away, locked, refuses to write or could not finish. Whether a commit under way took place is not
-    known."""
+    """The database cannot be reached, is locked, refuses to write or did not finish. A commit in progress may have
+    taken place."""
 
 
 class Database:
@@ -77,7 +77,7 @@ class Database:
 
     async def administer(self, function: Callable[[sa.Connection], T]) -> T:
         """`write` for administrative writes. At most one of them is in the writer thread's queue, so that the ledger
-        waits for one at most, however many are requested at once."""
+        waits for one at most."""
         async with self._administering:
             return await self.write(function)
 
@@ -86,12 +86,12 @@ class Database:
         return await asyncio.get_running_loop().run_in_executor(self._readers, self.read_sync, function)
 
     async def report(self, function: Callable[[sa.Connection], T]) -> T:
-        """`read` for what may take long: in threads of its own."""
+        """`read` for long queries, in threads of its own."""
         return await asyncio.get_running_loop().run_in_executor(self._reporters, self.read_sync, function)
 
     async def write_in_background(self, function: Callable[[sa.Connection], T]) -> T:
-        """`write` for what nobody waits for and may take long: in a thread of its own, beside the ledger's. On SQLite
-        the ledger waits for it nonetheless: there it must be short."""
+        """`write` for long writes without a waiting request, in a thread of its own beside the ledger's. On SQLite the
+        ledger waits for it all the same, so it must be short there."""
         return await asyncio.get_running_loop().run_in_executor(self._keeper, self.write_sync, function)
 
     def write_sync(self, function: Callable[[sa.Connection], T]) -> T:
@@ -103,7 +103,7 @@ class Database:
             return function(connection)
 
     def close(self) -> None:
-        """Wait for what is running, then close every connection."""
+        """Wait for running transactions, then close every connection."""
         self._writer.shutdown()
         self._readers.shutdown()
         self._reporters.shutdown()
@@ -116,7 +116,7 @@ class Database:
 def _translated() -> Iterator[None]:
     try:
         yield
-    except (sqlite3.DatabaseError, sqlite3.InterfaceError) as error:  # of a statement past SQLAlchemy
+    except (sqlite3.DatabaseError, sqlite3.InterfaceError) as error:  # from bulk.py's direct statements
         if isinstance(error, OUR_MISTAKE):
             raise
         raise DatabaseUnavailable(str(error)) from error
@@ -131,7 +131,7 @@ def _translated() -> Iterator[None]:
 
 
 def _is_overflow(error: exc.DBAPIError) -> bool:
-    """A sum that 64 bits do not hold: SQLite says so as it says that it is locked. PostgreSQL calls it a DataError."""
+    """Whether a sum exceeded 64 bits in SQLite, which raises the same class as for a lock (PostgreSQL: DataError)."""
     return isinstance(error.orig, sqlite3.OperationalError) and str(error.orig) == "integer overflow"
 
 
@@ -155,7 +155,7 @@ def _sqlite_engine(url: sa.URL, writes: bool) -> sa.Engine:
     @event.listens_for(engine, "connect")
     def connect(dbapi_connection: Any, _record: object) -> None:
         dbapi_connection.isolation_level = None  # the driver must not begin a transaction: `begin_transaction` does
-        # A statement of several rows keeps what undoes it in memory, and pages that were read stay: no system calls.
+        # The statement journal and the page cache are in memory, which saves system calls.
         pragmas = ["journal_mode = WAL", "synchronous = FULL", "foreign_keys = ON", "temp_store = MEMORY"]
         pragmas.append(f"cache_size = -{CACHE_KIB}")
         for pragma in pragmas if writes else [*pragmas, "query_only = ON"]:
@@ -174,9 +174,9 @@ def _postgres_engine(url: sa.URL, writes: bool) -> sa.Engine:
         "idle_in_transaction_session_timeout": f"{IDLE_IN_TRANSACTION_TIMEOUT_S}s",
     }
     if not writes:
-        # What is asked here is asked once: to compile it takes longer than it saves, even over ten million rows.
+        # Without JIT: compiling a query takes longer than it saves, even over ten million rows.
         settings["jit"] = "off"
-        # Every statement of one read sees the same moment, as it does in SQLite.
+        # All statements of one read see the same snapshot, as in SQLite.
         settings |= {"default_transaction_isolation": r"repeatable\ read", "default_transaction_read_only": "on"}
     return sa.create_engine(
         url,

@@ -1,10 +1,10 @@
-"""Refusals of billing's administrative functions: nouns that a caller maps to a status. Knows no HTTP."""
+"""Refusals of billing's administrative functions, which callers map to a status. Knows no HTTP."""
 
 from __future__ import annotations
 
 
 class BillingRefused(Exception):
-    """Base of all refusals. `param` names the argument at fault, when one is."""
+    """Base of all refusals. `param` names the argument at fault, if there is one."""
 
     def __init__(self, message: str, param: str | None = None) -> None:
         super().__init__(message)
@@ -17,7 +17,7 @@ class InvalidValue(BillingRefused):
 
 
 class AlreadyExists(BillingRefused):
-    """Something of that name is there already."""
+    """A row with this name exists already."""
 
 
 class RowNotFound(BillingRefused):
@@ -33,4 +33,4 @@ class QuotaBytesExceeded(BillingRefused):
 
 
 class NotPossibleYet(BillingRefused):
-    """It cannot be done now; later it may be."""
+    """Not possible now, but perhaps later."""

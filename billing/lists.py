@@ -1,7 +1,7 @@
-"""Lists that people look through: searched, sorted by a column that they name, a page at a time.
+"""Searchable lists in pages, sorted by a column that the caller names.
 
-A page begins behind the last row of the one before, by that row's values and not by counting: rows that are added
-meanwhile move nothing. It must never know what is listed.
+A page begins behind the last row of the previous page, by that row's values and not by an offset: rows added meanwhile
+move nothing. It must never know which table is listed.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Item = TypeVar("Item")
 
 
 class ListCursor(msgspec.Struct, frozen=True, array_like=True):
-    """The last row of a page: what it has in the column that the list was sorted by, and its own name."""
+    """The last row of a page: its value in the sorting column, and its name."""
 
     sort: str
     value: str | int
@@ -30,8 +30,8 @@ class ListCursor(msgspec.Struct, frozen=True, array_like=True):
 
 
 class ListQuery(msgspec.Struct, frozen=True, kw_only=True):
-    """`sort`: a column's name, with - before it for the highest first. `search`: a part of a name or an id, in whatever
-    case. `after`: where the page before ended."""
+    """`sort`: a column's name, with - before it for the highest first. `search`: a part of a name or an id; case does
+    not count. `after`: the end of the previous page."""
 
     sort: str
     search: str | None = None
@@ -40,7 +40,7 @@ class ListQuery(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ListPage(msgspec.Struct, Generic[Item], frozen=True):
-    """A page, and where the next one begins; None at the end."""
+    """A page, and the cursor of the next page; None at the end."""
 
     items: list[Item]
     next: ListCursor | None
@@ -48,8 +48,8 @@ class ListPage(msgspec.Struct, Generic[Item], frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class ListColumns:
-    """What may be sorted by, by name: expressions without nulls, of text or integers. `unique` decides between equal
-    ones. `searched`: where a search looks."""
+    """`sorts`: by name, the expressions that a list may be sorted by, without nulls, of text or integers. `unique`
+    orders equal values. `searched`: the columns that a search reads."""
 
     sorts: Mapping[str, sa.ColumnElement[Any]]
     unique: sa.ColumnElement[Any]
@@ -64,7 +64,7 @@ def page(
     make: Callable[[Any], Item],
     name: Callable[[Item], str | int],
 ) -> ListPage[Item]:
-    """The rows of `query` that are asked for, in order. `name`: the value of `columns.unique` in an item. Raises
+    """The page of `query` that the list query selects. `name`: the value of `columns.unique` in an item. Raises
     InvalidValue."""
     limit = min(asked.limit, LIMIT_MAX)
     column, descending = asked.sort.removeprefix("-"), asked.sort.startswith("-")
@@ -90,7 +90,7 @@ def page(
 
 
 def _check(asked: ListQuery, by: sa.ColumnElement[Any], unique: sa.ColumnElement[Any]) -> None:
-    """Raises InvalidValue for a place of another list."""
+    """Raises InvalidValue for a cursor of another list."""
     assert asked.after is not None
     fits = asked.after.sort == asked.sort
     for value, column in ((asked.after.value, by), (asked.after.unique, unique)):

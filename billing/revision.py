@@ -14,7 +14,7 @@ import sqlalchemy as sa
 
 from billing import tables
 
-LOG_ROWS_MAX = 1000  # rows of the log; a gateway reads it several times a second
+LOG_ROWS_MAX = 1000  # gateways read the log several times a second
 PRUNE_EVERY = 100  # writes
 # Kinds of writes that may change prices, currencies or time zones. Of logged writes, only these move `price_token`.
 OF_PRICES = ("everything", "prices", "tenants")
@@ -23,7 +23,7 @@ _log = tables.revision_log
 
 
 class Change(msgspec.Struct, frozen=True):
-    """What one write concerns: the kind of row and its tenant; None: a row of the operator."""
+    """The row that a write concerns: its kind and its tenant; None: the operator's."""
 
     kind: str
     tenant_id: str | None = None
@@ -40,17 +40,17 @@ _BUMP = (
     .returning(_row.c.number)
 )
 _READ = sa.select(_row.c.number).where(_row.c.id == 1)
-# For the ledger: moves with writes that may concern prices, and with writes of older versions, which keep no log.
+# For the ledger: grows with writes that may concern prices, and with writes of older versions, which have no log.
 price_token = sa.select(_row.c.number - _row.c.unpriced).where(_row.c.id == 1).scalar_subquery()
 
 
 def lock(connection: sa.Connection) -> None:
-    """Lock the row until the transaction ends, so that administrative writes are serialised. The number stays."""
+    """Lock the row until the transaction ends, which serialises administrative writes. The number does not change."""
     connection.execute(_LOCK).scalar_one()
 
 
 def bump(connection: sa.Connection, change: Change = EVERYTHING) -> None:
-    """Move the number, and log what the write concerns. Locks the row too."""
+    """Raise the number, and log what the write concerns. Locks the row too."""
     unpriced_by = 0 if change.kind in OF_PRICES else 1
     number = connection.execute(_BUMP, {"unpriced_by": unpriced_by}).scalar_one()
     connection.execute(sa.insert(_log).values(number=number, kind=change.kind, tenant_id=change.tenant_id))

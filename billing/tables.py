@@ -1,4 +1,4 @@
-"""Billing's tables and the metadata that every table of Laneway is in. Knows nothing of what fills them.
+"""Billing's tables, and the metadata of all of Laneway's tables. Knows nothing of the code that writes them.
 
 Moments are integer microseconds UTC (`…_at`, `…_from`, `…_start`), money is integer picos, ids are prefixed strings.
 Rows of the tables in APPEND_ONLY are never changed: triggers of the migrations see to it.
@@ -18,7 +18,7 @@ metadata = sa.MetaData(
     }
 )
 
-# SQLite counts by itself only for INTEGER PRIMARY KEY, which there has 64 bits too.
+# SQLite generates values only for INTEGER PRIMARY KEY, which has 64 bits there too.
 Sequence = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
 
 APPEND_ONLY = (
@@ -32,7 +32,7 @@ APPEND_ONLY = (
     "invoices",
     "invoice_lines",
 )
-# Of a row in the roll-ups that has no project or no adapter: a null would be equal to no other in their keys.
+# In place of null in the roll-ups' keys, where a null would not be equal to another null.
 NONE = ""
 
 revision = sa.Table(
@@ -40,11 +40,11 @@ revision = sa.Table(
     metadata,
     sa.Column("id", sa.Integer, primary_key=True, autoincrement=False),
     sa.Column("number", sa.BigInteger, nullable=False),
-    # How many of the writes that `number` counts concern no price. The ledger reloads prices when the difference moves.
+    # How many of the writes in `number` concern no price. The ledger reloads prices when the difference grows.
     sa.Column("unpriced", sa.BigInteger, nullable=False, server_default=sa.text("0")),
 )
 
-# What each of the last administrative writes concerns (billing/revision.py).
+# The rows that the latest administrative writes concern (billing/revision.py).
 revision_log = sa.Table(
     "revision_log",
     metadata,
@@ -63,11 +63,11 @@ tenants = sa.Table(
     sa.Column("currency", sa.String(3), nullable=False),
     sa.Column("status", sa.String(16), nullable=False),
     sa.Column("default_max_tokens", sa.BigInteger),
-    # Of the tenant's share inside a tier: one of weight 2 is served twice as much while both wait.
+    # Of the tenant's share in its tier: a share of weight 2 is served twice as much as one of 1 while both wait.
     sa.Column("share_weight", sa.Double, nullable=False, server_default=sa.text("1.0")),
     sa.Column("created_at", sa.BigInteger, nullable=False),
     sa.Column("time_zone", sa.String(64), nullable=False, server_default="UTC"),  # IANA; where budgets' days begin
-    # Of an alias that allows it, the cheapest model that can serve a request does.
+    # Aliases that allow it choose the cheapest model that can serve a request.
     sa.Column("cheapest", sa.Boolean, nullable=False, server_default=sa.false()),
     sa.CheckConstraint("status IN ('active', 'suspended')", name="status"),
 )
@@ -120,7 +120,7 @@ budgets = sa.Table(
     sa.Column("created_at", sa.BigInteger, nullable=False),
     sa.Column("kind", sa.String(16), nullable=False, server_default="hard"),
     sa.Column("thresholds", sa.String(64)),  # percentages: "50,80,100"; null: none
-    # Of a key that replaced another: the first key of those rotations. All keys made by them count in this budget.
+    # The first key of the rotations that made the key. All keys of these rotations count in this budget.
     sa.Column("first_key_id", sa.String(64), index=True),
     sa.CheckConstraint("scope IN ('tenant', 'project', 'key')", name="scope"),
     sa.CheckConstraint("kind IN ('hard', 'soft')", name="kind"),
@@ -129,7 +129,7 @@ budgets = sa.Table(
     sa.CheckConstraint("limit_amount >= 0", name="limit_amount"),
 )
 
-# Changed only by a transaction that has locked the row of `budgets`.
+# Changed only by transactions that have locked the row of `budgets`.
 budget_windows = sa.Table(
     "budget_windows",
     metadata,
@@ -138,13 +138,13 @@ budget_windows = sa.Table(
     sa.Column("held", sa.BigInteger, nullable=False),
     sa.Column("posted", sa.BigInteger, nullable=False),
     sa.Column("alerted", sa.Integer, nullable=False, server_default="0"),  # the highest threshold that was alerted
-    # What was held and posted when the limit was set below it: up to there it is no overshoot.
+    # Held and posted amount when the limit was lowered below it: up to this amount the window is not overshot.
     sa.Column("excused", sa.BigInteger, nullable=False, server_default=sa.text("0")),
     sa.CheckConstraint("held >= 0", name="held"),
     sa.CheckConstraint("posted >= 0", name="posted"),
 )
 
-# A threshold that a window crossed: once each, written with the counters that crossed it.
+# One row for each threshold that a window crossed, written with the counters.
 alerts = sa.Table(
     "alerts",
     metadata,
@@ -168,7 +168,7 @@ webhooks = sa.Table(
     sa.Column("id", sa.String(64), primary_key=True),
     sa.Column("tenant_id", sa.ForeignKey("tenants.id")),  # null: alerts of all tenants
     sa.Column("url", sa.String(2048), nullable=False),
-    sa.Column("secret", sa.String(64), nullable=False),  # what deliveries are signed with, so not hashed; never shown
+    sa.Column("secret", sa.String(64), nullable=False),  # signs deliveries, so it is not hashed; never shown
     sa.Column("active", sa.Boolean, nullable=False),
     sa.Column("created_at", sa.BigInteger, nullable=False),
 )
@@ -181,7 +181,7 @@ alert_deliveries = sa.Table(
     sa.Column("webhook_id", sa.ForeignKey("webhooks.id"), primary_key=True),
     sa.Column("state", sa.String(16), nullable=False),
     sa.Column("attempts", sa.Integer, nullable=False),
-    sa.Column("next_attempt_at", sa.BigInteger),  # of what is pending
+    sa.Column("next_attempt_at", sa.BigInteger),  # while pending
     sa.Column("delivered_at", sa.BigInteger),
     sa.Column("last_error", sa.String(200)),
     sa.CheckConstraint("state IN ('pending', 'delivered', 'failed')", name="state"),
@@ -213,7 +213,7 @@ holds = sa.Table(
     sa.Column("ended_at", sa.BigInteger),
     sa.Column("ending", sa.String(64)),  # how it ended, in a word: stop, length, client_left, refused, …
     sa.Column("settled_picos", sa.BigInteger, nullable=False),
-    sa.Column("lost_tokens", sa.BigInteger, nullable=False),  # reported after the hold had expired: nobody pays
+    sa.Column("lost_tokens", sa.BigInteger, nullable=False),  # settled after the hold had expired: not charged
     sa.CheckConstraint("state IN ('held', 'settled', 'voided', 'expired')", name="state"),
     sa.CheckConstraint("settled_picos <= hold_picos", name="settled_picos"),
 )
@@ -231,7 +231,7 @@ sa.Index(
     postgresql_where=holds.c.lost_tokens > 0,
 )
 
-# Of what was never settled. (Written as or: SQLite must find the very words of an index in a query.)
+# Holds that ended unsettled. (With OR: for a partial index SQLite needs the index's own expression in the query.)
 UNSETTLED = sa.or_(holds.c.state == "voided", holds.c.state == "expired")
 sa.Index("ix_holds_unsettled", holds.c.ended_at, sqlite_where=UNSETTLED, postgresql_where=UNSETTLED)
 sa.Index(
@@ -241,7 +241,7 @@ sa.Index(
     postgresql_where=holds.c.state == "expired",
 )
 
-# Which window each hold was counted in; its settlement is posted there, whatever day it is by then.
+# The windows in which each hold counts. Its settlement is posted there, even if the window has ended.
 hold_charges = sa.Table(
     "hold_charges",
     metadata,
@@ -273,7 +273,7 @@ usage = sa.Table(
     sa.Column("ending", sa.String(64), nullable=False),
     sa.Column("queue_s", sa.Double, nullable=False),
     sa.Column("ttft_s", sa.Double, nullable=False),
-    sa.Column("device_s", sa.Double, nullable=False),  # without what is in usage_recompute
+    sa.Column("device_s", sa.Double, nullable=False),  # without the seconds in usage_recompute
     sa.Column("preemptions", sa.BigInteger, nullable=False),
     sa.Column("recomputed_tokens", sa.BigInteger, nullable=False),
     sa.Column("swapped_tokens", sa.BigInteger, nullable=False, server_default=sa.text("0")),
@@ -285,18 +285,18 @@ usage = sa.Table(
     sqlite_autoincrement=True,
 )
 
-# Of what ended as few do: a search for those need not read all the others.
+# Requests with rare endings: a search for them does not read all the others.
 UNUSUAL = sa.and_(usage.c.ending != "stop", usage.c.ending != "length")
 sa.Index("ix_usage_unusual", usage.c.finished_at, sqlite_where=UNUSUAL, postgresql_where=UNUSUAL)
 
-# What preemption cost, at the tier that caused it, whatever tier the preempted request is of. All device time that a
-# tier caused: its usage rows' device_s and its rows here.
+# Recomputes of preempted requests; `tier` is the tier that preempted, not the request's. A tier's device time is
+# device_s of its usage rows and of its rows here.
 usage_recompute = sa.Table(
     "usage_recompute",
     metadata,
     sa.Column("request_id", sa.ForeignKey("usage.request_id"), primary_key=True),
     sa.Column("tier", sa.String(32), primary_key=True),
-    sa.Column("tokens", sa.BigInteger, nullable=False),  # computed again
+    sa.Column("tokens", sa.BigInteger, nullable=False),  # recomputed
     sa.Column("device_s", sa.Double, nullable=False),
 )
 
@@ -313,11 +313,11 @@ entries = sa.Table(
     sa.Column("currency", sa.String(3), nullable=False),
     sa.Column("recorded_at", sa.BigInteger, nullable=False),
     sa.CheckConstraint("account IN ('receivable', 'revenue')", name="account"),
-    sa.Index("ix_entries_recorded_at", "recorded_at", postgresql_using="brin"),  # they lie in its order
+    sa.Index("ix_entries_recorded_at", "recorded_at", postgresql_using="brin"),  # rows are stored in its order
     sqlite_autoincrement=True,
 )
 
-# One row: when an audit last saw the database, and from when on audits saw it without a gap.
+# One row: the time of the last audit, and since when audits have seen the database without a gap.
 audits = sa.Table(
     "audits",
     metadata,
@@ -335,9 +335,9 @@ leases = sa.Table(
     sa.Column("expires_at", sa.BigInteger, nullable=False),
 )
 
-# A tenant's month, as its time zone had it when the period was made; each begins where the one before ended. A closed
-# one never changes (triggers). A usage row belongs to the first period of its tenant with finished_at < end_at and
-# sequence ≤ closed_sequence (periods.py).
+# A tenant's month in the time zone that the tenant had when the period was made; each begins at the previous one's end.
+# A closed period never changes (triggers). A usage row belongs to its tenant's first period with finished_at < end_at
+# and sequence ≤ closed_sequence (periods.py).
 billing_periods = sa.Table(
     "billing_periods",
     metadata,
@@ -349,10 +349,10 @@ billing_periods = sa.Table(
     sa.Column("end_at", sa.BigInteger, nullable=False),
     sa.Column("state", sa.String(16), nullable=False),
     sa.Column("opened_at", sa.BigInteger, nullable=False),
-    # Usage of before start_at with a sequence above it came too late for the period before, and is in this one. Null
-    # while that one is open.
+    # Usage from before start_at with a higher sequence was recorded after the previous period was closed, and is in
+    # this period. Null while the previous period is open.
     sa.Column("late_after", sa.BigInteger),
-    sa.Column("closed_sequence", sa.BigInteger),  # the ledger's when it was closed: what is above came too late
+    sa.Column("closed_sequence", sa.BigInteger),  # when it was closed; later rows are in the next period
     sa.Column("sequence_min", sa.BigInteger),  # of its own rows, when it was closed; null: it has none
     sa.Column("sequence_max", sa.BigInteger),
     sa.Column("closed_at", sa.BigInteger),
@@ -364,8 +364,8 @@ billing_periods = sa.Table(
     sa.UniqueConstraint("tenant_id", "month"),
 )
 
-# What is owed more or less than usage says: entries of its own (transaction_id = id), in the period that was open for
-# the moment it was made. Of a request, or free.
+# Amounts owed beside usage, of a request or free. A correction has entries of its own (transaction_id = id), and is in
+# the period that was open when it was made.
 corrections = sa.Table(
     "corrections",
     metadata,
@@ -375,8 +375,8 @@ corrections = sa.Table(
     sa.Column("tenant_id", sa.String(64), nullable=False),
     sa.Column("project_id", sa.String(64)),
     sa.Column("key_id", sa.String(64)),
-    sa.Column("request_id", sa.String(64), index=True),  # null: a free one
-    sa.Column("model", sa.String(200)),  # null: of no model, a credit for instance
+    sa.Column("request_id", sa.String(64), index=True),  # null: free
+    sa.Column("model", sa.String(200)),  # null: for example a credit
     sa.Column("adapter", sa.String(200)),
     sa.Column("tier", sa.String(32)),
     sa.Column("meter", sa.String(32)),
@@ -428,7 +428,7 @@ invoice_lines = sa.Table(
 
 
 def _rolled_up(*names: str) -> list[sa.Column[str]]:
-    """Columns of a roll-up's key that are text. What lacks a project or an adapter has NONE."""
+    """Text columns of a roll-up's key. Rows without a project or an adapter have NONE."""
     return [sa.Column(name, sa.String(200 if name in ("model", "adapter") else 64), primary_key=True) for name in names]
 
 
@@ -437,7 +437,7 @@ def _hour() -> sa.Column[int]:
 
 
 # Sums of usage by the UTC hour of finished_at and by period, derived from the rows up to `rollup_cursor.sequence`
-# (rollups.py); all that is in a period is here under its id.
+# (rollups.py); period_id is the id of the period that counts the row.
 usage_hours = sa.Table(
     "usage_hours",
     metadata,
@@ -474,19 +474,19 @@ recompute_hours = sa.Table(
     sa.Index("ix_recompute_hours_period_id", "period_id"),
 )
 
-# One row: every usage row with a sequence up to `sequence` is committed, in a period and in the roll-ups, and no row
-# with such a sequence can come later. Who folds, closes or corrects has it locked.
+# One row: every usage row up to `sequence` is committed, in a period and in the roll-ups, and no other row can get such
+# a sequence. Transactions that fold, close or correct lock it.
 rollup_cursor = sa.Table(
     "rollup_cursor",
     metadata,
     sa.Column("id", sa.Integer, primary_key=True, autoincrement=False),
     sa.Column("sequence", sa.BigInteger, nullable=False),
-    sa.Column("requests", sa.BigInteger, nullable=False),  # of all rows up to there
+    sa.Column("requests", sa.BigInteger, nullable=False),  # of all rows up to `sequence`
     sa.Column("made_tokens", sa.BigInteger, nullable=False),
     sa.Column("folded_at", sa.BigInteger, nullable=False),
 )
 
-# What reconciling found, newest last; the newest of kind `minute` says where the next one begins.
+# Results of reconciliations; the next one of kind `minute` begins at the end of the newest `minute`.
 reconciliations = sa.Table(
     "reconciliations",
     metadata,
@@ -499,15 +499,15 @@ reconciliations = sa.Table(
     sa.Column("imbalances", sa.BigInteger, nullable=False),
     sa.Column("overshot", sa.BigInteger, nullable=False),
     sa.Column("findings", sa.JSON, nullable=False),
-    # At a quiet moment: the ledger's tokens less those of all engines. As long as no engine comes or goes, it stays.
+    # At a quiet moment: the ledger's tokens less all engines' tokens. It is constant while the engines are the same.
     sa.Column("engine_gap", sa.BigInteger),
     sa.Column("engines", sa.Text),  # their epochs
-    sa.Column("engine_bounds", sa.Text),  # between which the gap must be, whatever runs (engine_books.py)
+    sa.Column("engine_bounds", sa.Text),  # bounds of the gap, whatever runs (engine_books.py)
     sa.CheckConstraint("kind IN ('minute', 'month', 'whole')", name="kind"),
     sqlite_autoincrement=True,
 )
 
-# What each engine process said last of what it made, by its epoch.
+# The latest token counts of each engine process.
 engine_counts = sa.Table(
     "engine_counts",
     metadata,
@@ -515,14 +515,14 @@ engine_counts = sa.Table(
     sa.Column("made_tokens", sa.BigInteger, nullable=False),
     sa.Column("overrun_tokens", sa.BigInteger, nullable=False),
     sa.Column("lost_tokens", sa.BigInteger, nullable=False),
-    sa.Column("ledger_tokens", sa.BigInteger),  # of the ledger then, when nothing ran; null: something did
-    # Whatever ran: what was settled just before; and just after, with all that open holds may still come to.
+    sa.Column("ledger_tokens", sa.BigInteger),  # the ledger's at that moment; null if a request ran
+    # Tokens settled before the engine was read; and after it, with the most that open holds may still settle.
     sa.Column("ledger_before", sa.BigInteger),
     sa.Column("ledger_bound", sa.BigInteger),
     sa.Column("read_at", sa.BigInteger, nullable=False),
 )
 
-# What somebody asked for as a file (exports/jobs.py). The files are on `host`, in a folder named by the id.
+# Export jobs (exports/jobs.py). Their files are on `host`, in a folder named by the id.
 exports = sa.Table(
     "exports",
     metadata,
@@ -535,14 +535,14 @@ exports = sa.Table(
     sa.Column("state", sa.String(16), nullable=False),
     sa.Column("actor", sa.String(128), nullable=False),
     sa.Column("created_at", sa.BigInteger, nullable=False),
-    sa.Column("gateway_id", sa.String(64)),  # whose process writes it; as long as its lease lives
+    sa.Column("gateway_id", sa.String(64)),  # whose process writes the file; its claim lasts while its lease does
     sa.Column("host", sa.String(255)),
     sa.Column("attempts", sa.Integer, nullable=False),
     sa.Column("started_at", sa.BigInteger),
     sa.Column("finished_at", sa.BigInteger),
-    sa.Column("read_rows", sa.BigInteger, nullable=False),  # of the ledger, so far
+    sa.Column("read_rows", sa.BigInteger, nullable=False),  # read from the ledger so far
     sa.Column("all_rows", sa.BigInteger),
-    sa.Column("rows", sa.BigInteger, nullable=False),  # written, so far
+    sa.Column("rows", sa.BigInteger, nullable=False),  # written so far
     sa.Column("file", sa.String(255)),
     sa.Column("size_bytes", sa.BigInteger),
     sa.Column("sha256", sa.String(64)),
@@ -554,18 +554,18 @@ exports = sa.Table(
     sqlite_autoincrement=True,
 )
 
-# What keys, adapters, projects, the tenant and the issuer (`provider`) are called in exports of a period: a closed one
-# keeps the names of its first export, so that it gives the same bytes when somebody renamed something.
+# Names of keys, adapters, projects, the tenant and the issuer (`provider`) in exports of a period. A closed period has
+# the names of its first export for ever, so that later exports give the same bytes after a rename.
 export_names = sa.Table(
     "export_names",
     metadata,
     sa.Column("period_id", sa.ForeignKey("billing_periods.id"), primary_key=True),
     sa.Column("subject_id", sa.String(64), primary_key=True),
     sa.Column("name", sa.String(200), nullable=False),
-    sa.Column("kept_at", sa.BigInteger),  # null: before there was this column, and for ever
+    sa.Column("kept_at", sa.BigInteger),  # null: stored by a version without this column, and final
 )
 
-# What the rows of an export came to for each invoice of its closed periods: the last equality of the books.
+# The sum of an export's rows for each invoice of its closed periods, for the proof `exported`.
 export_invoices = sa.Table(
     "export_invoices",
     metadata,

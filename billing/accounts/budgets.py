@@ -132,8 +132,8 @@ def get(connection: sa.Connection, budget_id: str) -> Budget | None:
 def listing(
     connection: sa.Connection, *, tenant_id: str | None = None, scope_id: str | None = None, inactive: bool = False
 ) -> list[Budget]:
-    """Active budgets of a tenant with its projects and keys, or of the one tenant, project or key `scope_id`. A key's
-    budgets are also found by the first key of its rotations."""
+    """Active (with `inactive`, all) budgets of a tenant with its projects and keys, or of the tenant, project or key
+    `scope_id`. A key's budgets are also found by the first key of its rotations."""
     query = sa.select(_budgets).order_by(_budgets.c.created_at, _budgets.c.id)
     if tenant_id is not None:
         query = query.where(_budgets.c.tenant_id == tenant_id)

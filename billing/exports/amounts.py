@@ -1,4 +1,4 @@
-"""Exact text of amounts and moments as exports have them, and cells that no spreadsheet computes."""
+"""Exact text of amounts and moments in exports, and cells that spreadsheets do not compute."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import unicodedata
 from billing.clock import DAY, SECOND, to_datetime
 
 PLACES = 12  # a pico is 10⁻¹² of a unit
-# First characters that make a spreadsheet read a cell as a formula; some also accept the full-width signs.
+# First characters that make spreadsheets read a cell as a formula; some accept the full-width signs too.
 FORMULA = ("=", "+", "-", "@", "\uff1d", "\uff0b", "\uff0d", "\uff20")
 # A semicolon or a tab separates cells in spreadsheets of some locales (German, French).
 _SPECIAL = re.compile(r'[",;\t\r\n]')

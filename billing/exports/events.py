@@ -1,6 +1,6 @@
-"""Settled requests and corrections as CloudEvents 1.0, one JSON object a line. A consumer counts each `id` once.
+"""Settled requests and corrections as CloudEvents 1.0, one JSON object per line. A consumer counts each `id` once.
 
-Fields are in a fixed order, so alike rows give alike bytes. Amounts are exact decimal strings.
+Fields are in a fixed order, so equal rows give equal bytes. Amounts are exact decimal strings.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ SPEC_VERSION = "1.0"
 CONTENT_TYPE = "application/json"
 SETTLED = "laneway.usage.settled"
 CORRECTED = "laneway.usage.corrected"
-# Read of a usage row, in this order.
+# The columns read of a usage row, in this order.
 USAGE_COLUMNS = (
     "sequence",
     "request_id",
@@ -61,7 +61,7 @@ class UsageData(msgspec.Struct):
 
 
 class CorrectionData(msgspec.Struct):
-    """`data` of a correction: tokens and an amount more or, below 0, less."""
+    """`data` of a correction: tokens and an amount, added or (below 0) taken off."""
 
     sequence: int
     tenant_id: str
@@ -93,17 +93,17 @@ class UsageEvent(msgspec.Struct):
 
 
 _ENCODER = msgspec.json.Encoder()
-GROUPS_MAX = 20_000  # remembered at once; past it they are made again
+GROUPS_MAX = 20_000  # cached at once; above it the cache is emptied
 
 
 class EventWriter:
-    """Settled requests as lines. What those of one key, model, tier and price have alike is rendered once."""
+    """Settled requests as lines. The text common to a key, model, tier and price is rendered once."""
 
     def __init__(self) -> None:
         self._groups: dict[tuple[Any, ...], tuple[str, ...]] = {}
 
     def of_usage(self, rows: list[Any]) -> bytes:
-        """Rows of usage, as tuples in the order of USAGE_COLUMNS. The same bytes as of an encoded Event each."""
+        """Lines for usage rows, tuples in the order of USAGE_COLUMNS: the bytes of each row's encoded UsageEvent."""
         groups = self._groups
         pieces: list[str] = []
         for (
@@ -137,7 +137,7 @@ def _rendered(
     currency: str,
     ending: str,
 ) -> tuple[str, str, str, str]:
-    """What lies between the parts of a line that are a request's own, in the order of Event's and Used's fields."""
+    """The parts of a line between a request's own values, in the order of UsageEvent's and UsageData's fields."""
 
     def fields(**values: str | None) -> str:
         return ",".join(f'"{name}":{_ENCODER.encode(value).decode()}' for name, value in values.items())

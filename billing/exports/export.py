@@ -1,7 +1,7 @@
 """One export: from one unchanging view of the books into a file and its manifest, in constant memory.
 
-The file appears under its name only when it is whole, and the manifest after it. Sums are compared with the invoices on
-the way: books that differ are not exported.
+The file gets its name only when it is complete, and the manifest follows. The rows' sums are compared with the
+invoices: an export of books that differ fails.
 """
 
 from __future__ import annotations
@@ -36,25 +36,25 @@ from billing.focus.manifest import Manifest, ManifestLedger
 FETCH = 8192  # rows of the database in memory at once
 PRICES_MAX = 10_000
 BUFFER_BYTES = 1 << 20
-THREAD_BYTES_MIN = 1 << 16  # to give less to a thread takes longer than to write it
+THREAD_BYTES_MIN = 1 << 16  # passing less to a thread takes longer than writing it
 
 Kind = Literal["focus", "events"]
 Format = Literal["csv", "parquet", "jsonl"]
 FORMATS: dict[str, tuple[str, ...]] = {"focus": ("csv", "parquet", "jsonl"), "events": ("jsonl",)}
 
-# Rows of the ledger done, of all, and rows written.
+# Rows of the ledger read, all rows to read, and rows written.
 Progress = Callable[[int, int, int], None]
 
 __all__ = ["BooksDiffer", "ExportCancelled", "ExportSpec", "ExportTooLarge", "MissingLibrary", "run"]
 
-# Between two reads lies the work on what was read, and at the end a large file is synced to its disk.
+# The transaction is idle while rows are formatted, and at the end while a large file is synced to its disk.
 _PATIENT = sa.text("SET LOCAL idle_in_transaction_session_timeout = '15min'")
 _hours = tables.usage_hours
 _usage = tables.usage
 
 
 class ExportSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """What to export: one tenant's month, or (tenant_id None) that of all tenants. events are JSONL alone."""
+    """An export of one tenant's month, or (tenant_id None) of all tenants'. The kind events is JSONL only."""
 
     kind: Kind
     format: Format
@@ -70,23 +70,23 @@ class ExportSpec(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ExportCancelled(Exception):
-    """Somebody asked for it to stop, from within `progress`."""
+    """Raised by `progress` to stop the export."""
 
 
 class ExportTooLarge(Exception):
-    """The file would be larger than it may be."""
+    """The file would exceed the limit of its size."""
 
 
 class _Sink(io.RawIOBase):
-    """Writes through to a file and takes its hash and its size on the way: in a thread, while the next rows are made.
-    What is written is in the file after `finish`."""
+    """Writes to a file and computes its hash and size, in a thread, while the next rows are formatted. All is in the
+    file after `finish_file`."""
 
     def __init__(self, file: BinaryIO, bytes_max: int) -> None:
         self._file = file
         self._bytes_max = bytes_max
         self._digest = hashlib.sha256()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="export-file")
-        self._writing: Future[None] | None = None  # one at a time: no more is in memory
+        self._writing: Future[None] | None = None  # one write at a time bounds the memory
         self.size = 0
 
     def writable(self) -> bool:
@@ -96,8 +96,8 @@ class _Sink(io.RawIOBase):
         return self.size
 
     def write(self, data: Any) -> int:
-        """Raises ExportTooLarge, and OSError of this write or the one before."""
-        content = bytes(data)  # the giver may use its buffer again
+        """Raises ExportTooLarge, and OSError of this write or the previous one."""
+        content = bytes(data)  # the caller may reuse its buffer
         self.size += len(content)
         if self.size > self._bytes_max:
             raise ExportTooLarge(f"the file would be larger than {self._bytes_max} bytes")
@@ -109,13 +109,13 @@ class _Sink(io.RawIOBase):
         return len(content)
 
     def finish_file(self) -> str:
-        """The SHA-256 of all that is in the file now. Raises OSError."""
+        """Flush the file; return the SHA-256 of its content. Raises OSError."""
         self._wait()
         self._file.flush()
         return self._digest.hexdigest()
 
     def stop_thread(self) -> None:
-        """Whatever happened: the thread ends."""
+        """End the thread, also after an error."""
         self._thread.shutdown()
 
     def flush(self) -> None:
@@ -132,7 +132,7 @@ class _Sink(io.RawIOBase):
 
 
 class _RowBatch(msgspec.Struct, frozen=True, kw_only=True):
-    """Rows that were read together, by column; `tokens` in the order of METERS, `first` and `last` sequences."""
+    """Columns of rows read together; `tokens` in the order of METERS, `first` and `last` are sequences."""
 
     currencies: list[str]
     picos: list[int]
@@ -143,7 +143,7 @@ class _RowBatch(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _ManifestSums:
-    """What the manifest says, gathered on the way. Amounts in picos."""
+    """The manifest's sums, added up while rows are read. Amounts in picos."""
 
     def __init__(self) -> None:
         self.rows = 0
@@ -195,7 +195,7 @@ def file_name(connection: sa.Connection, spec: ExportSpec) -> str:
 
 
 def of_spec(connection: sa.Connection, spec: ExportSpec) -> Iterator[Period]:
-    """Its periods, in the order of the file. Raises RowNotFound when there is none."""
+    """The periods of an export, in the order of the file. Raises RowNotFound if there is none."""
     if spec.tenant_id is not None:
         yield periods.get(connection, spec.tenant_id, spec.month)
         return
@@ -210,10 +210,10 @@ def of_spec(connection: sa.Connection, spec: ExportSpec) -> Iterator[Period]:
 def run(
     connection: sa.Connection, spec: ExportSpec, directory: Path, *, bytes_max: int, progress: Progress | None = None
 ) -> Manifest:
-    """Write the file and its manifest into `directory`, which is there. `connection` is of one transaction that reads
-    (Database.read_sync). The names of things must be kept (labels). What `progress` raises ends it; then, and whatever
-    goes wrong, nothing of it stays. Raises RowNotFound, InvalidValue, MissingLibrary, BooksDiffer, ExportTooLarge,
-    OSError."""
+    """Write the file and its manifest into `directory`, which must exist. `connection`: of one reading transaction
+    (Database.read_sync). The periods' names must be stored before (labels). An exception from `progress` ends the
+    export; it leaves no file after any error. Raises RowNotFound, InvalidValue, MissingLibrary, BooksDiffer,
+    ExportTooLarge, OSError."""
     spec.check()
     if connection.dialect.name != "sqlite":
         connection.execute(_PATIENT)
@@ -250,7 +250,7 @@ def _replace(path: Path, content: bytes) -> None:
 
 
 class _Export:
-    """One run: the periods one after another through one writer."""
+    """One export, which writes its periods one after another with one writer."""
 
     def __init__(self, connection: sa.Connection, spec: ExportSpec, sink: _Sink, progress: Progress) -> None:
         self._connection = connection
@@ -259,7 +259,7 @@ class _Export:
         self._progress = progress
         self._sums = _ManifestSums()
         self._prices: dict[tuple[str, str], Price] = {}
-        # Named before the first row is read: of an open period, what is in the roll-ups is what there is.
+        # Read before the first row: of an open period, the usage in the roll-ups is exported.
         self._upto = rollups.read_cursor(connection).sequence
         self._writer = None if spec.kind == "events" else writers.make(spec.format, sink)  # type: ignore[arg-type]
 
@@ -295,14 +295,14 @@ class _Export:
         )
 
     def _count_rows(self, period: Period) -> int:
-        """Of what is read: rows of the roll-ups, or requests; and corrections."""
+        """Rows to read: of the roll-ups, or requests; and corrections."""
         counted = sa.func.count() if self._writer else sa.func.coalesce(sa.func.sum(_hours.c.requests), 0)
         read = sa.select(counted).select_from(_hours).where(_hours.c.period_id == period.id)
         made = sa.select(sa.func.count()).where(tables.corrections.c.period_id == period.id)
         return int(self._connection.execute(read).scalar_one()) + int(self._connection.execute(made).scalar_one())
 
     def _period(self, period: Period, total: int) -> Any:
-        """All of one. Its invoice, when it is closed."""
+        """Export one period; return its invoice if it is closed."""
         invoices = tables.invoices
         query = sa.select(invoices).where(invoices.c.period_id == period.id)
         invoice = self._connection.execute(query).one_or_none()
@@ -313,7 +313,7 @@ class _Export:
             self._focus(period, None if invoice is None else invoice.id, total)
         billed = sum(self._sums.billed.values()) - before
         if invoice is not None and billed != invoice.total_picos:
-            raise BooksDiffer(f"the rows of {invoice.id} are {billed} picos, and it is of {invoice.total_picos}")
+            raise BooksDiffer(f"the rows of {invoice.id} sum to {billed} picos, but its total is {invoice.total_picos}")
         requests = sa.select(sa.func.coalesce(sa.func.sum(_hours.c.requests), 0)).where(_hours.c.period_id == period.id)
         there = int(self._connection.execute(requests).scalar_one())
         if self._sums.usage_rows - counted != there:
@@ -359,11 +359,11 @@ class _Export:
         self._progress(self._sums.done, total, self._sums.rows)
 
     def _bytewise(self, column: sa.Column[Any]) -> sa.ColumnElement[Any]:
-        """The same order whatever the database's language is."""
+        """The column with a collation that does not depend on the database's locale."""
         return column if self._connection.dialect.name == "sqlite" else sa.collate(column, "C")
 
     def _know(self, wanted: set[tuple[str, str]]) -> None:
-        """The prices of these versions and tiers."""
+        """Load the prices of these versions and tiers."""
         missing = wanted - self._prices.keys()
         if not missing:
             return
@@ -412,7 +412,7 @@ class _Export:
         self._progress(self._sums.done, total, self._sums.rows)
 
     def _in(self, period: Period) -> list[sa.ColumnElement[bool]]:
-        """As periods.usage_in_period has it, for one period and up to the roll-ups' cursor."""
+        """As periods.usage_in_period, for one period and up to the roll-ups' cursor."""
         upto = self._upto if period.closed_sequence is None else period.closed_sequence
         own = _usage.c.finished_at >= period.start_at
         late = sa.false() if period.late_after is None else _usage.c.sequence > period.late_after

@@ -1,6 +1,7 @@
-"""Exports that somebody asked for: one row each, worked off one after another, by whichever gateway lives.
+"""Export jobs: one row each, run one after another by any living gateway.
 
-A job belongs to the gateway that took it while its lease lives, as holds do. It knows no process and no file.
+A job belongs to the gateway that claimed it while that gateway's lease is valid, as holds do. It knows no process and
+no file.
 """
 
 from __future__ import annotations
@@ -20,13 +21,13 @@ from billing.focus.manifest import Manifest
 from billing.ids import new_id
 from billing.lists import ListColumns, ListPage, ListQuery, page
 
-# What waits, of all tenants together and of one, each counted apart: nobody keeps others from asking.
+# Active jobs over all tenants' books, and of each tenant: a tenant's jobs do not count against others.
 WAITING_MAX = 100
 TENANT_WAITING_MAX = 24
 ATTEMPTS_MAX = 3
 ERROR_CHARS_MAX = 500
 LIST_MAX = 1000
-# How the process that works on one ends, beside 0.
+# Exit statuses of a job's process, beside 0.
 EXIT_REFUSED, EXIT_STOPPED, EXIT_AGAIN = 2, 3, 75
 
 State = Literal["queued", "running", "done", "failed", "cancelled", "removed"]
@@ -44,7 +45,7 @@ _SORTED = ListColumns(
 
 
 class ExportJob(msgspec.Struct, frozen=True):
-    """A row of exports, in the order of its columns. `read_rows` of `all_rows` of the ledger are done."""
+    """A row of exports, in the order of its columns. `read_rows` of the ledger's `all_rows` have been read."""
 
     sequence: int
     id: str
@@ -74,7 +75,7 @@ class ExportJob(msgspec.Struct, frozen=True):
 
 
 def create(connection: sa.Connection, spec: ExportSpec, *, actor: str, clock: Clock = database_now) -> ExportJob:
-    """Raises InvalidValue, also when too many wait already, and RowNotFound where there is nothing to export."""
+    """Queue an export. Raises InvalidValue, also if too many are waiting, and RowNotFound if there is no period."""
     spec.check()
     next(export.of_spec(connection, spec))
     waiting = sa.select(sa.func.count()).where(
@@ -82,7 +83,7 @@ def create(connection: sa.Connection, spec: ExportSpec, *, actor: str, clock: Cl
     )
     limit, whose = (WAITING_MAX, "all tenants") if spec.tenant_id is None else (TENANT_WAITING_MAX, "the tenant")
     if connection.execute(waiting).scalar_one() >= limit:
-        raise InvalidValue(f"{limit} exports of {whose} wait already; try again when some are done")
+        raise InvalidValue(f"{limit} exports of {whose} are waiting already; try again when some are done")
     made = sa.insert(_exports).values(
         id=new_id("exp"),
         tenant_id=spec.tenant_id,
@@ -110,7 +111,7 @@ def get(connection: sa.Connection, export_id: str) -> ExportJob:
 def listing(
     connection: sa.Connection, *, tenant_id: str | None = None, before: int | None = None, limit: int = LIST_MAX
 ) -> list[ExportJob]:
-    """The newest first, beginning before sequence `before`."""
+    """Jobs, newest first, before sequence `before`."""
     query = sa.select(_exports).order_by(_exports.c.sequence.desc()).limit(min(limit, LIST_MAX))
     if tenant_id is not None:
         query = query.where(_exports.c.tenant_id == tenant_id)
@@ -128,7 +129,7 @@ def found(connection: sa.Connection, asked: ListQuery, *, tenant_id: str | None 
 
 
 def cancel(connection: sa.Connection, export_id: str, clock: Clock = database_now) -> ExportJob:
-    """Cancel one that waits or runs; give up the file of one that is done. Others stay as they are. Raises
+    """Cancel a queued or running job, or mark the file of a done job as removed. Other jobs do not change. Raises
     RowNotFound."""
     job = get(connection, export_id)
     state = "cancelled" if job.state in ACTIVE else "removed" if job.state == "done" else job.state
@@ -143,7 +144,7 @@ def cancel(connection: sa.Connection, export_id: str, clock: Clock = database_no
     return get(connection, export_id)
 
 
-# ---- for the gateway that works them off
+# ---- for the gateway that runs the jobs
 
 
 def _dead(now: int) -> sa.ColumnElement[bool]:
@@ -154,20 +155,20 @@ def _dead(now: int) -> sa.ColumnElement[bool]:
 
 
 def _head(now: int) -> sa.Select[Any]:
-    """The oldest that is not finished, and whether it is free to be taken."""
+    """The oldest active job, and whether it is free to be claimed."""
     free = sa.or_(_exports.c.state == "queued", _dead(now)).label("free")
     active = _exports.c.state.in_(ACTIVE)
     return sa.select(_exports.c.id, _exports.c.attempts, free).where(active).order_by(_exports.c.sequence).limit(1)
 
 
 def has_waiting(connection: sa.Connection, clock: Clock = database_now) -> bool:
-    """Whether there is something to take: a cheap look."""
+    """Whether `claim` would find a job; a cheap query."""
     head = connection.execute(_head(clock(connection))).one_or_none()
     return head is not None and bool(head.free)
 
 
 def claim(connection: sa.Connection, gateway_id: str, host: str, clock: Clock = database_now) -> ExportJob | None:
-    """The oldest unfinished one, when nobody alive works on it: one after another, whoever asks. One that was begun
+    """Claim the oldest active job, if no living gateway runs it. So only one job runs at a time. A job that was begun
     ATTEMPTS_MAX times fails."""
     now = clock(connection)
     head = connection.execute(_head(now).with_for_update(of=_exports)).one_or_none()
@@ -175,7 +176,7 @@ def claim(connection: sa.Connection, gateway_id: str, host: str, clock: Clock = 
         return None
     mine = sa.update(_exports).where(_exports.c.id == head.id, _exports.c.state.in_(ACTIVE))
     if head.attempts >= ATTEMPTS_MAX:
-        error = f"was begun {ATTEMPTS_MAX} times, and whoever worked on it died"
+        error = f"was begun {ATTEMPTS_MAX} times, and each time its gateway died"
         connection.execute(mine.values(state="failed", finished_at=now, error=error))
         return None
     row = connection.execute(
@@ -202,7 +203,7 @@ def _own(export_id: str, gateway_id: str) -> sa.Update:
 def record_progress(
     connection: sa.Connection, export_id: str, gateway_id: str, *, read_rows: int, all_rows: int, rows: int
 ) -> bool:
-    """False when it is this gateway's no more, or was cancelled: stop."""
+    """False if the job was cancelled or claimed by another gateway: the caller must stop."""
     change = _own(export_id, gateway_id).values(read_rows=read_rows, all_rows=all_rows, rows=rows)
     return connection.execute(change).rowcount == 1
 
@@ -210,7 +211,7 @@ def record_progress(
 def finish(
     connection: sa.Connection, export_id: str, gateway_id: str, made: Manifest, clock: Clock = database_now
 ) -> bool:
-    """False as of `record_progress`."""
+    """Mark the job as done. False as for `record_progress`."""
     change = _own(export_id, gateway_id).values(
         state="done",
         finished_at=clock(connection),
@@ -239,7 +240,7 @@ def fail(
     again: bool,
     clock: Clock = database_now,
 ) -> None:
-    """`again`: whatever it was may be over, so it waits for its next attempt, while it has one."""
+    """End an attempt. With `again`, the job is queued for its next attempt if ATTEMPTS_MAX allows one."""
     job = get(connection, export_id)
     last = not again or job.attempts >= ATTEMPTS_MAX
     state, finished = ("failed", clock(connection)) if last else ("queued", None)
@@ -248,18 +249,18 @@ def fail(
 
 
 def release_claim(connection: sa.Connection, export_id: str, gateway_id: str) -> None:
-    """At a stop: another gateway may take it at once, and this attempt does not count."""
+    """At a gateway's stop: another gateway may claim the job at once, and this attempt does not count."""
     values = {"state": "queued", "gateway_id": None, "attempts": _exports.c.attempts - 1}
     connection.execute(_own(export_id, gateway_id).values(values))
 
 
 def active_jobs(connection: sa.Connection, names: Sequence[str]) -> list[ExportJob]:
-    """Of those whose ids are among `names`: what waits, runs or is done, the newest first."""
+    """Queued, running and done jobs with these ids, newest first."""
     query = sa.select(_exports).where(_exports.c.id.in_(names), _exports.c.state.in_((*ACTIVE, "done")))
     return [ExportJob(*row) for row in connection.execute(query.order_by(_exports.c.sequence.desc()))]
 
 
 def remove(connection: sa.Connection, export_ids: Sequence[str]) -> None:
-    """Their files are gone."""
+    """Mark the jobs' files as removed."""
     change = sa.update(_exports).where(_exports.c.id.in_(export_ids), _exports.c.state == "done")
     connection.execute(change.values(state="removed"))

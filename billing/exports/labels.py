@@ -1,6 +1,6 @@
-"""Names as exports say them. People rename things; a closed period keeps the names of its first export, for ever.
+"""Names in exports. Exports of a closed period use the names of its first export for ever, even after a rename.
 
-Who keeps them gives the names that billing does not know, those of keys and adapters.
+The caller that stores names adds the names of keys and adapters, which billing does not know.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from billing import tables
 from billing.books.periods import Period
 from billing.clock import Clock, database_now
 
-PROVIDER = "provider"  # the subject that the issuer's name is kept under
+PROVIDER = "provider"  # the subject id of the issuer's name
 KEEP_MAX = 1000  # rows in one statement
 
 _names = tables.export_names
@@ -21,7 +21,7 @@ _periods = tables.billing_periods
 
 
 def named_ids(connection: sa.Connection, period: Period) -> list[str]:
-    """Ids of the keys, adapters and projects that the period's rows name."""
+    """Ids of the keys, adapters and projects in the period's rows."""
     hours, corrections = tables.usage_hours, tables.corrections
     found: set[str] = set()
     for name in ("key_id", "adapter", "project_id"):
@@ -32,7 +32,7 @@ def named_ids(connection: sa.Connection, period: Period) -> list[str]:
 
 
 def current_names(connection: sa.Connection, tenant_id: str) -> dict[str, str]:
-    """Names of the tenant and of its projects, as they are now."""
+    """The present names of the tenant and its projects."""
     tenants, projects = tables.tenants, tables.projects
     asked = (
         sa.select(tenants.c.id, tenants.c.name).where(tenants.c.id == tenant_id),
@@ -44,12 +44,12 @@ def current_names(connection: sa.Connection, tenant_id: str) -> dict[str, str]:
 def store_names(
     connection: sa.Connection, period: Period, names: Mapping[str, str], clock: Clock = database_now
 ) -> None:
-    """Of a closed period, what was kept since it was closed stays; before that the newest names hold."""
+    """Store the period's names. Names stored after it was closed never change; earlier names are replaced."""
     if connection.dialect.name == "sqlite":
         from sqlalchemy.dialects.sqlite import insert
     else:
         from sqlalchemy.dialects.postgresql import insert  # type: ignore[assignment]
-    # As it is now, and nobody closes it meanwhile: whoever exports may have seen it open a while ago.
+    # Read and locked, since the period may have been closed after the caller read it.
     row = sa.select(_periods.c.closed_at).where(_periods.c.id == period.id).with_for_update(read=True)
     closed_at = connection.execute(row).scalar_one()
     now = clock(connection)
@@ -74,6 +74,6 @@ def _parts(names: Mapping[str, str]) -> Iterator[dict[str, str]]:
 
 
 def stored_names(connection: sa.Connection, period: Period) -> dict[str, str]:
-    """What was kept."""
+    """The period's stored names by subject id."""
     query = sa.select(_names.c.subject_id, _names.c.name).where(_names.c.period_id == period.id)
     return {row.subject_id: row.name for row in connection.execute(query)}

@@ -1,6 +1,6 @@
 """Rows of a FOCUS export: an hour × key × model or adapter × meter × tier at one price, and each correction on its own.
 
-What many rows have alike is a Group; a row adds the hour, the tokens and the amount. Knows no format.
+Rows share their equal cells in SharedCells; a row adds the hour, the tokens and the amount. Knows no format.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from billing.clock import SECOND
 from billing.exports.amounts import moment_text
 
 HOUR = 3600 * SECOND
-GROUPS_MAX = 20_000  # remembered at once; past it they are made again
+GROUPS_MAX = 20_000  # cached at once; above it the cache is emptied
 SERVICE = "Laneway"
 CATEGORY, SUBCATEGORY = "AI and Machine Learning", "Generative AI"
 UNIT = "Tokens"
-TAG_PREFIX = "laneway/"  # of tags that the provider sets: FOCUS wants one
+TAG_PREFIX = "laneway/"  # of tags that the provider sets, as FOCUS requires
 METER_NAMES: Mapping[Meter, str] = {
     "input": "Input Tokens",
     "cached_input": "Cached Input Tokens",
@@ -31,7 +31,7 @@ MONEY = ("BilledCost", "ContractedCost", "EffectiveCost", "ListCost")
 PRICES = ("ContractedUnitPrice", "ListUnitPrice")
 QUANTITIES = ("ConsumedQuantity", "PricingQuantity")
 MOMENTS = ("BillingPeriodEnd", "BillingPeriodStart", "ChargePeriodEnd", "ChargePeriodStart")
-# FOCUS's columns in the order of the alphabet, then our own.
+# FOCUS's columns in alphabetical order, then Laneway's own.
 COLUMNS = (
     "BilledCost",
     "BillingAccountId",
@@ -81,13 +81,13 @@ COLUMNS = (
     "x_PriceVersionId",
     "x_Tier",
 )
-# What differs between rows of one group.
+# Columns that differ between rows with the same SharedCells.
 VARYING = frozenset((*MONEY, *QUANTITIES, "ChargePeriodEnd", "ChargePeriodStart"))
 
 
 class SharedCells:
-    """Cells that many rows have alike: strings and null, moments in microseconds, unit prices in picos.
-    `rendered`: what a writer made of them."""
+    """Cells that are equal in many rows: strings and null, moments in microseconds, unit prices in picos. `rendered`:
+    the cells in a writer's form."""
 
     __slots__ = ("cells", "rendered")
 
@@ -96,19 +96,19 @@ class SharedCells:
         self.rendered: Any = None
 
 
-# A group, start and end in microseconds, tokens (null: an amount without a price), picos.
+# Shared cells, start and end in microseconds, tokens (null: an amount without a price), picos.
 Row = tuple[SharedCells, int, int, int | None, int]
 
 
 class Price(msgspec.Struct, frozen=True):
-    """Picos a token by meter, in one tier of a price version; `subject` is what the version is a price of."""
+    """Picos per token by meter, in one tier of a price version; `subject`: the priced model or adapter."""
 
     subject: str
     picos: tuple[int, int, int]
 
 
 class UsageHour(msgspec.Struct, frozen=True, array_like=True):
-    """What is read of a row of usage_hours, in this order."""
+    """The columns read of usage_hours, in this order."""
 
     hour: int
     key_id: str
@@ -128,12 +128,12 @@ class UsageHour(msgspec.Struct, frozen=True, array_like=True):
 
 
 class BooksDiffer(Exception):
-    """Sums that must be equal are not: nothing is exported from such books."""
+    """Sums of the books that must be equal differ, so the export fails."""
 
 
 class PeriodRows:
-    """Makes the rows of one period. `names`: of projects, adapters and keys by id, of the tenant, and the issuer's as
-    `provider`; `invoice_id` of a closed period."""
+    """Makes the rows of one period. `names`: by the ids of projects, adapters, keys and the tenant; the issuer's under
+    `provider`. `invoice_id`: of a closed period."""
 
     def __init__(self, period: Period, invoice_id: str | None, names: Mapping[str, str]) -> None:
         self._period = period
@@ -155,7 +155,7 @@ class PeriodRows:
         }
 
     def of_hours(self, read: Iterable[Any], prices: Mapping[tuple[str, str], Price]) -> list[Row]:
-        """Rows of usage_hours, as tuples in the order of Hours. Raises BooksDiffer."""
+        """Rows for tuples of usage_hours in the order of UsageHour. Raises BooksDiffer."""
         made: list[Row] = []
         groups = self._groups
         first, last = self._period.start_at, self._period.end_at
@@ -170,7 +170,7 @@ class PeriodRows:
                 if len(groups) >= GROUPS_MAX:
                     groups.clear()
                 three = groups[named] = tuple(self._usage(named, price, meter) for meter in METERS)
-            if hour < first < end or hour < last < end:  # an hour in two months: each has its part
+            if hour < first < end or hour < last < end:  # an hour in two periods counts in both, cut at the bound
                 hour, end = max(hour, first), min(end, last)
             paid = 0
             for group, tokens, picos in zip(three, (in_, cached, out), price.picos, strict=True):
@@ -186,7 +186,7 @@ class PeriodRows:
 
     def _usage(self, named: tuple[Any, ...], price: Price, meter: Meter) -> SharedCells:
         key, model, adapter, tier, version, project, currency, late = named
-        # Usage that came after its own month was closed: it corrects what was invoiced.
+        # Usage recorded after its own month was closed is a correction of that month's invoice.
         cells = self._base | self._of(project, key, model, adapter, tier) | self._priced(price, version, tier, meter)
         return SharedCells(
             cells
@@ -217,7 +217,7 @@ class PeriodRows:
     def _of(
         self, project: str | None, key: str | None, model: str | None, adapter: str | None, tier: str | None
     ) -> dict[str, Any]:
-        """Who used what. Where there is none, roll-ups have NONE and corrections null."""
+        """Cells that name the usage. Missing names are NONE in roll-ups and null in corrections."""
         project, key, adapter = project or None, key or None, adapter or None
         resource = adapter or model
         named = {"key": self._names.get(key or ""), "project": self._names.get(project or "")}
@@ -240,7 +240,7 @@ class PeriodRows:
         return self._names.get(adapter, adapter) if adapter else model or SERVICE
 
     def correction(self, made: Correction, used_at: int | None, price: Price | None) -> Row:
-        """`used_at`: when the corrected request ended; null: it is of none."""
+        """`used_at`: when the corrected request ended; None for a free correction."""
         moment = made.created_at if used_at is None else used_at
         start = moment - moment % HOUR
         end = start + HOUR

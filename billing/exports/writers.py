@@ -1,6 +1,6 @@
-"""FOCUS rows as CSV, JSONL and Parquet: alike bytes for alike rows, amounts exact, no moment of now.
+"""Writes FOCUS rows as CSV, JSONL and Parquet. Equal rows give equal bytes; amounts are exact.
 
-A row costs a few places in a list of strings, or in a few arrays: all that its group has alike is rendered once.
+A row adds a few strings to a list, or a few numbers to arrays: its shared cells are rendered once.
 """
 
 from __future__ import annotations
@@ -12,41 +12,41 @@ from typing import IO, Any, Protocol
 from billing.exports.amounts import csv_cell, decimal_text, moment_text
 from billing.exports.rows import COLUMNS, MOMENTS, MONEY, PRICES, QUANTITIES, VARYING, Row, SharedCells
 
-VERSION = 2  # of what is in the cells: alike rows give alike bytes within one. 2: Tags name the key and the project
-ROW_GROUP = 65_536  # rows of Parquet that are in memory at once
+VERSION = 2  # of the cells' contents: equal within a version for equal rows. 2: Tags name the key and the project
+ROW_GROUP = 65_536  # rows of Parquet in memory at once
 
 
 class Writer(Protocol):
-    """`name`: what the bytes depend on beside the rows."""
+    """`name`: of all that the bytes depend on beside the rows."""
 
     name: str
 
     def write(self, rows: Sequence[Row]) -> None: ...
 
     def close(self) -> None:
-        """What is still in memory goes to the file, which stays open."""
+        """Write buffered rows to the file, which stays open."""
 
 
 class MissingLibrary(Exception):
-    """The format needs something that is not installed."""
+    """The format needs a library that is not installed."""
 
 
 def make(format_: str, file: IO[bytes]) -> Writer:
-    """csv, jsonl or parquet. Raises MissingLibrary."""
+    """A writer of csv, jsonl or parquet. Raises MissingLibrary."""
     if format_ == "parquet":
         return ParquetWriter(file)
     return TextWriter(file, jsonl=format_ == "jsonl")
 
 
 def _text(name: str, value: Any) -> str | None:
-    """The cell of a group, as text."""
+    """A shared cell as text."""
     if value is None or isinstance(value, str):
         return value
     return moment_text(value) if name in MOMENTS else decimal_text(value)
 
 
 class TextWriter:
-    """CSV after RFC 4180 with \\n, or a JSON object a line."""
+    """CSV as in RFC 4180 with \\n, or a JSON object per line."""
 
     def __init__(self, file: IO[bytes], *, jsonl: bool) -> None:
         self.name = f"laneway {'jsonl' if jsonl else 'csv'} {VERSION}"
@@ -57,7 +57,7 @@ class TextWriter:
             file.write((",".join(COLUMNS) + "\n").encode())
 
     def write(self, rows: Sequence[Row]) -> None:
-        """One join over all rows: between what a row has of its own lies what its group rendered once."""
+        """Write the rows with one join; a row's own cells alternate with its rendered shared cells."""
         moments = self._moments
         pieces: list[str] = []
         for group, start, end, tokens, picos in rows:
@@ -87,7 +87,7 @@ class TextWriter:
         pass
 
     def _between(self, group: SharedCells, no_tokens: bool) -> tuple[str, ...]:
-        """A row of the group as text, cut where its own cells go: those of VARYING, in the order of COLUMNS."""
+        """A row's text, cut at the cells of VARYING, in the order of COLUMNS."""
         parts = [""]
         for at, name in enumerate(COLUMNS):
             parts[-1] += ("{" if self._jsonl else "") if at == 0 else ","

@@ -1,6 +1,6 @@
-"""Reads a FOCUS file once and says what is wrong with it, in memory that does not grow with the file.
+"""Checks a FOCUS file in one pass, in memory that does not grow with the file.
 
-Columns are looked at by their distinct cells and rules by their distinct combinations, batch by batch.
+In each batch, columns are checked by their distinct cells, and rules by the distinct combinations of their cells.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from billing.focus.manifest import Manifest, ManifestBroken, manifest_path
 from billing.focus.readers import Batch, UnreadableFile
 from billing.focus.rules import RULES, Rule
 
-# Of what rows have in common through the whole file; beyond it, a rule looks no further and the report says so.
+# Values that a rule remembers through the file. Above it the rule checks no new values, and the report names the rule.
 REMEMBERED_MAX = 200_000
-SOUND_MAX = 10_000  # cells of one column that are not looked at twice
-# (rule, severity, a column, and the one of which it must not have two)
+SOUND_MAX = 10_000  # sound cells of one column that are not checked again
+# (rule, severity, column, other column): a value of the column has one value of the other column.
 ONE_EACH: tuple[tuple[str, Severity, str, str], ...] = (
     ("sku-price-parent", "must", "SkuPriceId", "SkuId"),
     ("service-parent", "must", "ServiceName", "ServiceCategory"),
@@ -39,8 +39,8 @@ EXACT = Context(prec=100)
 
 
 class FocusReport(msgspec.Struct, frozen=True):
-    """`counts` by rule, of everything found; `findings` are the first of each. `billed` by currency, exact decimals.
-    `manifest`: the file that was compared with. `unchecked`: rules that looked at a part only."""
+    """`counts`: all findings by rule; `findings`: the first of each rule. `billed`: by currency, exact decimals.
+    `manifest`: the path of the compared manifest. `unchecked`: rules that checked a part of the file only."""
 
     file: str
     format: str
@@ -61,7 +61,8 @@ class FocusReport(msgspec.Struct, frozen=True):
 
 
 def check(path: Path, manifest: Path | None = None) -> FocusReport:
-    """`manifest`: without it, the one that lies beside the file, if any. Raises UnreadableFile, OSError."""
+    """Check the file at `path`. `manifest`: by default the manifest beside the file, if there is one. Raises
+    UnreadableFile, OSError."""
     found = FindingList()
     promised: Manifest | None = None
     promise = manifest or manifest_path(path)
@@ -90,7 +91,7 @@ def check(path: Path, manifest: Path | None = None) -> FocusReport:
         musts=found.number("must"),
         shoulds=found.number("should"),
         counts={rule: count for (rule, _), count in sorted(found.counts.items())},
-        findings=found.told,
+        findings=found.listed,
         unchecked=sorted(check_.unchecked),
     )
 
@@ -119,7 +120,7 @@ class _Check:
         find = self._found.add_finding
         for name in MANDATORY:
             if name not in self._index:
-                find("column-missing", "is mandatory, and not there", column=name)
+                find("column-missing", "is mandatory, and missing", column=name)
         by_letters = {name.lower(): name for name in COLUMNS}
         custom = False
         for at, name in enumerate(names):
@@ -172,7 +173,7 @@ class _Check:
                 self._found.add_finding(rule, message, column=column.name, row=row, value=cell, severity=severity)
 
     def _ask(self, rule: Rule, batch: Batch, asked: dict[tuple[Any, ...], dict[tuple[Any, ...], str]]) -> None:
-        """`asked`: what questions found in this batch, by the lists they looked at: alike columns are one list."""
+        """Check a rule. `asked`: faults in this batch by question and lists of cells; equal columns share a list."""
         nulls = [None] * len(batch.rows)
         places = [self._index.get(name) for name in rule.columns]
         found = [nulls if at is None else batch.columns[at] for at in places]
@@ -196,7 +197,7 @@ class _Check:
                     )
 
     def _stand_ins(self, name: str, batch: Batch, at: int) -> None:
-        """A provider's own columns should keep nulls too."""
+        """Find empty strings in place of null in the provider's own columns."""
         wrong = {cell for cell in batch.distinct[at] if isinstance(cell, str) and not cell.strip()}
         for cell, row in zip(batch.columns[at], batch.rows, strict=True) if wrong else ():
             if cell in wrong:
@@ -205,7 +206,7 @@ class _Check:
                 )
 
     def _formulas(self, name: str, batch: Batch, at: int) -> None:
-        """What a spreadsheet would compute. Negative numbers are none."""
+        """Find cells that a spreadsheet would compute, except negative numbers."""
         wrong = {
             cell
             for cell in batch.distinct[at]
@@ -227,7 +228,7 @@ class _Check:
         places = (self._index[of], self._index[has])
         columns = [batch.columns[at] for at in places]
         wrong = set()
-        # In the file's order: the first counts.
+        # In the file's order: later values are compared with the first.
         for subject, value in _combinations(columns, [batch.distinct[at] for at in places], True):
             if subject is None or value is None or (subject in seen and seen[subject] == value):
                 continue
@@ -274,8 +275,8 @@ class _Check:
 
 
 def _combinations(columns: list[list[Any]], distinct: list[set[Any]], in_order: bool) -> Iterable[tuple[Any, ...]]:
-    """What stands side by side in these columns, once each; `in_order`: as they come in the file.
-    Most columns are alike through thousands of rows: only of the others rows are made."""
+    """The distinct combinations of these columns' cells; `in_order`: in the file's order. Most columns have one value
+    in a batch, so rows are made of the other columns only."""
     varying = [at for at, cells in enumerate(distinct) if len(cells) != 1]
     if not varying:
         return [tuple([column[0] for column in columns])]
@@ -289,7 +290,7 @@ def _combinations(columns: list[list[Any]], distinct: list[set[Any]], in_order: 
 
 
 def _compare(promised: Manifest, seen: _Check, digest: str, path: Path, found: FindingList) -> None:
-    """The file with what its manifest says of it."""
+    """Compare the file with its manifest."""
     if promised.file != path.name:
         found.add_finding("manifest", f"is of the file {promised.file!r}", value=path.name)
     if promised.sha256 != digest:

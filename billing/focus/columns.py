@@ -1,6 +1,6 @@
 """The columns of FOCUS 1.2 (FinOps Open Cost and Usage Specification) as data: types, nulls, allowed values.
 
-What one column alone can say. What several say together is in rules.py.
+Rules over several columns are in rules.py.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ Kind = Literal["string", "decimal", "moment", "currency", "pairs", "unit"]
 
 
 class Column(msgspec.Struct, frozen=True):
-    """`level`: mandatory columns are in every file; whether a conditional one must be, depends on what the provider
-    sells. `nullable`: whether a cell may ever be null. `least`: 0 where a number may not be negative."""
+    """`level`: mandatory columns are in every file; conditional columns depend on the provider's offers. `nullable`:
+    whether a cell may be null. `least`: 0 if a number must not be negative."""
 
     name: str
     level: Level

@@ -1,4 +1,4 @@
-"""What is wrong with a file: findings by rule, column and row, and how many there are of each."""
+"""Findings in a file by rule, column and row, and their counts."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from typing import Literal
 
 import msgspec
 
-# must: the specification, or our own promise, is broken. should: a recommendation of either is not followed.
+# must: a requirement of the specification, or of Laneway's own, is broken. should: a recommendation is not followed.
 Severity = Literal["must", "should"]
 
-FINDINGS_MAX = 1000  # told in full; all are counted
-PER_RULE_MAX = 20  # of one rule on one column: what one mistake of a generator gives is not the whole report
+FINDINGS_MAX = 1000  # listed; all are counted
+PER_RULE_MAX = 20  # listed of one rule and column, so that one defect of a generator does not fill the report
 VALUE_CHARS_MAX = 80
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """`row` counts the file's data rows from 1; None: of the file, not of a row."""
+    """`row` counts the file's data rows from 1; None if the finding concerns the file."""
 
     rule: str
     severity: Severity
@@ -26,10 +26,10 @@ class Finding(msgspec.Struct, frozen=True):
 
 
 class FindingList:
-    """Collects them within the bounds above. `counts` by rule and severity, of all."""
+    """Lists findings within the limits above. `counts`: all findings by rule and severity."""
 
     def __init__(self) -> None:
-        self.told: list[Finding] = []
+        self.listed: list[Finding] = []
         self.counts: dict[tuple[str, Severity], int] = {}
         self._of_column: dict[tuple[str, str | None], int] = {}
 
@@ -45,16 +45,16 @@ class FindingList:
     ) -> None:
         self.counts[rule, severity] = self.counts.get((rule, severity), 0) + 1
         seen = self._of_column.get((rule, column), 0)
-        if seen < PER_RULE_MAX and len(self.told) < FINDINGS_MAX:
+        if seen < PER_RULE_MAX and len(self.listed) < FINDINGS_MAX:
             self._of_column[rule, column] = seen + 1
-            self.told.append(Finding(rule, severity, column, row, show(value), message))
+            self.listed.append(Finding(rule, severity, column, row, show(value), message))
 
     def number(self, severity: Severity) -> int:
         return sum(count for (_, of), count in self.counts.items() if of == severity)
 
 
 def show(value: object) -> str | None:
-    """A cell as it stands, shortened."""
+    """A cell's text, shortened to VALUE_CHARS_MAX."""
     if value is None:
         return None
     text = value.decode() if isinstance(value, bytes) else value if isinstance(value, str) else repr(value)

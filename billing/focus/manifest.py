@@ -1,4 +1,4 @@
-"""What lies beside an export, as JSON: the file's hash, rows and control totals, and what of the ledger it covers."""
+"""The manifest beside an export, as JSON: the file's hash, rows and control totals, and its rows of the ledger."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ MANIFEST_BYTES_MAX = 64 << 20
 
 
 class ManifestBroken(Exception):
-    """No JSON, or not of this shape."""
+    """The manifest is not JSON, or not of this shape."""
 
 
 class ManifestInvoice(msgspec.Struct, frozen=True):
-    """`total`: what is owed, exact, in `currency`."""
+    """`total`: the exact amount owed, in `currency`."""
 
     total: Decimal
     currency: str
 
 
 class ManifestLedger(msgspec.Struct, frozen=True):
-    """Usage rows and corrections of the ledger in the file, by their sequences; null: there are none."""
+    """The usage rows and corrections in the file, by their sequences; null if there are none."""
 
     usage_rows: int
     usage_sequence_min: int | None
@@ -35,7 +35,7 @@ class ManifestLedger(msgspec.Struct, frozen=True):
 
 
 class ManifestPeriod(msgspec.Struct, frozen=True):
-    """A tenant's billing period; moments as in the file."""
+    """A tenant's billing period; moments as text, as in the file."""
 
     id: str
     tenant_id: str
@@ -47,8 +47,8 @@ class ManifestPeriod(msgspec.Struct, frozen=True):
 
 
 class Manifest(msgspec.Struct, frozen=True):
-    """`billed` by currency. `provisional`: a period was still open, so a later export may hold more. `writer`: what the
-    bytes depend on beside the ledger."""
+    """`billed`: by currency. `provisional`: a period was still open, so a later export may have more rows. `writer`:
+    names all that the bytes depend on beside the ledger."""
 
     file: str
     kind: str
@@ -78,11 +78,11 @@ class Manifest(msgspec.Struct, frozen=True):
             raise ManifestBroken(str(error)) from error
 
     def text(self) -> bytes:
-        """Alike for alike manifests. Amounts are strings: a JSON number may be read as a float."""
+        """JSON, equal for equal manifests. Amounts are strings, since a JSON number may be read as a float."""
         return msgspec.json.format(msgspec.json.encode(self, order="deterministic")) + b"\n"
 
 
 def manifest_path(path: Path) -> Path | None:
-    """The manifest of the file at `path`, where there is one."""
+    """The path of the manifest beside the file at `path`; None if there is none."""
     found = path.with_name(path.name + SUFFIX)
     return found if found.is_file() else None

@@ -1,6 +1,6 @@
-"""CSV, JSONL and Parquet as batches of columns: bounded memory, however large the file.
+"""Reads CSV, JSONL and Parquet as batches of columns, in bounded memory.
 
-A cell is None (null), a string, or the text of a number as bytes; what is of another type is any other value.
+A cell is None (null), a string, the text of a number as bytes, or a value of another type.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from typing import IO, Any
 
 import msgspec
 
-BATCH_ROWS = 512  # about a MB of cells: what the processor's cache does not hold takes twice as long
-PARQUET_BATCH_ROWS = 8192  # their cells are few, and each batch has a price
+BATCH_ROWS = 512  # about a MB of cells: batches beyond the processor's cache take twice as long
+PARQUET_BATCH_ROWS = 8192  # more, since few cells are distinct and each batch has a fixed cost
 LINE_CHARS_MAX = 1 << 20  # of a JSONL line and of a CSV cell
-BLOCK_BYTES = LINE_CHARS_MAX // 4  # of CSV: less than a line that is too long
+BLOCK_BYTES = LINE_CHARS_MAX // 4  # of CSV; less than LINE_CHARS_MAX, so that a longer line is noticed
 COLUMNS_MAX = 1000
 SUFFIXES = (".csv", ".jsonl", ".parquet")
 
 
 class UnreadableFile(Exception):
-    """The file is none of ours to judge: no such format, broken in the middle, or what reads it is not installed."""
+    """The file cannot be checked: its format is unknown or broken, or the format's library is not installed."""
 
 
 class MalformedRow(msgspec.Struct, frozen=True):
-    """A row that is not as the header says; its cells are in no batch."""
+    """A row that does not match the header. Its cells are in no batch."""
 
     row: int
     rule: str
@@ -38,8 +38,8 @@ class MalformedRow(msgspec.Struct, frozen=True):
 
 
 class Batch(msgspec.Struct, frozen=True):
-    """Rows that follow each other, by column, in the file's order. `rows` are their numbers, from 1. `distinct`: the
-    cells of each column, once each. Columns with the same cells may be the same list."""
+    """Consecutive rows by column, in the file's order. `rows`: their numbers from 1. `distinct`: the distinct cells of
+    each column. Columns with equal cells may be the same list."""
 
     rows: list[int]
     columns: list[list[Any]]
@@ -48,7 +48,7 @@ class Batch(msgspec.Struct, frozen=True):
 
 
 def _batch(rows: list[int], columns: Iterable[Sequence[Any]], misfits: list[MalformedRow]) -> Batch:
-    """Columns that are alike, as costs of a provider without discounts are, become one list."""
+    """Make equal columns, such as the costs of a provider without discounts, the same list."""
     lists: list[list[Any]] = []
     distinct: list[set[Any]] = []
     seen: dict[tuple[Any, Any, int], int] = {}
@@ -63,7 +63,7 @@ def _batch(rows: list[int], columns: Iterable[Sequence[Any]], misfits: list[Malf
 
 
 def _column(cells: Sequence[Any]) -> tuple[list[Any], set[Any]]:
-    """Cells are looked up by what they are, so arrays and what is in them become tuples."""
+    """A column and its distinct cells. Arrays become tuples, also inside cells, so that cells are hashable."""
     try:
         once = set(cells)
     except TypeError:
@@ -77,7 +77,7 @@ def _tuples(cell: Any) -> Any:
 
 
 class Reader(msgspec.Struct, frozen=True):
-    """`names` as the file has them, repeated ones too. `typed`: numbers and strings differ."""
+    """`names`: the file's column names, also repeated ones. `typed`: the format tells numbers from strings."""
 
     names: list[str]
     typed: bool
@@ -85,7 +85,7 @@ class Reader(msgspec.Struct, frozen=True):
 
 
 def open_file(path: Path, file: IO[bytes]) -> Reader:
-    """By the end of the path's name. Raises UnreadableFile, now or from the batches."""
+    """A reader by the suffix of `path`. Raises UnreadableFile, now or from the batches."""
     if path.suffix == ".csv":
         return _csv(file)
     if path.suffix == ".jsonl":
@@ -99,20 +99,20 @@ def open_file(path: Path, file: IO[bytes]) -> Reader:
 
 
 EMPTY = ""
-_QUOTED = object()  # stands for a quoted empty cell until nulls are told apart
+_QUOTED = object()  # in place of a quoted empty cell, which is an empty string and not null
 
-# Two quotes that may be a whole cell: a quoted cell may have such a part too.
+# Text around two quotes that may be an empty quoted cell. A longer quoted cell may have this text too.
 _EMPTY = (',"",', ',""\n', ',""\r', '\n""')
 
 
 def _may_be_empty(text: str) -> bool:
-    """Of one record or of many."""
+    """Whether the text, of one or many records, may have a quoted empty cell."""
     return text.startswith('""') or text.endswith(',""') or any(part in text for part in _EMPTY)
 
 
 class _Lines:
-    """Lines of a CSV file, read in blocks, and kept until they are taken: to the csv module a quoted empty cell is the
-    same as an empty one."""
+    """Lines of a CSV file, read in blocks and buffered until `take_lines`, since the csv module does not tell a quoted
+    empty cell from an empty one."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self._file = file
@@ -131,16 +131,16 @@ class _Lines:
             text = (block + rest).decode()
         except UnicodeDecodeError as error:
             raise UnreadableFile(f"the file is not UTF-8: {error}") from error
-        return io.StringIO(text, newline="\n").readlines()  # as bytes are split: at no other character
+        return io.StringIO(text, newline="\n").readlines()  # splits at \n only, as for bytes
 
     def take_lines(self, count: int) -> list[str]:
-        """The first `count` of those that were not taken yet."""
+        """Take the next `count` lines from the buffer."""
         taken, self._kept = self._kept[:count], self._kept[count:]
         return taken
 
 
 def _csv(file: IO[bytes]) -> Reader:
-    if file.read(3) != b"\xef\xbb\xbf":  # a byte order mark, as spreadsheets write it
+    if file.read(3) != b"\xef\xbb\xbf":  # skips a byte order mark, which spreadsheets write
         file.seek(0)
     lines = _Lines(file)
     csv.field_size_limit(LINE_CHARS_MAX)
@@ -189,14 +189,14 @@ def _csv_batches(records: Any, lines: _Lines, width: int) -> Iterator[Batch]:
 
 
 def _nulls(column: tuple[Any, ...], quoted: bool) -> Sequence[Any]:
-    """A cell without anything is null."""
+    """The column with null for empty cells."""
     if quoted:
         return [EMPTY if cell is _QUOTED else cell or None for cell in column]
     return [cell or None for cell in column] if "" in column else column
 
 
 def _with_quoted(lines: list[str]) -> list[list[Any]]:
-    """Their records: an empty cell that is quoted is _QUOTED."""
+    """The lines' records, with _QUOTED for quoted empty cells."""
     found: list[list[Any]] = []
     records, taken = csv.reader(lines, strict=True), 0
     for record in records:
@@ -207,7 +207,7 @@ def _with_quoted(lines: list[str]) -> list[list[Any]]:
 
 
 def _quoted_empty(record: list[str], text: str) -> list[Any]:
-    """The record's cells: an empty one that is quoted is an empty string, and no null."""
+    """The record's cells, with _QUOTED for quoted empty cells."""
     found: list[Any] = []
     at = 0
     for cell in record:
@@ -254,7 +254,7 @@ def _constant(name: str) -> Any:
     raise ValueError(f"{name} is no JSON")
 
 
-# Numbers keep their text, objects their order and repeated keys.
+# Numbers become their text; objects become pairs in order, with repeated keys.
 _DECODER = json.JSONDecoder(
     parse_float=str.encode, parse_int=str.encode, parse_constant=_constant, object_pairs_hook=tuple
 )
@@ -318,7 +318,7 @@ def _parquet_batches(found: Any, broken: type[Exception]) -> Iterator[Batch]:
 
 
 def _cells(column: Any) -> list[Any]:
-    """Each distinct value becomes a cell once: making them is what takes time."""
+    """Convert each distinct value to a cell once, since conversion takes most of the time."""
     encoded = column.dictionary_encode() if not hasattr(column, "dictionary") else column
     values = [_cell(value) for value in encoded.dictionary.to_pylist()]
     return [None if index is None else values[index] for index in encoded.indices.to_pylist()]
@@ -327,7 +327,7 @@ def _cells(column: Any) -> list[Any]:
 def _cell(value: Any) -> Any:
     if isinstance(value, datetime.datetime):
         if value.tzinfo is None or value.microsecond:
-            return value.isoformat()  # not in UTC, or finer than a second: not the format asked for
+            return value.isoformat()  # without a zone, or finer than a second: not FOCUS's format
         return value.astimezone(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     if isinstance(value, bool) or value is None:
         return value

@@ -1,7 +1,7 @@
-"""What several cells of one row must say together, as data: a rule, its columns, a question.
+"""Rules over several cells of one row, as data: a rule, its columns, a question.
 
-A rule is asked only where its columns are in the file and it is asked once for each combination of their cells, so it
-must depend on nothing else.
+A rule is checked only if its columns are in the file, once for each combination of their cells, so it must depend on
+nothing else.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from billing.focus.values import moment, number
 Question = Callable[..., str | None]
 CORRECTION = "Correction"
 PRICED = ("Usage", "Purchase")
-# Null on a tax; needed by usage and purchases that are no correction.
+# Null for a tax; required for usage and purchases, except corrections.
 PRICE_COLUMNS = (
     "ContractedUnitPrice",
     "ListUnitPrice",
@@ -29,7 +29,7 @@ PRICE_COLUMNS = (
     "SkuId",
     "SkuPriceId",
 )
-# (a column, what it depends on, whether it is also needed where that is there)
+# (column, the column that it depends on, whether it is required where the other is not null)
 DEPENDENT = (
     ("CapacityReservationStatus", "CapacityReservationId", False),
     ("CommitmentDiscountCategory", "CommitmentDiscountId", True),
@@ -51,8 +51,8 @@ PRODUCTS = (("ListUnitPrice", "ListCost"), ("ContractedUnitPrice", "ContractedCo
 
 
 class Rule(msgspec.Struct, frozen=True):
-    """`question` takes the cells of `columns`, in their order, and says what is wrong, or None. Findings name the first
-    column. Of `maybe` columns those that are not in the file count as null."""
+    """`question` takes the cells of `columns` in their order and returns the fault, or None. Findings name the first
+    column. Columns in `maybe` count as null if the file lacks them."""
 
     id: str
     columns: tuple[str, ...]

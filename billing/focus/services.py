@@ -44,12 +44,12 @@ _NAMED = {
     "Other": (),
 }  # fmt: skip
 
-# Each subcategory has one parent; each category has one for the rest of it.
+# Each subcategory has one parent; each category has a subcategory "Other".
 SERVICES: Mapping[str, frozenset[str]] = {
     category: frozenset((*names, f"Other ({category})")) for category, names in _NAMED.items()
 }
 
-# In use in 2026, funds and metals left out: nobody is billed in them.
+# In use in 2026, without funds and metals, which no invoice uses.
 CURRENCIES = frozenset((
     "AED", "AFN", "ALL", "AMD", "AOA", "ARS", "AUD", "AWG", "AZN", "BAM", "BBD", "BDT", "BGN", "BHD", "BIF",
     "BMD", "BND", "BOB", "BRL", "BSD", "BTN", "BWP", "BYN", "BZD", "CAD", "CDF", "CHF", "CLP", "CNY", "COP",

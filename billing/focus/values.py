@@ -1,4 +1,4 @@
-"""Whether one cell is what its column says: number, moment, currency, unit, key-value pairs, allowed value.
+"""Checks one cell against its column: number, moment, currency, unit, key-value pairs, allowed value.
 
 A cell is None (null), a string, or bytes: the text of a number in a format that tells numbers from strings.
 """
@@ -15,10 +15,10 @@ from decimal import Decimal
 from billing.focus.columns import PRICE_PROPERTIES, Column
 from billing.focus.services import CURRENCIES
 
-# What people write for "there is none"; a null is a null.
+# Texts that are often written in place of null.
 STAND_INS = frozenset(("null", "none", "nil", "n/a", "nan", "not applicable", "not available", "-", "\\n"))
 NUMBER_CHARS_MAX = 64
-EXPONENT_MAX = 40  # of a number that is computed with: 1E999999999 would take all memory
+EXPONENT_MAX = 40  # above it a number is not computed with: 1E999999999 would take all memory
 
 _NUMBER = re.compile(r"-?\d+(\.\d+)?([eE]-?\d+)?")
 _MOMENT = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ")
@@ -27,7 +27,7 @@ _DATA = r"(?:[KMGTPE]i?b|[KMGTPE]i?B|b|B)"
 _TIME = r"(?:Year|Month|Day|Hour|Minute|Second)"
 _NOUN = r"[A-Z][A-Za-z0-9]*(?: [A-Z][A-Za-z0-9]*)*"
 _UNIT = re.compile(rf"(?:[1-9]\d* )?(?:{_DATA}|{_NOUN})(?:-{_TIME}s?|/(?:{_TIME}|[1-9]\d* {_TIME}s))?")
-# Terms of the specification in other letters or words than its own.
+# The specification's units in other words or another case.
 _WRONG_UNIT = re.compile(
     r"(?i)\b(?:kilo|mega|giga|tera|peta|exa|kibi|mebi|gibi|tebi|pebi|exbi)(?:byte|bit)s?\b|(?<=[bB])s\b"
 )
@@ -35,21 +35,21 @@ _NUMERIC_PROPERTIES = frozenset(
     ("CoreCount", "DiskMaxIops", "DiskSpace", "GpuCount", "MemorySize", "NetworkMaxIops", "NetworkMaxThroughput")
 )
 
-# The rule that is broken, its severity and what is wrong; None: nothing.
+# The broken rule and a message; None: no fault.
 Fault = tuple[str, str] | None
 
 
 def check(column: Column, value: object, typed: bool) -> Fault:
     """A cell of a FOCUS column, by itself. `typed`: the format tells numbers from strings."""
     if value is None:
-        return None if column.nullable else ("null-forbidden", "is null, and may never be")
+        return None if column.nullable else ("null-forbidden", "must not be null")
     if typed and (fault := _type(column, value)):
         return fault
     text = value.decode() if isinstance(value, bytes) else str(value)
     if not text.strip():
-        return "null-stand-in", "is an empty string: what has no value is null"
-    if text.lower() in STAND_INS and not column.name.endswith("Name"):  # people may call their things so
-        return "null-stand-in", "stands for a missing value: what has no value is null"
+        return "null-stand-in", "is an empty string in place of null"
+    if text.lower() in STAND_INS and not column.name.endswith("Name"):  # a name may be one of these
+        return "null-stand-in", "is a text in place of null"
     if column.allowed is not None and text not in column.allowed:
         return "allowed-value", "is not one of the allowed values"
     return _KINDS[column.kind](column, text)
@@ -57,13 +57,13 @@ def check(column: Column, value: object, typed: bool) -> Fault:
 
 def _type(column: Column, value: object) -> Fault:
     if column.kind == "decimal":
-        return None if isinstance(value, bytes) else ("type", "is no number, and the column is one of numbers")
+        return None if isinstance(value, bytes) else ("type", "is not a number, as the column requires")
     return None if isinstance(value, str) else ("type", f"is no string, and the column is of type {column.kind}")
 
 
-@functools.lru_cache(maxsize=65_536)  # several rules look at the same cells
+@functools.lru_cache(maxsize=65_536)  # several rules read the same cells
 def number(value: object) -> Decimal | None:
-    """An exact number that can be computed with; None for everything else, null too."""
+    """The exact number in a cell; None for null and all other cells, and above EXPONENT_MAX."""
     text = value.decode() if isinstance(value, bytes) else value
     if not isinstance(text, str) or len(text) > NUMBER_CHARS_MAX or not _NUMBER.fullmatch(text):
         return None
@@ -72,7 +72,7 @@ def number(value: object) -> Decimal | None:
 
 
 def moment(value: object) -> str | None:
-    """Moments of this one format sort as text."""
+    """The moment in a cell as text, which sorts by time."""
     return value if isinstance(value, str) and _MOMENT.fullmatch(value) else None
 
 
@@ -153,5 +153,5 @@ _KINDS: dict[str, Callable[[Column, str], Fault]] = {
     "unit": _unit,
     "pairs": _pairs,
 }
-# Recommendations; every other rule of this module is a must.
+# Rules of severity should; all others of this module are musts.
 SHOULD = frozenset(("unit-format",))

@@ -147,6 +147,6 @@ class Leases:
         return file
 
     def _end_others(self, connection: sa.Connection) -> None:
-        """We hold the file lock, so every other gateway on this file is dead, whatever its lease says."""
+        """Delete all other leases: this process holds the file lock, so no other gateway lives on this file."""
         others = _leases.c.gateway_id != self._gateway_id
         connection.execute(sa.delete(_leases).where(others))

@@ -2,7 +2,7 @@
 arrival order.
 
 Locks are taken in one order everywhere: the gateway's lease, hold rows by id, budget rows by id. A request that is
-refused, or is our own mistake, does not touch the others of its group. It knows no thread and no event loop.
+refused or invalid does not affect the others of its group. It knows no thread and no event loop.
 """
 
 from __future__ import annotations

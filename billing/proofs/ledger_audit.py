@@ -16,7 +16,8 @@ _holds = tables.holds
 
 
 class LedgerAudit(msgspec.Struct, frozen=True):
-    """What does not add up; all empty or 0 in a sound ledger. Lists are cut at FINDINGS_MAX."""
+    """The faults of the ledger: all lists are empty and the difference is 0 in a sound one. Lists have at most
+    FINDINGS_MAX items."""
 
     unbalanced: list[str]  # transactions whose entries do not sum to 0
     cost_difference_picos: int  # Σ usage cost + Σ corrections − Σ receivable entries
@@ -29,12 +30,12 @@ class LedgerAudit(msgspec.Struct, frozen=True):
 
     @property
     def sound(self) -> bool:
-        """Everything that is a fault at any moment is absent. `orphaned` may be a passing state."""
+        """Whether there is no fault. Orphaned holds are not one: the Auditor expires them."""
         faults = (self.unbalanced, self.wrong_counters, self.overshot, self.oversettled, self.unrecorded)
         return not any(faults) and self.cost_difference_picos == 0
 
     def imbalances(self) -> list[Imbalance]:
-        """One for each transaction, budget window and hold that is at fault, except overshot windows."""
+        """One for each transaction, budget window and hold at fault, except overshot windows."""
         found = [Imbalance("unbalanced", where, 0, 1) for where in self.unbalanced]
         found += [Imbalance("wrong_counters", where, 0, 1) for where in self.wrong_counters]
         found += [Imbalance("oversettled", where, 0, 1) for where in self.oversettled]

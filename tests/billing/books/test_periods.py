@@ -84,7 +84,7 @@ def test_what_comes_late_is_in_the_next_period(books: Books) -> None:
     fold(books, january)
     late = books.request(most=5)
     run_group(books, january, [late])
-    with pytest.raises(NotPossibleYet, match="1 holds of 2031-01 are open"):
+    with pytest.raises(NotPossibleYet, match="1 holds of 2031-01 are still open"):
         close(books, "2031-01", february)
     early = books.request(most=5)  # its hold is February's, its end is not
     run_group(books, february, [early])

@@ -95,7 +95,7 @@ def test_jobs_are_bounded_and_of_what_is_there(books: Books, asked: ExportSpec) 
     with pytest.raises(RowNotFound, match="no period 2031-09"):
         create(books, ExportSpec(kind="focus", format="csv", month="2031-09", tenant_id=books.tenant.id))
     made = [create(books, asked) for _ in range(TENANT_WAITING_MAX)]
-    with pytest.raises(InvalidValue, match="24 exports of the tenant wait already"):
+    with pytest.raises(InvalidValue, match="24 exports of the tenant are waiting already"):
         create(books, asked)
     assert books.database.write_sync(lambda c: jobs.cancel(c, made[0].id)).state == "cancelled"
     create(books, asked)
@@ -115,7 +115,7 @@ def test_nobody_uses_up_the_exports_of_others(books: Books, asked: ExportSpec) -
     everyones = msgspec.structs.replace(asked, tenant_id=None)
     for _ in range(WAITING_MAX):
         create(books, everyones)
-    with pytest.raises(InvalidValue, match="100 exports of all tenants wait already"):
+    with pytest.raises(InvalidValue, match="100 exports of all tenants are waiting already"):
         create(books, everyones)
 
 
@@ -350,6 +350,6 @@ def test_a_process_without_its_job_does_nothing(sqlite_books: Books, tmp_path: P
         text=True,
         check=False,
     )
-    assert (done.returncode, done.stderr.strip()) == (EXIT_STOPPED, "it was cancelled, or is somebody else's")
+    assert (done.returncode, done.stderr.strip()) == (EXIT_STOPPED, "it was cancelled, or another gateway claimed it")
     state = books.database.read_sync(lambda c: c.execute(sa.select(tables.exports.c.state)).scalar_one())
     assert state == "queued"

@@ -327,7 +327,7 @@ def test_what_cannot_be_read_is_refused(tmp_path: Path, name: str, content: byte
         check(tmp_path / name)
 
 
-def test_many_faults_are_counted_and_the_first_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_faults_are_counted_and_the_first_are_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(readers, "BATCH_ROWS", 64)
     rows = [dict(USAGE, BillingCurrency="nil", BilledCost="1,0", SubAccountName=f"={n}") for n in range(500)]
     report = check(write_csv(tmp_path / "file.csv", rows))
