@@ -127,9 +127,9 @@ def test_check_integrity_finds_what_is_wrong(damage, found: str) -> None:  # typ
 def test_check_integrity_compares_with_the_holders() -> None:
     arena = Arena(3, 64)
     (page,) = arena.allocate(1, "a")
-    with pytest.raises(AssertionError, match="the sequences know of 0"):
+    with pytest.raises(AssertionError, match="the sequences count 0"):
         arena.check_integrity({})
-    with pytest.raises(AssertionError, match="the sequences know of 2"):
+    with pytest.raises(AssertionError, match="the sequences count 2"):
         arena.check_integrity({page: 2})
 
 

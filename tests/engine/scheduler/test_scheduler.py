@@ -859,7 +859,7 @@ def test_a_wait_over_the_tiers_target_refuses(target_ms: float | None, refused: 
         ({"sequences_max": 0}, "at least 1"),
         ({"prefill_tokens_min": 0}, "at least 1"),
         ({"sequences_max": 30, "prefill_tokens_min": 3, "step_tokens_max": 32}, "step_tokens_max"),
-        ({"namespace_quota": 2.0}, "share of the arena"),
+        ({"namespace_quota": 2.0}, "part of the arena"),
     ],
 )
 def test_limits_that_cannot_be_kept_are_refused(limits: dict[str, float], reason: str) -> None:
