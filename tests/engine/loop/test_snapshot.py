@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import struct
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -104,8 +106,9 @@ def test_preemptions_come_once_each_and_say_who_caused_them() -> None:
 
 def test_the_log_of_preemptions_is_bounded_and_keeps_counting() -> None:
     log = PreemptionLog(2)
+    sequence: Any = SimpleNamespace(request_id="r", model="m")
     for number in range(PREEMPTIONS_KEPT + 10):
-        log.record_preemption(float(number), "r", "m", 1, 0, swapped=False)
+        log.record_preemption(float(number), sequence, 1, 0, swapped=False)
     assert [one.number for one in log.after(PREEMPTIONS_KEPT + 7)] == [PREEMPTIONS_KEPT + 8 + i for i in range(3)]
     assert [one.number for one in log.after(0)] == list(range(11, PREEMPTIONS_KEPT + 11))
     assert (log.count, log.by_tier) == (PREEMPTIONS_KEPT + 10, [0, PREEMPTIONS_KEPT + 10])
