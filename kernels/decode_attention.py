@@ -1,6 +1,6 @@
 """Attention of one new token per sequence over its paged K and V, split over the keys so that any batch fills the GPU.
 
-It knows row numbers, page numbers and lengths; it must never know sequences' owners, nor why a row is in the batch.
+Inputs are row numbers, page numbers and lengths.
 """
 
 # mypy: disable-error-code="no-untyped-def, untyped-decorator"
@@ -29,8 +29,8 @@ COMBINED_ELEMENTS = 8192  # partial outputs that the last program of a sequence 
 
 @dataclass(frozen=True, slots=True)
 class DecodePlan:
-    """How one step's keys are dealt out, and the space for partial results; shared by all layers and by every batch of
-    up to `capacity` sequences. Addresses are fixed, so captured graphs may hold them.
+    """The distribution of one step's keys over programs, and the space for partial results; shared by all layers and by
+    every batch of up to `capacity` sequences. Addresses are fixed, so captured graphs may hold them.
 
     An item is a range of one sequence's keys, to be read for each K/V head. No two launches may use a plan at once.
     """
@@ -115,7 +115,7 @@ def _plan_kernel(
 
 
 def plan_decode(plan: DecodePlan, rows: torch.Tensor, kv_lens: torch.Tensor, page_starts: torch.Tensor) -> None:
-    """Deal out one step's keys: once a step, before its first `decode_attention`, on the same stream.
+    """Distribute one step's keys over programs: once a step, before its first `decode_attention`, on the same stream.
 
     All int32 [sequences ≤ capacity]: `rows`, the row of q and out of each sequence; `kv_lens`, the keys it sees, its
     new token's included, or 0: a sequence that is not there, of which nothing is read or written; `page_starts`, where
@@ -174,7 +174,7 @@ def _decode_kernel(
     RECORD: tl.constexpr, BLOCK_ROWS: tl.constexpr, GROUP_ROWS: tl.constexpr, BLOCK_DIM: tl.constexpr,
     BLOCK_KEYS: tl.constexpr, BLOCK_PARTS: tl.constexpr, STAGES: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    """Each program takes every so-manieth (item, K/V head); heads of one item are neighbours, as they are in memory.
+    """Program p takes the (item, K/V head) pairs p, p + programs, …; heads of one item are neighbours, as in memory.
 
     The record and the first page numbers of the next item are fetched while this one is in work."""
     in_group = tl.arange(0, BLOCK_ROWS)

@@ -1,7 +1,7 @@
 """The draw from one row of logits after min-p, top-k and top-p, by one program.
 
 Nothing is sorted: a cut is sought by halving the interval of ordered values in which it must lie, among candidates
-gathered from the spans of the row whose maxima are high. Device functions only. It must never know other rows.
+gathered from the spans of the row whose maxima are high. Device functions only.
 """
 
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator"

@@ -1,7 +1,4 @@
-"""How a kernel is launched right behind another: programmatic dependent launch, where device and Triton have it.
-
-It must never know what a kernel computes.
-"""
+"""How a kernel is launched right behind another: programmatic dependent launch, where device and Triton have it."""
 
 # mypy: disable-error-code="no-untyped-def, untyped-decorator"
 from __future__ import annotations

@@ -5,7 +5,7 @@ The grid is fixed and the work is data, so that one captured graph serves any mi
 room for, those do all of it. It knows tiles and rows, no adapters.
 """
 
-# Kernels are in Triton's language, where Python's types say nothing.
+# Triton's language has no Python types.
 # mypy: disable-error-code="no-untyped-def, untyped-decorator"
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ FEW_COLUMNS = 64
 
 
 class Tuning(NamedTuple):
-    """How a launch is cut. `block_k`: elements of the inner size that the shrink takes at once; `block_n`: columns that
-    the expand takes at once; `*_stages`: how many of those are on their way from memory; `*_quarters`: units of work
-    wanted, in quarters of the number of programs: many small ones end sooner, a few large ones waste less."""
+    """How a launch is divided. `block_k`: elements of the inner size per shrink iteration; `block_n`: columns per
+    expand iteration; `*_stages`: software pipeline stages; `*_quarters`: target number of work units, in quarters of
+    the number of programs: many small units end sooner, a few large ones waste less."""
 
     block_k: int
     block_n: int
@@ -153,6 +153,76 @@ def _prefetch(pointers, count):
 
 
 @triton.jit
+def _expand_one_tile(
+    h_own, b, rank_row, rank, height, rows, splits, planes_row, planes_split, y_own, y_live, scale, from_column,
+    to_column, width,
+    BLOCK_ROWS: tl.constexpr, BLOCK_N: tl.constexpr, RANK: tl.constexpr, SPLITS_MAX: tl.constexpr,
+    STAGES: tl.constexpr, EVEN_N: tl.constexpr, ADD: tl.constexpr,
+):  # fmt: skip
+    """Columns from_column ≤ c < to_column of y, for a module of one tile; without a tile (rank 0), zeros."""
+    h = _h(h_own, rank_row, rows, splits, planes_row, planes_split, BLOCK_ROWS, SPLITS_MAX)
+    h = tl.where((rank_row < rank)[None, :], h, 0.0).to(b.dtype.element_ty)
+    _walk(
+        h, b + rank_row * width, rank_row < height, y_own, y_live, scale, from_column, to_column, width,
+        BLOCK_N, STAGES, EVEN_N, ADD,
+    )  # fmt: skip
+
+
+@triton.jit
+def _expand_few_tiles(
+    h_own, arena, own, rank, in_features, rows, splits, planes_row, planes_split, y_own, y_live, scale, from_column,
+    to_column, width,
+    MODULES: tl.constexpr, BLOCK_ROWS: tl.constexpr, UNIT: tl.constexpr, RANK: tl.constexpr, SPLITS_MAX: tl.constexpr,
+    STAGES: tl.constexpr, EVEN_N: tl.constexpr, ADD: tl.constexpr, GROUP: tl.constexpr, FEW_N: tl.constexpr,
+):  # fmt: skip
+    """As `_expand_one_tile`, for at most GROUP tiles: all their rank rows at once, FEW_N columns at a time."""
+    many = tl.arange(0, GROUP * RANK)
+    tile = many // RANK
+    live = many < rank
+    place = tl.load(own + 1 + tile, mask=live, other=0)
+    heights = tl.minimum(rank - tile * RANK, RANK)
+    columns = tile * (MODULES * RANK) + many % RANK
+    h = _h(h_own, columns, rows, splits, planes_row, planes_split, BLOCK_ROWS, SPLITS_MAX)
+    h = tl.where(live[None, :], h, 0.0).to(arena.dtype.element_ty)
+    b_rows = arena + place * UNIT + (heights * in_features + (many % RANK) * width)
+    _walk(
+        h, b_rows, live, y_own, y_live, scale, from_column, to_column, width,
+        FEW_N, STAGES, EVEN_N, ADD,
+    )  # fmt: skip
+
+
+@triton.jit
+def _expand_many_tiles(
+    h_own, arena, own, rank_row, rank, tiles, in_features, rows, splits, planes_row, planes_split, y_own, y_live, scale,
+    begin, stop, width,
+    MODULES: tl.constexpr, BLOCK_ROWS: tl.constexpr, BLOCK_N: tl.constexpr, UNIT: tl.constexpr, RANK: tl.constexpr,
+    SPLITS_MAX: tl.constexpr, STAGES: tl.constexpr, EVEN_N: tl.constexpr, ADD: tl.constexpr,
+):  # fmt: skip
+    """Blocks begin ≤ block < stop of y's columns, for any number of tiles: one tile after another in each block."""
+    acc = tl.zeros((BLOCK_ROWS, BLOCK_N), dtype=tl.float32)
+    for step in tl.range(begin * tiles, stop * tiles, num_stages=STAGES):
+        tile = step % tiles
+        at = (step // tiles * BLOCK_N + tl.arange(0, BLOCK_N))[None, :]
+        height = tl.minimum(rank - tile * RANK, RANK)
+        b_rows = arena + tl.load(own + 1 + tile) * UNIT + (height * in_features + rank_row[:, None] * width)
+        b_mask = (rank_row < height)[:, None]
+        y_mask = y_live[:, None]
+        if not EVEN_N:
+            b_mask = b_mask & (at < width)
+            y_mask = y_mask & (at < width)
+        b_part = tl.load(b_rows + at, mask=b_mask, other=0.0)
+        columns = tile * (MODULES * RANK) + rank_row
+        h = _h(h_own, columns, rows, splits, planes_row, planes_split, BLOCK_ROWS, SPLITS_MAX)
+        acc = tl.dot(h.to(b_part.dtype), b_part, acc, input_precision="ieee")
+        if tile == tiles - 1:
+            out = acc * scale
+            if ADD:
+                out += tl.load(y_own + at, mask=y_mask, other=0.0).to(tl.float32)
+            tl.store(y_own + at, out.to(y_own.dtype.element_ty), mask=y_mask)
+            acc = tl.zeros((BLOCK_ROWS, BLOCK_N), dtype=tl.float32)
+
+
+@triton.jit
 def _expand_unit(
     segment, part, span, splits, shrinks, arrived, arrivals, planes, y, arena, entries, planes_row, planes_split, y_row,
     entry_row, entry_module, in_features, out0, out1, out2,
@@ -188,7 +258,7 @@ def _expand_unit(
     rank_row = tl.arange(0, RANK)
     height = tl.minimum(rank, RANK)
     b = arena + tl.load(own + 1) * UNIT + height * in_features  # of a module that is not there: not used
-    if PREFETCH:  # B's way from memory is what there is to hide while the shrink ends
+    if PREFETCH:  # hide the latency of B behind the end of the shrink
         thread = tl.arange(0, RANK * 8)
         count = (stop - begin) * (BLOCK_N // 8)
         lines = b + (thread // 8) * width + begin * BLOCK_N + (thread % 8) * count
@@ -204,48 +274,22 @@ def _expand_unit(
     from_column = begin * BLOCK_N
     to_column = tl.minimum(stop * BLOCK_N, width)
     if tiles < 2:  # one tile, or none
-        h = _h(h_own, rank_row, rows, splits, planes_row, planes_split, BLOCK_ROWS, SPLITS_MAX)
-        h = tl.where((rank_row < rank)[None, :], h, 0.0).to(arena.dtype.element_ty)
-        _walk(
-            h, b + rank_row * width, rank_row < height, y_own, y_live, scale, from_column, to_column, width,
-            BLOCK_N, STAGES, EVEN_N, ADD,
+        _expand_one_tile(
+            h_own, b, rank_row, rank, height, rows, splits, planes_row, planes_split, y_own, y_live, scale, from_column,
+            to_column, width, BLOCK_ROWS, BLOCK_N, RANK, SPLITS_MAX, STAGES, EVEN_N, ADD,
         )  # fmt: skip
-    elif tiles <= GROUP:  # a few: all of their rank rows at once, and fewer columns
-        many = tl.arange(0, GROUP * RANK)
-        tile = many // RANK
-        live = many < rank
-        place = tl.load(own + 1 + tile, mask=live, other=0)
-        heights = tl.minimum(rank - tile * RANK, RANK)
-        columns = tile * (MODULES * RANK) + many % RANK
-        h = _h(h_own, columns, rows, splits, planes_row, planes_split, BLOCK_ROWS, SPLITS_MAX)
-        h = tl.where(live[None, :], h, 0.0).to(arena.dtype.element_ty)
-        b_rows = arena + place * UNIT + (heights * in_features + (many % RANK) * width)
-        _walk(
-            h, b_rows, live, y_own, y_live, scale, from_column, to_column, width,
-            FEW_N, STAGES, EVEN_N, ADD,
+    elif tiles <= GROUP:
+        _expand_few_tiles(
+            h_own, arena, own, rank, in_features, rows, splits, planes_row, planes_split, y_own, y_live, scale,
+            from_column, to_column, width, MODULES, BLOCK_ROWS, UNIT, RANK, SPLITS_MAX, STAGES, EVEN_N, ADD, GROUP,
+            FEW_N,
         )  # fmt: skip
     else:
-        acc = tl.zeros((BLOCK_ROWS, BLOCK_N), dtype=tl.float32)
-        for step in tl.range(begin * tiles, stop * tiles, num_stages=STAGES):
-            tile = step % tiles
-            at = (step // tiles * BLOCK_N + tl.arange(0, BLOCK_N))[None, :]
-            height = tl.minimum(rank - tile * RANK, RANK)
-            b_rows = arena + tl.load(own + 1 + tile) * UNIT + (height * in_features + rank_row[:, None] * width)
-            b_mask = (rank_row < height)[:, None]
-            y_mask = y_live[:, None]
-            if not EVEN_N:
-                b_mask = b_mask & (at < width)
-                y_mask = y_mask & (at < width)
-            b_part = tl.load(b_rows + at, mask=b_mask, other=0.0)
-            columns = tile * (MODULES * RANK) + rank_row
-            h = _h(h_own, columns, rows, splits, planes_row, planes_split, BLOCK_ROWS, SPLITS_MAX)
-            acc = tl.dot(h.to(b_part.dtype), b_part, acc, input_precision="ieee")
-            if tile == tiles - 1:
-                out = acc * scale
-                if ADD:
-                    out += tl.load(y_own + at, mask=y_mask, other=0.0).to(tl.float32)
-                tl.store(y_own + at, out.to(y.dtype.element_ty), mask=y_mask)
-                acc = tl.zeros((BLOCK_ROWS, BLOCK_N), dtype=tl.float32)
+        _expand_many_tiles(
+            h_own, arena, own, rank_row, rank, tiles, in_features, rows, splits, planes_row, planes_split, y_own,
+            y_live, scale, begin, stop, width, MODULES, BLOCK_ROWS, BLOCK_N, UNIT, RANK, SPLITS_MAX, STAGES, EVEN_N,
+            ADD,
+        )  # fmt: skip
     return arrived
 
 

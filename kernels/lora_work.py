@@ -65,7 +65,7 @@ class TileTable:
 
 
 def pack_entry(rank: int, scale: float) -> int:
-    """The first number of a module in a table's row."""
+    """The entry of a module's rank and scale in a table row, as the first number of the module."""
     bits = int(np.float32(scale).view(np.int32))
     return (bits << 32) | rank
 

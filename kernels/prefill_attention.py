@@ -1,6 +1,6 @@
 """Causal attention of chunks of new tokens over paged K and V, cached prefixes included: one launch for all chunks.
 
-It knows row numbers, page numbers and lengths; it must never know sequences' owners, nor why a row is in the batch.
+Inputs are row numbers, page numbers and lengths.
 """
 
 # mypy: disable-error-code="no-untyped-def, untyped-decorator"

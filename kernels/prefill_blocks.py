@@ -1,6 +1,6 @@
 """Which queries and keys each program of prefill attention takes: planned on the host, once a step, without Triton.
 
-It knows lengths only; it must never know rows, pages, nor why a sequence is in the batch.
+Its inputs are lengths only.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The race that draws an id: each id has an exponential time, a function of the row's (seed, choice, position) and the
 id alone, divided by its probability; the first wins (Gumbel's trick). The same numbers as `reference_sample`'s.
 
-Device functions only. It must never know logits.
+Device functions only.
 """
 
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator"

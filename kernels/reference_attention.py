@@ -1,6 +1,6 @@
 """Attention over the paged K and V in plain torch, one sequence at a time: what the attention kernels must compute.
 
-It knows row numbers, page numbers and lengths; it must never know sequences' owners, nor why a row is in the batch.
+Inputs are row numbers, page numbers and lengths.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ def sample(
     min_p: torch.Tensor,
     out: torch.Tensor,
 ) -> None:
-    """out[r] = the id that wins row r's race, in float64, a row at a time; -1 where its logits are no logits."""
+    """out[r] = the id that wins row r's race, in float64, a row at a time; -1 where its largest logit is not finite."""
     for row, x in enumerate(logits.double()):
         if not x.max().isfinite():  # torch's maximum is NaN where one is
             out[row] = -1

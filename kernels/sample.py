@@ -33,7 +33,7 @@ TEMPERATURE_MIN, TEMPERATURE_MAX = tl.constexpr(1e-30), tl.constexpr(1e30)
 
 
 class Mode(IntEnum):
-    """What the rows of a launch may ask for: each includes what stands before it, and costs more."""
+    """The most expensive draw among the rows of a launch. Each mode includes the previous ones and costs more."""
 
     GREEDY = 0  # every row's likeliest id, whatever its temperature
     PLAIN = 1  # temperature
@@ -85,13 +85,13 @@ def _scale(temperature):
 
 @triton.jit
 def _finite(x):
-    """Zero for an infinity: nothing is subtracted from infinities alone."""
+    """`x`, or 0 for an infinity, which must not be subtracted from another."""
     return tl.where(tl.abs(x) < float("inf"), x, 0.0)
 
 
 @triton.jit
 def _first(x, largest, ids):
-    """The lowest of the ids whose `x` is the largest."""
+    """The lowest id with the largest `x`."""
     return tl.min(tl.where(x == largest, ids, 0x7FFFFFFF))
 
 
@@ -273,8 +273,8 @@ def _filter_kernel(
 
 
 def sample(logits: torch.Tensor, draws: Draws, scratch: Scratch, out: torch.Tensor, *, mode: Mode) -> None:
-    """out[r] = an id drawn from logits[r] as row r of `draws` says; -1 where a row's logits hold a NaN or an infinity
-    upwards, or nothing else than infinities downwards.
+    """out[r] = an id drawn from logits[r] as row r of `draws` says; -1 where a row's largest logit is not finite (NaN,
+    +∞, or −∞ everywhere).
 
     `logits` [rows, vocab] float32, float16 or bfloat16, contiguous within a row; `out` [rows] int32 or int64; `scratch`
     of at least as many rows, as `new_scratch` makes it. min-p keeps what is at least min_p times as likely as the

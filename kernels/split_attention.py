@@ -1,7 +1,4 @@
-"""What attention split over the keys shares: one output from the parts' outputs, each by the weight of its keys.
-
-It must never know how the keys were dealt out, nor where the output goes.
-"""
+"""What attention split over the keys shares: one output from the parts' outputs, each by the weight of its keys."""
 
 # mypy: disable-error-code="no-untyped-def, untyped-decorator"
 from __future__ import annotations

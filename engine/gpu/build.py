@@ -1,7 +1,4 @@
-"""From the engine's configuration to a runner on one GPU: models, arena, the adapters' table, captured graphs.
-
-It must never decide what to serve: the configuration says.
-"""
+"""Builds the runner of one GPU from the engine's configuration: models, arena, the adapters' table, captured graphs."""
 
 from __future__ import annotations
 
@@ -28,17 +25,17 @@ from engine.models.compatibility import check_any_served, check_weights_fit, loa
 from engine.models.config import ModelRefused
 from engine.protocol.config import EngineConfig
 
-# Where nothing is mapped, a piece of the host's memory is a multiple of this.
+# Without a budget, pieces of host memory are multiples of this.
 GRAIN_BYTES = 2 << 20
 
 _log = logging.getLogger(__name__)
 
 
 def build_gpu_runner(config: EngineConfig, *, capture: bool = True, with_lora: bool = True) -> GpuRunner:
-    """Know every configured model, bring the weights that there is room for, and lay out the arena. A model that cannot
-    be served is among the runner's `refused`, if any other can. Raises ModelRefused, OSError.
+    """Register every configured model, load as many weights as fit, and lay out the arena. Models that cannot be served
+    are in the runner's `refused`. Raises ModelRefused if none can be served, OSError.
 
-    `capture` False captures no graph, for tests of eager steps; `with_lora` False captures none with LoRA."""
+    `capture` False: no graphs, for tests of eager steps; `with_lora` False: no graphs with LoRA."""
     if not torch.cuda.is_available():
         raise ModelRefused("device: cuda is configured, and torch sees no CUDA device here")
     device = torch.device("cuda", torch.cuda.current_device())
@@ -55,7 +52,7 @@ def build_gpu_runner(config: EngineConfig, *, capture: bool = True, with_lora: b
     check_any_served(config.models, runner.models, refused)
     if capture:
         runner.warm_up()
-        # As far as graph_bytes goes, so that no request waits for them; those of a model that comes later: with use.
+        # Up to graph_bytes, so that no request waits for a capture; graphs of later models are captured on use.
         at_start = [name for name in runner.models if runner.weights.weights_location(name) == "device"]
         runner.capture(at_start, with_lora=with_lora)
     return runner
@@ -82,7 +79,7 @@ def _runner(
     *,
     capture: bool,
 ) -> GpuRunner:
-    """Without a model yet."""
+    """The runner, still without models."""
     token_bytes = {model.name: model.shape.kv_elements_per_token() * dtype.itemsize for model in opened}
     page_bytes = PAGE_TOKENS * max(token_bytes.values())
     pages = config.arena_bytes // page_bytes
@@ -91,7 +88,7 @@ def _runner(
     try:
         arena = torch.zeros(pages, page_bytes, dtype=torch.uint8, device=device)
     except torch.OutOfMemoryError as error:
-        raise ModelRefused(f"arena_bytes: {config.arena_bytes}: the device has no such room") from error
+        raise ModelRefused(f"arena_bytes: {config.arena_bytes}: not enough device memory") from error
     sequences = row_buckets(config.sequences_max)[-1]
     layers = max(LAYERS_MIN, *(model.shape.layers for model in opened))
     rows = AdapterRows(arena, dtype, layers, config.adapters_max, config.adapter_rank_max)
@@ -124,9 +121,9 @@ def _weights(config: EngineConfig, opened: list[OpenedModel], device: torch.devi
         else:
             piece, room = chunk_size(together, GRAIN_BYTES), UnboundedSpace(device)
     except DriverError as error:
-        why = "the device has no such room" if error.code == OUT_OF_MEMORY else str(error)
+        why = "not enough device memory" if error.code == OUT_OF_MEMORY else str(error)
         raise ModelRefused(f"weights_bytes: {budget}: {why}") from error
-    # Without a budget nothing ever leaves the device.
+    # Without a budget, weights are never evicted.
     held = config.weights_host_bytes // piece if budget else 0
     pieces = pinned_pieces(held + PASSING, piece, "weights_host_bytes")
     copies = CudaCopies(device)

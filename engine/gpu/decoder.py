@@ -1,7 +1,8 @@
-"""The dense decoder on a GPU: one forward over packed rows, the same whether run eagerly or captured in a graph.
+"""The dense decoder on a GPU: one forward pass over packed rows, the same when run eagerly and when captured in a
+graph.
 
 Everything that differs between two steps of one shape is read from tensors at fixed addresses. It must never wait for
-the device, look at a request, or know which page belongs to whom.
+the device.
 """
 
 from __future__ import annotations
@@ -29,14 +30,14 @@ from kernels.swiglu import swiglu
 
 @dataclass(frozen=True, slots=True)
 class GpuLora:
-    """What a step's rows add to the base: the work list, and the memory and stream to compute it in."""
+    """A step's LoRA work list, and the memory and stream in which its deltas are computed."""
 
     work: LoraWork
     deltas: LoraDeltas
 
 
 class GpuDecoder:
-    """A model's weights and arithmetic on one GPU. `kv` is the arena in the model's dtype."""
+    """A model's weights and arithmetic on one GPU. `kv`: the arena viewed in the model's dtype."""
 
     def __init__(self, config: DecoderConfig, base: BaseShape, weights: Weights, arena: Tensor) -> None:
         """`base`: the same model as adapters see it. `arena` [pages, page_bytes] uint8."""
@@ -56,10 +57,10 @@ class GpuDecoder:
     def forward(
         self, step: StepTensors, drawn: Tensor, memory: StepMemory, lora: GpuLora | None, samples: int, *, decodes: bool
     ) -> None:
-        """Logits of `step.sampled` into the first `samples` of `memory.logits`; K and V of every row are in the arena
-        afterwards.
+        """Write the logits of `step.sampled` to the first `samples` rows of `memory.logits`, and K and V of every row
+        to the arena.
 
-        `drawn` [n] int32: the ids of the step before, where `step.source` points. `decodes`: row i is the one row of
+        `drawn` [n] int32: the ids of the previous step, indexed by `step.source`. `decodes`: row i is the one row of
         sequence i, and all are sampled."""
         config, weights = self.config, self._weights
         work, logits = memory.work.first(step.ids.shape[0]), memory.logits[:samples]

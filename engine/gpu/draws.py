@@ -1,7 +1,5 @@
-"""How the rows of a step are drawn, as arrays for the device, and what is reported of them.
-
-It must never read an id that the device has not yet sent.
-"""
+"""The draw parameters of a step's rows as arrays for the device, and the requested logprobs on their way to the
+host."""
 
 from __future__ import annotations
 
@@ -38,7 +36,7 @@ def draw_fields(draws: Many[Draw], vocab: int) -> dict[str, NDArray[Any]]:
 
 
 def undrawable(draws: Many[Draw], vocab: int) -> dict[int, str]:
-    """After preparing `draws` raised: by place, the error of each draw that also raises alone."""
+    """After the preparation of `draws` raised: by place, the error of each draw that raises alone too."""
     found = {}
     for place, draw in enumerate(draws):
         try:
@@ -50,7 +48,7 @@ def undrawable(draws: Many[Draw], vocab: int) -> dict[int, str]:
 
 
 def mode_of(draws: Many[Draw], vocab: int) -> Mode:
-    """What the dearest row asks for."""
+    """The most expensive mode that a row needs."""
     mode = Mode.GREEDY
     for draw in draws:
         sampling = draw.sampling
@@ -63,15 +61,16 @@ def mode_of(draws: Many[Draw], vocab: int) -> Mode:
 
 @dataclass(frozen=True, slots=True)
 class PendingLogprobs:
-    """Logprobs on their way to the host: of `places` (in the order of samples), the drawn id and the likeliest."""
+    """Logprobs on their way to the host: for each of `places` (in the order of samples), the drawn id, then the
+    likeliest."""
 
     places: list[int]
-    counts: list[int]  # likeliest ids that each asked for
-    ids: Tensor  # [places, 1 + most] pinned
-    values: Tensor  # [places, 1 + most] pinned
+    counts: list[int]  # likeliest ids requested for each
+    ids: Tensor  # [places, 1 + most], page-locked
+    values: Tensor  # [places, 1 + most], page-locked
 
     def by_place(self) -> dict[int, Logprobs]:
-        """Once the copies are done."""
+        """By place. Valid once the copies are completed."""
         ids, values = self.ids.tolist(), self.values.tolist()
         return {
             place: list(zip(ids[i], values[i], strict=True))[: 1 + count]
@@ -81,7 +80,7 @@ class PendingLogprobs:
 
 def report(logits: Tensor, drawn: Tensor, draws: Many[Draw]) -> PendingLogprobs | None:
     """As engine.compute.logprobs, without waiting: log softmax of the raw `logits` [samples, vocab] for the rows that
-    asked, of the ids in `drawn` [samples] (a failed row's −1 is read as 0, and its report is dropped with it)."""
+    request it, of the ids in `drawn` [samples] (a failed row's −1 is read as 0, and its report is dropped with it)."""
     places = [place for place, draw in enumerate(draws) if draw.sampling.logprobs >= 0]
     if not places:
         return None
@@ -97,6 +96,6 @@ def report(logits: Tensor, drawn: Tensor, draws: Many[Draw]) -> PendingLogprobs 
 
 
 def to_host(tensor: Tensor) -> Tensor:
-    """A pinned copy, complete once the stream has come so far."""
+    """A page-locked copy, valid once the stream has executed it."""
     host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
     return host.copy_(tensor, non_blocking=True)

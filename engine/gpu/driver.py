@@ -1,6 +1,6 @@
-"""A GPU's physical memory and addresses apart from each other: the driver's virtual memory management.
+"""CUDA's virtual memory management by ctypes: physical memory and address ranges are allocated separately, then mapped.
 
-Torch has no call for it. It must never know whose memory it maps, nor wait for the device.
+Torch has no interface for it. It must never wait for the device.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-PINNED = 1  # CU_MEM_ALLOCATION_TYPE_PINNED: on the device, and it stays there
+PINNED = 1  # CU_MEM_ALLOCATION_TYPE_PINNED: memory that cannot migrate
 ON_DEVICE = 1  # CU_MEM_LOCATION_TYPE_DEVICE
 READ_WRITE = 3  # CU_MEM_ACCESS_FLAGS_PROT_READWRITE
 MINIMUM = 0  # CU_MEM_ALLOC_GRANULARITY_MINIMUM
@@ -75,10 +75,10 @@ class _TensorMemory:
 
 
 class DriverMemory:
-    """Of one device, whose context exists already. Any thread may call."""
+    """Memory of one device, whose context exists already. Any thread may call."""
 
     def __init__(self, device: torch.device) -> None:
-        """Raises DriverError, OSError where there is no driver."""
+        """Raises DriverError, or OSError without a driver."""
         assert device.index is not None
         self._device = device
         self._cuda = ctypes.CDLL("libcuda.so.1")
@@ -90,33 +90,33 @@ class DriverMemory:
         self._access = _Access(location, READ_WRITE)
 
     def granularity(self) -> int:
-        """Chunks are multiples of this."""
+        """Bytes of which chunk sizes are multiples."""
         size = c_size_t()
         self._call("cuMemGetAllocationGranularity", byref(size), byref(self._properties), MINIMUM)
         return size.value
 
     def create(self, size: int) -> int:
-        """Physical memory, as a handle."""
+        """Allocate physical memory; returns its handle."""
         handle = c_uint64()
         self._call("cuMemCreate", byref(handle), size, byref(self._properties), 0)
         return handle.value
 
     def release_chunk(self, handle: int) -> None:
-        """It is free once nothing maps it."""
+        """Release a handle. Its memory is free once it is mapped nowhere."""
         self._call("cuMemRelease", handle)
 
     def reserve_addresses(self, size: int) -> int:
-        """Addresses with nothing behind them."""
+        """Reserve an address range without memory."""
         address = c_uint64()
         self._call("cuMemAddressReserve", byref(address), size, 0, 0, 0)
         return address.value
 
     def free_addresses(self, address: int, size: int) -> None:
-        """Addresses that map nothing any more."""
+        """Free an address range in which nothing is mapped."""
         self._call("cuMemAddressFree", address, size)
 
     def map(self, address: int, size: int, handle: int) -> None:
-        """One handle may be mapped at several addresses. Raises DriverError, and then nothing is mapped."""
+        """Map a handle, which may be mapped at other addresses too. Raises DriverError; nothing is mapped then."""
         self._call("cuMemMap", address, size, 0, handle, 0)
         try:
             self._call("cuMemSetAccess", address, size, byref(self._access), 1)
@@ -125,11 +125,11 @@ class DriverMemory:
             raise
 
     def unmap(self, address: int, size: int) -> None:
-        """Exactly what one `map` mapped. Nothing that runs on the device may use it any more."""
+        """Unmap exactly the range of one `map`, which no running device work may use."""
         self._call("cuMemUnmap", address, size)
 
     def tensor(self, address: int, size: int, owner: object) -> Tensor:
-        """uint8 [size] of mapped memory; `owner` lives as long as it, or a view of it, does."""
+        """A tensor uint8 [size] over mapped memory, which keeps `owner` alive."""
         shown = _TensorMemory(address, size, owner)
         tensor = torch.as_tensor(shown, device=self._device)
         assert tensor.data_ptr() == address, "torch copied what it was to show"

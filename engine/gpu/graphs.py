@@ -1,7 +1,7 @@
-"""Steps as CUDA graphs: one per number of rows, once with LoRA and once without, none per adapter count; of all models
-within one budget, the least recently used first to go.
+"""Steps as CUDA graphs: for each model and number of rows one with and one without LoRA, whatever the number of
+adapters. One budget for all models; the least recently used graph is evicted first.
 
-A replay reads the step from its packed buffer and leaves logits at a fixed address. It must never know requests.
+A replay reads the step from its packed buffer and leaves logits at a fixed address.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from adapters.device.staging import Mark
 # to RUNS_BEFORE_MAX.
 RUNS_BEFORE = 3
 RUNS_BEFORE_MAX = 3000
-# Of an error that is not torch's own allocator's, which has a class for it.
+# In the text of the driver's error; errors of torch's allocator have a class of their own.
 DRIVER_OUT_OF_MEMORY = "CUDA error: out of memory"
 
 _log = logging.getLogger(__name__)
@@ -31,8 +31,8 @@ Run = Callable[[], None]
 
 
 class GraphKind(NamedTuple):
-    """Of steps that one graph is for. `rows` and what else there is room for are the graph's; `model` is a number, as
-    another of the same name may come."""
+    """The steps that one graph serves. `rows`: the graph's capacity; `model`: a number, because a later model may have
+    the same name."""
 
     model: int
     decodes: bool
@@ -46,17 +46,17 @@ class CapturedGraph(Protocol):
 
 class Recorder(Protocol):
     def run(self, run: Run) -> None:
-        """Once, now, as it would run while it is captured: what a capture must not do is done then. In the order of the
-        steps."""
+        """Run it once without a capture, in the order of the steps, so that compilation and workspace allocation, which
+        a capture forbids, are done."""
         ...
 
     def record(self, run: Run) -> tuple[CapturedGraph, int]:
-        """Capture it, which runs nothing on the device; and the bytes that this took of it. Raises MemoryError where
-        the device has no room for a graph of it, and all else is as good as before."""
+        """Capture it without running it. Returns the graph and the device bytes that it takes. Raises MemoryError if
+        the device lacks memory for the graph; nothing else is affected."""
         ...
 
     def mark(self) -> Mark:
-        """After all the steps that the device was given until now."""
+        """A mark after all steps queued so far."""
         ...
 
 
@@ -67,20 +67,20 @@ class _Graph:
 
 
 class Graphs:
-    """The loop's alone, but for `paused`."""
+    """For the loop's thread, except `paused`."""
 
     def __init__(self, recorder: Recorder, bytes_max: int, lock: threading.Lock) -> None:
-        """`lock`: while something is captured nothing is mapped, nor unmapped."""
-        self.bytes = 0  # of the graphs held
+        """`lock`: held during a capture, since nothing may be mapped or unmapped meanwhile."""
+        self.bytes = 0  # of all present graphs
         self.captures = 0
         self._recorder = recorder
         self._bytes_max = bytes_max
         self._lock = lock
         self._pauses = 0
         self._graphs: OrderedDict[GraphKind, _Graph] = OrderedDict()  # least recently used first
-        self._runs: Counter[GraphKind] = Counter()  # eager ones, since the start or since its graph went
+        self._runs: Counter[GraphKind] = Counter()  # eager runs since the start, or since its graph was evicted
         self._before: dict[GraphKind, int] = {}
-        self._leaving: list[tuple[_Graph, Mark]] = []  # a step in flight may be of theirs
+        self._leaving: list[tuple[_Graph, Mark]] = []  # evicted; a step in flight may use them
 
     def __len__(self) -> int:
         return len(self._graphs)
@@ -93,18 +93,19 @@ class Graphs:
         return graph.replayed
 
     def is_due(self, kind: GraphKind) -> bool:
-        """It runs now, without a graph; whether it should have one from the next time on."""
+        """Count a run without a graph. Returns whether a graph should be captured after it."""
         if not self._bytes_max or self._pauses:
             return False
         self._runs[kind] += 1
         return self._runs[kind] >= self._before.get(kind, RUNS_BEFORE)
 
     def run(self, run: Run) -> None:
-        """A step that is to be captured afterwards."""
+        """Run a step that is captured afterwards."""
         self._recorder.run(run)
 
     def capture(self, kind: GraphKind, run: Run) -> bool:
-        """After it was `run` once; whether there is a graph of it now. Others go if it does not fit beside them."""
+        """Capture a kind that was `run` once, evicting other graphs if the budget needs it. Returns whether its graph
+        is present now."""
         self._sweep()
         with self._lock:
             if self._pauses:
@@ -116,7 +117,7 @@ class Graphs:
                 _log.warning("graph.no_room", extra={"fields": {"rows": kind.rows, "reason": str(error)}})
                 return False
             except BaseException:
-                self._put_off(kind)  # the step fails with it, but not each of its kind from now on
+                self._put_off(kind)  # this step fails, but later ones of its kind do not try a capture
                 raise
         self._graphs[kind] = _Graph(replayed, size)
         self.bytes += size
@@ -128,7 +129,7 @@ class Graphs:
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Nothing is captured meanwhile: for other threads, that load modules or may wait for the whole device."""
+        """Prevent captures while another thread loads modules or may wait for the whole device."""
         with self._lock:
             self._pauses += 1
         try:
@@ -141,7 +142,7 @@ class Graphs:
         return self.bytes < self._bytes_max
 
     def forget_graphs(self, model: int) -> None:
-        """Every step of it is completed."""
+        """Drop the graphs of a model whose steps are all completed."""
         self._sweep()
         for kind in [kind for kind in self._graphs if kind.model == model]:
             self.bytes -= self._graphs.pop(kind).bytes
@@ -156,7 +157,7 @@ class Graphs:
         self._put_off(kind)
 
     def _put_off(self, kind: GraphKind) -> None:
-        """It runs twice as often as before until it is captured."""
+        """Double the number of runs before its next capture."""
         self._runs.pop(kind, None)
         self._before[kind] = min(RUNS_BEFORE_MAX, 2 * self._before.get(kind, RUNS_BEFORE))
 
@@ -165,21 +166,21 @@ class Graphs:
 
 
 class CudaRecorder:
-    """Captures on a stream of its own. All graphs share one pool: a step leaves nothing in it, and they never run at
-    once, so that it grows to the largest step's and no further."""
+    """Captures on a stream of its own. All graphs share one memory pool, which grows to the size of the largest step: a
+    step leaves nothing in it, and graphs never run at the same time."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
-        # Its kernels go before those of a side stream, which has the default priority, where both could run.
+        # Higher priority than a side stream, which has the default.
         self._stream = torch.cuda.Stream(device, priority=-1)  # type: ignore[no-untyped-call]
         self._pool = torch.cuda.graph_pool_handle()
         anything = torch.zeros(1, device=device)
         self._stream.wait_stream(torch.cuda.current_stream())
-        # Keeps the pool when all others have gone.
+        # Keeps the pool when all other graphs are evicted.
         self._anchor, _ = self.record(lambda: (anything.zero_(), None)[1])
 
     def run(self, run: Run) -> None:
-        # Kernels compile and libraries take their workspaces, which a capture must not.
+        # Kernels compile and libraries allocate workspaces, which a capture forbids.
         self._stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(self._stream):
             run()
@@ -188,8 +189,8 @@ class CudaRecorder:
     def record(self, run: Run) -> tuple[CapturedGraph, int]:
         before, _ = torch.cuda.mem_get_info(self._device)
         graph = torch.cuda.CUDAGraph()
-        # Not torch.cuda.graph, which waits for the device. Threads that copy weights or read adapters go on meanwhile:
-        # their calls are none of this capture's.
+        # Not torch.cuda.graph, which waits for the device. Threads that copy weights or read adapters continue: their
+        # calls are not part of this capture.
         with torch.cuda.stream(self._stream), _no_collection():
             graph.capture_begin(self._pool, capture_error_mode="thread_local")
             try:
@@ -208,8 +209,8 @@ class CudaRecorder:
 
 
 def _end_capture(graph: torch.cuda.CUDAGraph) -> None:
-    """Raises MemoryError where only what was captured could not be made a graph that can be launched: the driver takes
-    memory for it that torch knows nothing of."""
+    """Raises MemoryError if the captured graph could not be instantiated, for which the driver takes memory that torch
+    does not count."""
     try:
         graph.capture_end()
     except torch.AcceleratorError as error:
@@ -219,7 +220,7 @@ def _end_capture(graph: torch.cuda.CUDAGraph) -> None:
 
 
 def _is_over(graph: torch.cuda.CUDAGraph) -> bool:
-    """Whether torch has ended the capture. Where it has not, its allocator believes in it for ever."""
+    """Whether torch has ended the capture. If not, its allocator stays in capture mode permanently."""
     try:
         graph.pool()
     except RuntimeError:
@@ -229,7 +230,7 @@ def _is_over(graph: torch.cuda.CUDAGraph) -> bool:
 
 @contextmanager
 def _no_collection() -> Iterator[None]:
-    """What is collected may be of the device, and a capture bears no such call."""
+    """Disable the garbage collector: freeing a device object during a capture invalidates the capture."""
     enabled = gc.isenabled()
     gc.disable()
     try:

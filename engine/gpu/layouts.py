@@ -14,7 +14,7 @@ from kernels.prefill_blocks import parts_max, prefill_blocks
 # Rows of a captured decode are padded up to the next of these; beyond the last, to a multiple of ROWS_STEP.
 FEW_ROWS = (1, 2, 4, 8, 16, 24, 32)
 ROWS_STEP = 16
-# Likewise for steps with prefill in them. A larger step takes the device longer than the host takes to launch it.
+# Likewise for steps with prefill. Larger steps need no graph: the device takes longer than the host's launches.
 MIXED_ROWS = (*range(64, 769, 64), 896, 1024, 1280, 1536, 1792, 2048)
 
 
@@ -27,7 +27,7 @@ def row_buckets(rows_max: int) -> list[int]:
 
 @dataclass(frozen=True, slots=True)
 class LayoutLimits:
-    """The largest step."""
+    """Sizes of the largest step."""
 
     rows: int
     sequences: int
@@ -36,7 +36,8 @@ class LayoutLimits:
 
 @dataclass(frozen=True, slots=True)
 class StepLayouts:
-    """Of one model. `programs`: of prefill attention at once, which says into how many parts long chunks are cut."""
+    """The layouts of one model. `programs`: concurrent programs of prefill attention, which determine into how many
+    parts long chunks are split."""
 
     limits: LayoutLimits
     tiles_max: int
@@ -57,7 +58,7 @@ class StepLayouts:
         return self.exact(rows, rows, 0, self.limits.pages, prefill=False)
 
     def mixed(self, rows: int) -> StepLayout:
-        """Whatever makes at most `rows` rows."""
+        """Any step of at most `rows` rows."""
         sequences = min(rows, self.limits.sequences)
         return self.exact(rows, sequences, self.blocks_max(rows, sequences), self.limits.pages, prefill=True)
 
@@ -66,23 +67,24 @@ class StepLayouts:
         return StepLayout(Sizes(rows, sequences, blocks, words, pages))
 
     def work(self, layout: StepLayout, *, prefill: bool) -> WorkLayout:
-        """How the LoRA work list lies in its field."""
+        """The layout of the LoRA work list in its field."""
         sizes = layout.sizes
         return self._work(sizes.rows, sizes.sequences, PREFILL_BLOCK_ROWS if prefill else DECODE_BLOCK_ROWS)
 
     def blocks_max(self, rows: int, sequences: int) -> int:
-        """Blocks of prefill attention: every sequence may leave its last one partly empty, and some are in parts."""
+        """Upper bound of the blocks of prefill attention: each sequence's last block may be partly empty, and some
+        blocks are split."""
         whole = len(prefill_blocks([rows], [rows], self.heads, self.kv_heads))
         return sequences + whole + parts_max(self.programs, self.kv_heads)
 
     def words_max(self) -> int:
-        """Of the largest layout that a step may have."""
+        """Words of the largest layout of any step."""
         limits = self.limits
         largest = self.exact(
             limits.rows, limits.sequences, self.blocks_max(limits.rows, limits.sequences), limits.pages, prefill=True
         )
         found = [largest, *map(self.decode, self.decode_rows), *map(self.mixed, self.mixed_rows)]
-        # An eager step of decodes: more of them than the largest graph has rows never happens, but it costs nothing.
+        # An eager step of decodes. It is never larger than the largest graph, but counting it costs nothing.
         found.append(self.exact(limits.rows, limits.sequences, 0, limits.pages, prefill=False))
         return max(layout.words for layout in found)
 

@@ -1,7 +1,4 @@
-"""LoRA beside the base: while a base product runs, its delta is computed on a second stream, and the consumer adds it.
-
-It must never know an adapter's name or a row's request: the work list says all.
-"""
+"""LoRA beside the base: while a base product runs, a second stream computes its delta, and the consumer adds it."""
 
 from __future__ import annotations
 
@@ -20,7 +17,7 @@ from kernels.lora_work import LoraWork, Stack, TileTable
 
 @dataclass(frozen=True, slots=True)
 class LayerStacks:
-    """The modules of a layer as the fused weights stack them."""
+    """The modules of a layer, stacked as in the fused weights."""
 
     qkv: Stack
     o: Stack
@@ -38,26 +35,26 @@ def stacks(base: BaseShape) -> LayerStacks:
 
 
 class LoraDeltas:
-    """The deltas of steps of at most `rows` rows, one module after another, in memory that each reuses."""
+    """Deltas of a step, one stack after another in the same memory."""
 
     def __init__(self, table: TileTable, memory: StepMemory, side: torch.cuda.Stream) -> None:
-        """`side`: of lower priority than the streams of the steps."""
+        """`side`: a stream of lower priority than the steps' streams."""
         self._table = table
         self._scratch = memory.lora
         self._deltas = memory.deltas
         self._side = side
 
     def begin_step(self) -> None:
-        """Before the first `fork` of a step."""
+        """Called before the first `fork` of a step."""
         self._scratch.begin_step()
 
     def fork(self) -> None:
-        """Before a base product: x is there, and its delta may be computed from here on."""
+        """Called before a base product: its x is ready for the delta."""
         self._side.wait_stream(torch.cuda.current_stream())
 
     def join(self, work: LoraWork, layer: int, stack: Stack, x: Tensor) -> Tensor:
-        """After the base product: the delta of x [rows, in], [rows, outputs of the stack], valid in adapted rows alone,
-        which what the current stream does next sees.
+        """Called after the base product. Returns the delta [rows, outputs of the stack] of x [rows, in], valid in
+        adapted rows only, and ready for the next work of the current stream.
 
         The delta is launched after the base product and on a stream of lower priority, so that it runs only on the
         multiprocessors that the product leaves free: a multiprocessor taken before delays the whole product."""

@@ -15,20 +15,21 @@ import torch
 from torch import Tensor
 
 CHUNK_BYTES = 32 << 20
-# Of a budget that is this small, a chunk is a smaller part.
+# Minimum number of chunks: a small budget has smaller chunks.
 CHUNKS_MIN = 64
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class WeightAllocation:
-    """Bytes that a model has from `take` to `give`."""
+    """Device bytes of a model from `allocate_weights` to `free_weights`."""
 
     model: str
     chunks: tuple[int, ...] = ()
 
 
 class WeightSpace(Protocol):
-    """`take` and `give` are the loop's; `add`, `remove` and `prepare` run on threads of their own beside them."""
+    """`allocate_weights` and `free_weights` are for the loop's thread; `add_slab`, `remove_slab` and `prepare` run on
+    other threads."""
 
     bytes_max: int | None
 
@@ -38,25 +39,25 @@ class WeightSpace(Protocol):
         ...
 
     def remove_slab(self, model: str) -> None:
-        """It has no lease, and no step reads its slab."""
+        """Forget a model without an allocation, whose slab no step reads."""
         ...
 
     def allocation_bytes(self, model: str) -> int:
-        """Bytes that it has of the device with a lease."""
+        """Device bytes of one allocation of the model."""
         ...
 
     def free_bytes(self) -> int: ...
 
     def allocate_weights(self, model: str) -> WeightAllocation:
-        """`free` is at least its `size`."""
+        """`free_bytes` is at least the model's `allocation_bytes`."""
         ...
 
-    def free_weights(self, lease: WeightAllocation) -> None:
-        """Nothing reads or writes those bytes any more."""
+    def free_weights(self, allocation: WeightAllocation) -> None:
+        """Free an allocation whose bytes nothing reads or writes."""
         ...
 
-    def prepare(self, lease: WeightAllocation) -> None:
-        """Its bytes are behind its slab from now on. Nothing reads the slab meanwhile."""
+    def prepare(self, allocation: WeightAllocation) -> None:
+        """Map the allocation behind the model's slab, which nothing reads meanwhile."""
         ...
 
     def check_integrity(self) -> None:
@@ -65,7 +66,7 @@ class WeightSpace(Protocol):
 
 
 class UnboundedSpace:
-    """No budget: every known model has its bytes."""
+    """No budget: every registered model has its own bytes."""
 
     bytes_max: int | None = None
 
@@ -77,7 +78,7 @@ class UnboundedSpace:
         try:
             slab = torch.empty(needed, dtype=torch.uint8, device=self._device)
         except torch.OutOfMemoryError as error:
-            raise MemoryError(f"its weights take {needed} bytes of the device, which has no such room") from error
+            raise MemoryError(f"its weights take {needed} bytes and do not fit into device memory") from error
         self._sizes[model] = needed
         return slab
 
@@ -93,10 +94,10 @@ class UnboundedSpace:
     def allocate_weights(self, model: str) -> WeightAllocation:
         return WeightAllocation(model)
 
-    def free_weights(self, lease: WeightAllocation) -> None:
+    def free_weights(self, allocation: WeightAllocation) -> None:
         pass
 
-    def prepare(self, lease: WeightAllocation) -> None:
+    def prepare(self, allocation: WeightAllocation) -> None:
         pass
 
     def check_integrity(self) -> None:
@@ -104,7 +105,7 @@ class UnboundedSpace:
 
 
 class Mapper(Protocol):
-    """What engine.gpu.driver.DriverMemory does."""
+    """Implemented by engine.gpu.driver.DriverMemory."""
 
     def create(self, size: int) -> int: ...
     def release_chunk(self, handle: int) -> None: ...
@@ -119,8 +120,8 @@ class Mapper(Protocol):
 class _Slab:
     address: int
     needed: int
-    mapped: list[int | None]  # by place: the chunk behind it; None: mapping one failed
-    planned: list[int]  # likewise, once the leases given until now are prepared
+    mapped: list[int | None]  # by position: the mapped chunk; None: the mapping failed
+    planned: list[int]  # likewise, once all allocations made so far are prepared
 
 
 class ChunkedSpace:
@@ -132,7 +133,7 @@ class ChunkedSpace:
     an allocation of the model is prepared; nothing reads the slab before.)"""
 
     def __init__(self, mapper: Mapper, budget: int, chunk_bytes: int, lock: threading.Lock) -> None:
-        """`lock` is held while anything is mapped. Raises what the mapper raises where the device has no such room."""
+        """`lock` is held while anything is mapped. Raises the mapper's error if the device lacks memory."""
         count = budget // chunk_bytes
         assert count > 0
         self.bytes_max: int | None = count * chunk_bytes
@@ -141,9 +142,9 @@ class ChunkedSpace:
         self._lock = lock
         self._handles: list[int] = []
         self._slabs: dict[str, _Slab] = {}
-        self._free: dict[int, None] = dict.fromkeys(range(count))  # in the order in which they were given back
-        self._leases: list[WeightAllocation] = []
-        self._next = 0  # where the next model's chunks begin, if it may choose
+        self._free: dict[int, None] = dict.fromkeys(range(count))  # in the order in which they were freed
+        self._allocations: list[WeightAllocation] = []
+        self._next = 0  # preferred first chunk of the next model
         finalizer = weakref.finalize(self, _release, mapper, self._handles, self._slabs, chunk_bytes)
         finalizer.atexit = False  # the process's end frees all
         for _ in range(count):
@@ -172,7 +173,7 @@ class ChunkedSpace:
         return tensor
 
     def remove_slab(self, model: str) -> None:
-        assert not any(lease.model == model for lease in self._leases)
+        assert not any(allocation.model == model for allocation in self._allocations)
         _unmap(self._mapper, self._slabs.pop(model), self._chunk_bytes, self._lock)
 
     def allocation_bytes(self, model: str) -> int:
@@ -185,7 +186,7 @@ class ChunkedSpace:
         planned = self._slabs[model].planned
         assert len(self._free) >= len(planned)
         chunks: list[int | None] = []
-        for chunk in planned:  # the chunks that it had, where they are free
+        for chunk in planned:  # prefer the chunks of its previous allocation
             own = chunk in self._free
             if own:
                 del self._free[chunk]
@@ -195,48 +196,51 @@ class ChunkedSpace:
         for chunk in found:
             self._free.pop(chunk, None)
         planned[:] = found
-        lease = WeightAllocation(model, found)
-        self._leases.append(lease)
-        return lease
+        allocation = WeightAllocation(model, found)
+        self._allocations.append(allocation)
+        return allocation
 
-    def free_weights(self, lease: WeightAllocation) -> None:
-        self._leases.remove(lease)
-        self._free.update(dict.fromkeys(lease.chunks))
+    def free_weights(self, allocation: WeightAllocation) -> None:
+        self._allocations.remove(allocation)
+        self._free.update(dict.fromkeys(allocation.chunks))
 
-    def prepare(self, lease: WeightAllocation) -> None:
-        slab = self._slabs[lease.model]
-        for place, chunk in enumerate(lease.chunks):
+    def prepare(self, allocation: WeightAllocation) -> None:
+        slab = self._slabs[allocation.model]
+        for place, chunk in enumerate(allocation.chunks):
             if slab.mapped[place] != chunk:
                 self._map(slab, place, chunk)
 
     def _map(self, slab: _Slab, place: int, chunk: int) -> None:
-        """In place of what is there, if anything is."""
+        """Map a chunk at a position, unmapping the chunk that is there."""
         size = self._chunk_bytes
         address = slab.address + place * size
-        with self._lock:  # not for all places at once: a capture would wait
+        with self._lock:  # per position: a capture must not wait for all
             if slab.mapped[place] is not None:
                 self._mapper.unmap(address, size)
-                slab.mapped[place] = None  # should the next call fail
+                slab.mapped[place] = None  # in case the next call fails
             self._mapper.map(address, size, self._handles[chunk])
             slab.mapped[place] = chunk
 
     def check_integrity(self) -> None:
-        """Every chunk is free or in one lease, and what is planned is what the newest lease of a model says."""
-        found = [*self._free, *(chunk for lease in self._leases for chunk in lease.chunks)]
-        assert sorted(found) == list(range(len(self._handles))), "a chunk is in two leases, or in none"
-        newest = {lease.model: lease for lease in self._leases}
-        for model, lease in newest.items():
-            assert self._slabs[model].planned == list(lease.chunks), f"{model}: planned otherwise than leased"
+        """Raises AssertionError unless every chunk is free or in one allocation, and each model's plan is its newest
+        allocation."""
+        found = [*self._free, *(chunk for allocation in self._allocations for chunk in allocation.chunks)]
+        assert sorted(found) == list(range(len(self._handles))), "a chunk is in two allocations, or in none"
+        newest = {allocation.model: allocation for allocation in self._allocations}
+        for model, allocation in newest.items():
+            assert self._slabs[model].planned == list(allocation.chunks), f"{model}: planned other chunks"
         for slab in self._slabs.values():
             assert len(slab.mapped) == len(slab.planned) == -(-slab.needed // self._chunk_bytes)
 
-    def check_mapped(self, lease: WeightAllocation) -> None:
-        """AssertionError when a prepared lease has another's bytes behind it."""
-        assert self._slabs[lease.model].mapped == list(lease.chunks), f"{lease.model}: mapped otherwise than leased"
+    def check_mapped(self, allocation: WeightAllocation) -> None:
+        """Raises AssertionError if the mapped chunks are not those of a prepared allocation."""
+        assert self._slabs[allocation.model].mapped == list(allocation.chunks), (
+            f"{allocation.model}: mapped other chunks"
+        )
 
 
 def chunk_size(budget: int, granularity: int) -> int:
-    """Of a chunk: CHUNK_BYTES, or of a small budget a part. Never more than `budget`, if that has one grain."""
+    """Bytes of a chunk: CHUNK_BYTES, or a CHUNKS_MIN-th of a small budget, as a multiple of `granularity`."""
     wanted = min(CHUNK_BYTES, budget // CHUNKS_MIN)
     return max(granularity, wanted // granularity * granularity)
 
@@ -252,7 +256,7 @@ def _unmap(mapper: Mapper, slab: _Slab, chunk_bytes: int, lock: threading.Lock |
 
 
 def _release(mapper: Mapper, handles: list[int], slabs: dict[str, _Slab], chunk_bytes: int) -> None:
-    """Once no tensor lies there any more."""
+    """Finalizer, once no tensor uses the memory."""
     for slab in slabs.values():
         _unmap(mapper, slab, chunk_bytes)
     for handle in handles:

@@ -1,6 +1,6 @@
 """One model on a GPU: a step of it from packed rows to logits, replayed from a graph or run eagerly.
 
-It must never know whether its weights are there: whoever begins a step does.
+The caller of `forward` ensures that the weights are resident.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class SharedStepState:
-    """What the steps of all models have in common: one runs at a time."""
+    """State shared by the steps of all models, of which one runs at a time."""
 
     packer: Packer
-    drawn: Tensor  # int32 [sequences]: the ids of the step before
+    drawn: Tensor  # int32 [sequences]: the ids of the previous step
     adapters: TilePool
     side: torch.cuda.Stream
     graphs: Graphs
@@ -61,27 +61,27 @@ class GpuModel:
         common: SharedStepState,
         number: int,
     ) -> None:
-        """`number`: no other model ever has it."""
+        """`number`: unique among all models since the start."""
         assert common.adapters.rows is not None
         self.info = info
         self.memory = memory
         self.number = number
         self.page_waste = decoder.page_waste
-        self.eager = False  # graphs, if there are any, are left alone
+        self.eager = False  # True: graphs are not used
         self._decoder = decoder
         self._layouts = layouts
         self._common = common
         self._deltas = LoraDeltas(common.adapters.rows.table, memory, common.side)
         self._buckets = {True: layouts.decode_rows, False: layouts.mixed_rows}
-        self._captured: dict[tuple[bool, int], StepLayout] = {}  # layouts of graphs, by whether of decodes, and rows
+        self._captured: dict[tuple[bool, int], StepLayout] = {}  # layouts of graphs by (decodes, rows)
         self._due: tuple[GraphKind, Run] | None = None
 
     def beside(self, memory: StepMemory, common: SharedStepState) -> GpuModel:
-        """The same model, working elsewhere."""
+        """The same model with other step memory and state."""
         return GpuModel(self.info, self._decoder, self._layouts, memory, common, self.number)
 
     def warm_up(self) -> None:
-        """Compile every kernel. Nothing is read of the arena, nor written, and no weight matters."""
+        """Compile every kernel, by steps of padding rows, which neither read nor write the arena."""
         warm = [self._warm_layout(rows, prefill=True) for rows in PREFILL_WARM_ROWS]
         most = self.memory.plan.capacity
         warm += [self._warm_layout(rows, prefill=False) for rows in DECODE_WARM_ROWS if rows <= most]
@@ -97,7 +97,7 @@ class GpuModel:
             sample(self.memory.logits[:1], fields, self.memory.scratch, self._common.drawn[:1], mode=mode)
 
     def warm_words(self) -> int:
-        """Of the largest step that `warm_up` sends."""
+        """Words of the largest step that `warm_up` sends."""
         sizes = [self._warm_layout(rows, prefill=True) for rows in PREFILL_WARM_ROWS]
         sizes += [self._warm_layout(rows, prefill=False) for rows in DECODE_WARM_ROWS]
         return max(layout.words for layout in sizes)
@@ -108,10 +108,10 @@ class GpuModel:
         return self._layouts.exact(rows, rows, 0, 1, prefill=False)
 
     def capture_all(self, *, with_lora: bool) -> None:
-        """Capture steps of every number of rows, as far as there is room. `with_lora` False: only base steps."""
+        """Capture steps of every number of rows, as far as the budget allows. `with_lora` False: only base steps."""
         graphs, began, before = self._common.graphs, time.monotonic(), self._common.graphs.captures
         for decodes in (True, False):
-            # Largest first: the smaller ones fit into the memory that it took.
+            # Largest first: smaller steps fit into its memory.
             for rows in reversed(self._buckets[decodes]):
                 for lora in (True, False) if with_lora else (False,):
                     kind = GraphKind(self.number, decodes, rows, lora)
@@ -130,7 +130,7 @@ class GpuModel:
         _log.info("graphs.captured", extra={"fields": fields})
 
     def capture_due(self) -> None:
-        """After a step was begun: its graph, if it is to have one."""
+        """After a step was begun: capture its graph, if it is due."""
         if self._due is not None:
             kind, run = self._due
             self._due = None
@@ -144,7 +144,7 @@ class GpuModel:
         """Start the step. It writes the first rows of `memory.logits`, one per sample. Returns where the step's fields
         lie in `memory.packed`. `drawn`: by sequence, the index of its id among the ids of the previous step;
         `fields`: `draw_fields` of the samples."""
-        self._due = None  # of a step that failed before its capture
+        self._due = None  # left by a step that failed before its capture
         extra = dict(fields)
         adapted = any(chunk.sequence.adapter is not None for chunk in packed.chunks)
         blocks = 0
@@ -152,7 +152,7 @@ class GpuModel:
             config, programs = self._decoder.config, self._layouts.programs
             found = prefill_blocks(packed.counts, packed.kv_lens, config.heads, config.kv_heads, programs=programs)
             blocks, extra["query_blocks"] = len(found), found
-        layout, graph, run = self._way(packed, adapted, blocks)
+        layout, graph, run = self._choose_layout(packed, adapted, blocks)
         extra["lora"] = np.empty(layout.sizes.lora_words, np.int32)
         extra["adapted"] = np.empty(layout.sizes.rows, np.int32)
         work = self._layouts.work(layout, prefill=not packed.decodes)
@@ -166,10 +166,11 @@ class GpuModel:
             self._run(layout, len(packed.sampling), lora=adapted, decodes=packed.decodes)
         return layout
 
-    def _way(
+    def _choose_layout(
         self, packed: PackedStep, adapted: bool, blocks: int
     ) -> tuple[StepLayout, CapturedGraph | None, Run | None]:
-        """How the step is to be sent, and its graph; without one how it runs if it is captured afterwards."""
+        """The layout in which the step is sent, and its graph; or without a graph, the run to capture afterwards, if
+        due."""
         buckets, decodes = self._buckets[packed.decodes], packed.decodes
         index = bisect.bisect_left(buckets, packed.rows)
         if index < len(buckets) and not self.eager:
@@ -204,7 +205,7 @@ class GpuModel:
         self._decoder.forward(tensors, self._common.drawn, self.memory, beside, samples, decodes=decodes)
 
     def _send_padding(self, layout: StepLayout) -> None:
-        """A step of nothing but padding."""
+        """Send a step of padding rows only."""
         nothing = {
             "query_blocks": np.zeros(0, np.int32),
             "lora": np.zeros(layout.sizes.lora_words, np.int32),

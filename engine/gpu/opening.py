@@ -1,7 +1,4 @@
-"""A configured model as it is found in its directory: checked, described, and not a number of it read.
-
-It must never know what else is served.
-"""
+"""Opens the directory of a configured model: files and shapes are checked, and no weight is read."""
 
 from __future__ import annotations
 
@@ -41,8 +38,8 @@ def dtype_of(name: str) -> torch.dtype:
 
 
 def open_model(model: ModelConfig, dtype: torch.dtype, device: torch.device) -> OpenedModel:
-    """`dtype` is the engine's. Hashing its files, where no digest is kept, takes longer than reading them. Raises
-    ModelRefused, OSError."""
+    """`dtype` is the engine's. Without a cached digest the files are hashed, which takes longer than reading them.
+    Raises ModelRefused, OSError."""
     if dtype_of(model.dtype) != dtype:
         raise ModelRefused(f"dtype: the models of one engine share one, this is {model.dtype} and the others {dtype}")
     directory = Path(model.path)

@@ -1,6 +1,6 @@
 """One step as one packed buffer: filled on the host as numpy, copied to the device at once, read there through views.
 
-It must never know weights, how ids are drawn, or why a sequence runs; nor wait for the device.
+It must never wait for the device.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ Int32 = NDArray[np.int32]
 
 # Every field begins at a multiple of this many int32: vector loads need 16 bytes, 64-bit fields 8.
 ALIGN_WORDS = 4
-# What a padding row or an unused entry holds: it is read from nowhere and written nowhere.
+# Value of padding rows and unused entries: nothing is read or written there.
 NOWHERE = -1
 
 
 class BufferField(NamedTuple):
-    """Where a field lies in the buffer, in words of 4 bytes."""
+    """Position of a field in the buffer, in words of 4 bytes."""
 
     offset: int
     words: int
@@ -36,12 +36,12 @@ class BufferField(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """Capacities of a step; a captured graph has its own, an eager step exactly what it needs."""
+    """Capacities of a layout: fixed for a captured graph, exact for an eager step."""
 
     rows: int
     sequences: int
     query_blocks: int  # of prefill attention; 0: every sequence has one row
-    lora_words: int  # of the LoRA work list, opaque here
+    lora_words: int  # of the LoRA work list
     pages: int  # of all sequences' page tables together
 
 
@@ -67,7 +67,7 @@ class StepLayout:
         self.words = self._position
 
     def view(self, buffer: Tensor, name: str) -> Tensor:
-        """The field in a buffer of int32, on either side."""
+        """The field in a buffer of int32, on host or device."""
         field = self.fields[name]
         return buffer[field.offset : field.offset + field.words].view(field.dtype)
 
@@ -82,20 +82,20 @@ class StepLayout:
 @dataclass(frozen=True, slots=True)
 class StepTensors:
     """The views of one layout into the device buffer. Rows are tokens; a padding row has write page NOWHERE and no
-    adapter, a padding sequence has kv_len 0. int32 where nothing else is said."""
+    adapter, a padding sequence has kv_len 0. int32 unless stated otherwise."""
 
-    ids: Tensor  # [rows] where source is NOWHERE
-    source: Tensor  # [rows] index into the ids drawn by the step before, or NOWHERE
+    ids: Tensor  # [rows] used where source is NOWHERE
+    source: Tensor  # [rows] index into the ids drawn by the previous step, or NOWHERE
     positions: Tensor  # [rows]
     write_pages: Tensor  # [rows] arena page that takes the row's K and V
-    write_slots: Tensor  # [rows] the token's place in that page
+    write_slots: Tensor  # [rows] the token's index in that page
     adapted: Tensor  # [rows] 1: the row has an adapter
     sequence_rows: Tensor  # [sequences] a sequence's first row
     kv_lens: Tensor  # [sequences] keys that its last row sees
-    page_starts: Tensor  # [sequences] where its page table begins in `pages`
-    query_lens: Tensor  # [sequences] its rows
-    sampled: Tensor  # [sequences] the row whose logits are wanted, by place in the order of samples
-    seeds: Tensor  # int64; these seven [sequences], by place in the order of samples: how each is drawn
+    page_starts: Tensor  # [sequences] start of its page table in `pages`
+    query_lens: Tensor  # [sequences] its number of rows
+    sampled: Tensor  # [sequences] row of each sample, in the order of samples
+    seeds: Tensor  # int64; these seven: [sequences], in the order of samples
     choices: Tensor
     draw_positions: Tensor
     top_ks: Tensor  # 0: no limit
@@ -118,7 +118,7 @@ class PackedStep:
     of at least these sizes."""
 
     def __init__(self, chunks: Many[Chunk], tokens_per_page: int) -> None:
-        """Rows of one adapter lie together, those without any first."""
+        """Sorted by adapter; rows without an adapter first."""
         self.chunks = sorted(chunks, key=_adapter)
         self.counts = np.array([chunk.count for chunk in self.chunks], np.int32)
         self.rows = int(self.counts.sum())
@@ -144,7 +144,7 @@ class PackedStep:
         self.sampled = (self.sequence_rows + self.counts - 1)[self.sampling]
 
     def ids(self, drawn: dict[Sequence, int]) -> tuple[Int32, Int32]:
-        """(ids, source) by row. `drawn`: where among the ids of the step before a sequence's id is."""
+        """(ids, source) by row. `drawn`: by sequence, the index of its id among the ids of the previous step."""
         found: list[int] = []
         for chunk in self.chunks:
             sequence = chunk.sequence
@@ -156,7 +156,7 @@ class PackedStep:
         source = np.full(self.rows, NOWHERE, np.int32)
         for row in np.flatnonzero(ids == PENDING_ID).tolist():
             index = int(np.searchsorted(self.sequence_rows, row, side="right")) - 1
-            # A sequence whose chunk could not be computed drew nothing: what this one computes is thrown away.
+            # A sequence whose previous chunk failed drew nothing; the result of this chunk is discarded.
             source[row] = drawn.get(self.chunks[index].sequence, NOWHERE)
             ids[row] = 0
         return ids, source
@@ -171,7 +171,7 @@ class Packer:
     step on the stream: no kernel reads the buffer while it is written."""
 
     def __init__(self, words: int, depth: int, *, pinned: bool) -> None:
-        """`depth`: how many steps may be under way while another is packed, and that one."""
+        """`depth`: steps that may be in flight while another is packed, plus one. `pinned`: page-locked."""
         self._depth = depth
         self._pinned = pinned
         self._turn = 0
@@ -191,8 +191,8 @@ class Packer:
         extra: dict[str, NDArray[Any]],
         device: Tensor,
     ) -> None:
-        """Write the step into the next pinned buffer and copy it to `device` int32, without waiting. `extra` has the
-        fields that the packed step does not know, of any dtype; what they leave of their field is NOWHERE."""
+        """Write the step into the next host buffer and copy it to `device` int32, without waiting. `extra`: the other
+        fields, of any dtype; the rest of each such field is filled with NOWHERE."""
         self._turn = (self._turn + 1) % self._depth
         host = self._host[self._turn]
         ids, source = packed.ids(drawn)

@@ -1,7 +1,4 @@
-"""Pinned host memory in pieces, and the stream that copies from it to a GPU beside the steps.
-
-It must never know what lies in a piece.
-"""
+"""Page-locked host memory in pieces, and the stream that copies from it to a GPU beside the steps."""
 
 from __future__ import annotations
 
@@ -17,29 +14,29 @@ from torch import Tensor
 from adapters.device.staging import Mark
 from engine.models.config import ModelRefused
 
-# Of one registration: pieces lie within one, as a copy may not go from one into the next.
+# Size of one registration. A piece lies within one, since a copy may not span two.
 REGISTERED_BYTES = 1 << 30
-# Threads that touch pages before they are pinned, which is most of what pinning takes.
+# Threads that touch pages before they are page-locked, which is most of the work.
 TOUCHING = 8
 MEASURED_COPIES = 8
 PORTABLE = 1  # cudaHostRegisterPortable: for every context of the process
 
 
 def pinned_pieces(count: int, piece_bytes: int, what: str) -> list[Tensor]:
-    """uint8 [piece_bytes] each. Not torch's own pinned memory, whose sizes are powers of two. Raises ModelRefused that
-    names `what` was configured."""
+    """`count` tensors uint8 [piece_bytes]. Not torch's own page-locked memory, whose sizes are powers of two. Raises
+    ModelRefused, naming the setting `what`."""
     together = max(1, REGISTERED_BYTES // piece_bytes)
     sizes = [min(together, count - first) * piece_bytes for first in range(0, count, together)]
     try:
         with ThreadPoolExecutor(TOUCHING, "pin") as threads:
             regions = list(threads.map(_pinned, sizes))
     except (OSError, RuntimeError) as error:
-        raise ModelRefused(f"{what}: {sum(sizes)} bytes could not be pinned: {error}") from error
+        raise ModelRefused(f"{what}: {sum(sizes)} bytes could not be page-locked: {error}") from error
     return [region[first : first + piece_bytes] for region in regions for first in range(0, len(region), piece_bytes)]
 
 
 class _Pinned(mmap.mmap):
-    """Memory that is pinned until no tensor lies there any more."""
+    """Memory that is page-locked until no tensor uses it."""
 
     address = 0
 
@@ -85,7 +82,7 @@ class CudaCopies:
         mark.synchronize()
 
     def measure(self, piece: Tensor) -> float:
-        """Bytes a second to the device, with nothing else to do."""
+        """Measured bytes per second to an idle device."""
         target = torch.empty_like(piece, device=self._device)
         self.wait(self.begin_copy(target, piece))
         began = time.perf_counter()

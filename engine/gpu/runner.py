@@ -45,9 +45,9 @@ class PendingStep:
 
     chunks: int
     errors: dict[int, str]
-    places: list[int]  # by place in the order of samples: the chunk's index in the step
+    places: list[int]  # chunk index in the step, in the order of samples
     wanted: list[bool]  # likewise: whether its chunk samples
-    ids: Tensor  # [samples] int32, pinned; −1: the row's logits are not numbers
+    ids: Tensor  # [samples] int32, page-locked; −1: the row's logits are not finite
     reported: PendingLogprobs | None
     done: torch.cuda.Event
 
@@ -85,8 +85,8 @@ class GpuRunner:
         host_pool: HostPool | None,
         limits: LayoutLimits,
     ) -> None:
-        """`arena` [pages, page_bytes] uint8: every model's K and V, and the adapters' tiles, lie in it.
-        `adapters` learns of every model here. `limits.pages` is not looked at: each model has its own."""
+        """`arena` [pages, page_bytes] uint8: K and V of all models, and the adapters' tiles. Models are added to
+        `adapters` here. `limits.pages` is ignored: each model has its own."""
         assert adapters.rows is not None
         self.adapters = adapters
         self.weights = weights
@@ -94,7 +94,7 @@ class GpuRunner:
         self.pages, self.page_bytes = arena.shape
         self.models: dict[str, ModelInfo] = {}
         self.page_waste: dict[str, int] = {}  # by model, bytes
-        self.refused: dict[str, str] = {}  # of the configuration, and why
+        self.refused: dict[str, str] = {}  # configured models that are not served, and why
         self._arena = arena
         self._rows: AdapterRows = adapters.rows
         self._dtype = adapters.rows.table.arena.dtype
@@ -109,15 +109,15 @@ class GpuRunner:
             graphs,
         )
         self._drawn = self._common.drawn
-        # Of all loads: torch keeps what one leaves for the next of its stream alone, and has few streams to give.
+        # Streams of all loads: torch reuses freed memory only within a stream, and has few streams.
         self._loading, self._loading_side = _stream(arena.device), _stream(arena.device)
-        # Of the ids in `drawn`, whose they are.
+        # By sequence: index of its id in `drawn`.
         self._places: dict[Sequence, int] = {}
         self._served: dict[str, GpuModel] = {}
         self._numbers = 0
 
     def reserve_step_memory(self, opened: list[OpenedModel]) -> None:
-        """Before the first is added: memory that the steps of all of these share."""
+        """Reserve the memory that the steps of all these models share. Called before the first model is registered."""
         forms = []
         for model in opened:
             token_bytes = model.shape.kv_elements_per_token() * self._dtype.itemsize
@@ -125,7 +125,7 @@ class GpuRunner:
         self._memories.place(max(forms, key=form_bytes))
 
     def register_model(self, opened: OpenedModel) -> None:
-        """Before the first step: know a model, whose weights are to be brought. Raises ModelRefused."""
+        """Register a model, without its weights, before the first step. Raises ModelRefused."""
         self._publish(opened, self._build(opened))
 
     def _build(self, opened: OpenedModel) -> GpuModel:
@@ -147,7 +147,7 @@ class GpuRunner:
             raise
 
     def _build_in(self, opened: OpenedModel, slab: Tensor) -> GpuModel:
-        """Over a slab that is known."""
+        """Build a model over its registered slab."""
         shape, name = opened.shape, opened.name
         weights = slab_weights(slab, opened.source.layout, shape)
         decoder = GpuDecoder(shape, opened.base, weights, self._arena)
@@ -170,22 +170,23 @@ class GpuRunner:
 
     @torch.inference_mode()
     def warm_up(self) -> None:
-        """Before the first step: compile every model's kernels."""
+        """Compile every model's kernels, before the first step."""
         for model in self._served.values():
             model.warm_up()
         torch.cuda.synchronize()
 
     @torch.inference_mode()
     def capture(self, models: list[str], *, with_lora: bool = True) -> None:
-        """Before the first step: every graph of these, as far as the budget goes; the others' come with use."""
+        """Capture all graphs of these models, as far as the budget allows, before the first step. Other graphs are
+        captured on use."""
         for name in models:
             self._served[name].capture_all(with_lora=with_lora)
         torch.cuda.synchronize()
 
     @torch.inference_mode()
     def begin_step(self, step: Step) -> PendingStep:
-        """Start one forward of all chunks. A chunk with an id that is no id, or whose logits are not numbers, fails
-        alone. Raises DeviceLost."""
+        """Start one forward pass of all chunks. A chunk with an invalid id or non-finite logits fails alone. Raises
+        DeviceLost."""
         with _device_errors():
             return self._begin_step(step)
 
@@ -225,10 +226,10 @@ class GpuRunner:
         )
 
     def load_model(self, model: ModelConfig) -> ModelInfo:
-        """Check its files, compile its kernels, and know it. Raises ModelRefused, OSError.
+        """Check the model's files, compile its kernels, and register it. Raises ModelRefused, OSError.
 
-        What of this steps may feel: the interpreter's lock, which compiling holds for some milliseconds at a time; and
-        memory that the device must give for a model whose steps are larger than any before, which may wait for it."""
+        Steps may be delayed by the interpreter's lock, which compiling holds for some milliseconds at a time, and by
+        the allocation of step memory for a model with larger steps than any before, which may wait for the device."""
         device = self._arena.device
         torch.cuda.set_device(device)
         opened = open_model(model, self._dtype, device)
@@ -243,23 +244,24 @@ class GpuRunner:
         return served.info
 
     def unload_model(self, name: str) -> None:
-        """Forget it; the scheduler has dropped its weights before, and every step of it is completed."""
+        """Forget a model. Before, the scheduler has evicted its weights, and every step of it is completed."""
         self._common.graphs.forget_graphs(self._served[name].number)
         self.adapters.remove_base(name)
         del self.models[name], self.page_waste[name], self._served[name]
         self.weights.forget_weights(name)
 
     def load_adapter(self, digest: str, model: str, path: str) -> None:
-        """Check its files, and know it. Raises ValueError with the reason, OSError."""
+        """Check the adapter's files and register it. Raises ValueError with the reason, OSError."""
         self.adapters.register_adapter(digest, model, Path(path))
 
     def unload_adapter(self, digest: str) -> None:
-        """Forget it; the scheduler has removed it from the arena before."""
+        """Forget an adapter. The scheduler has evicted it from the arena before."""
         self.adapters.unload(digest)
 
     @torch.inference_mode()
     def _warm_up_beside(self, opened: OpenedModel, served: GpuModel) -> None:
-        """Steps run meanwhile, in the memory and on the streams that they share: this has its own."""
+        """Compile a new model's kernels in memory and on streams of its own, because steps of other models run
+        meanwhile."""
         device, words = self._arena.device, served.warm_words()
         sizes = StepSizes(words, WARM_ROWS, WARM_ROWS, self._limits.sequences)
         form = step_form(opened.shape, self._dtype, self._rows.table, sizes, self._multiprocessors)
@@ -275,7 +277,7 @@ class GpuRunner:
 
     def _layouts(self, shape: DecoderConfig, tokens_per_page: int) -> StepLayouts:
         limits = self._limits
-        # No sequence has more pages than there are, whatever context its model's files promise.
+        # A sequence has at most all pages of the arena, whatever the model's context.
         tables = limits.sequences * min(self.pages, -(-shape.context_tokens // tokens_per_page))
         own = LayoutLimits(limits.rows, limits.sequences, tables)
         programs = self._multiprocessors * PROGRAMS_PER_SM
@@ -289,8 +291,8 @@ class GpuRunner:
     def _draw_ids(
         self, model: GpuModel, layout: StepLayout, draws: list[Draw]
     ) -> tuple[PendingLogprobs | None, dict[int, str]]:
-        """Draw into the fixed buffer that the next step reads. Also returns, by place, the errors of draws that failed;
-        their ids are meaningless."""
+        """Draw into the fixed buffer that the next step reads. Also returns, by place, the errors of failed draws,
+        whose ids are meaningless."""
         memory = model.memory
         logits, drawn = memory.logits[: len(draws)], self._drawn[: len(draws)]
         names = ("temperatures", "seeds", "choices", "draw_positions", "top_ks", "top_ps", "min_ps")

@@ -1,4 +1,4 @@
-"""The memory that a step works in. One step runs at a time and leaves nothing there, so that all models share it.
+"""The working memory of a step. One step runs at a time and leaves nothing there, so that all models share it.
 
 Its addresses are fixed: captured steps hold them. It must never know what a step is of.
 """
@@ -23,7 +23,7 @@ from kernels.sample import Scratch, new_scratch
 
 ALIGN_BYTES = 256
 META = torch.device("meta")
-# Modules of the widest stack.
+# Modules of the largest stack.
 STACKED = 3
 
 
@@ -36,20 +36,20 @@ class Workspace:
     qkv: Tensor  # [rows, q + 2 kv]
     q: Tensor  # [rows, q]: rotated
     attended: Tensor  # [rows, q]
-    added: Tensor  # [rows, hidden]: what joins the residual
+    added: Tensor  # [rows, hidden]: added to the residual
     gate_up: Tensor  # [rows, 2 inter]
     activated: Tensor  # [rows, inter]
     cos: Tensor  # [rows, head_dim / 2] float32
     sin: Tensor
 
     def first(self, rows: int) -> Workspace:
-        """The same memory, for fewer rows."""
+        """Views of the first rows."""
         return Workspace(*(getattr(self, name)[:rows] for name in self.__slots__))
 
 
 @dataclass(frozen=True, slots=True)
 class StepMemory:
-    """Of one model's steps."""
+    """The working memory of one model's steps."""
 
     packed: Tensor  # int32 [words]: the step as it was sent
     work: Workspace
@@ -63,7 +63,7 @@ class StepMemory:
 
 @dataclass(frozen=True, slots=True)
 class StepSizes:
-    """The largest step that is to run there. `plan`: sequences that its decode plan has room for."""
+    """Sizes of the largest step. `plan`: capacity of the decode plan in sequences."""
 
     words: int
     rows: int
@@ -74,7 +74,7 @@ class StepSizes:
 def step_form(
     config: DecoderConfig, dtype: torch.dtype, table: TileTable, sizes: StepSizes, multiprocessors: int
 ) -> StepMemory:
-    """What steps of this model need, on no device yet. `table` of adapters."""
+    """The memory that steps of this model need, as tensors without storage. `table`: of adapters."""
 
     def empty(rows: int, width: int, kind: torch.dtype = dtype) -> Tensor:
         return torch.empty(rows, width, dtype=kind, device=META)
@@ -124,18 +124,18 @@ def form_bytes(form: StepMemory) -> int:
 
 
 class StepMemories:
-    """Where steps work: one stretch of memory, of the size of the largest of the models that are known at the start."""
+    """The memory of all models' steps: one stretch of the size that the largest model of the start needs."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._stretches: list[Tensor] = []
 
     def place(self, form: StepMemory) -> StepMemory:
-        """In a stretch that others use too, or where none is large enough in a new one, which stays."""
+        """Place a form in a stretch that other models use too, or in a new stretch if none is large enough."""
         needed = form_bytes(form)
         fitting = [stretch for stretch in self._stretches if len(stretch) >= needed]
         if not fitting:
-            # Zeros, as the counters of attention are between two steps.
+            # Zeros, because the counters of attention are 0 between two steps.
             fitting = [torch.zeros(needed, dtype=torch.uint8, device=self._device)]
             self._stretches += fitting
         stretch, position = fitting[0], 0
@@ -155,7 +155,7 @@ def _aligned(tensor: Tensor) -> int:
 
 
 def _each(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
-    """The same, with every tensor in it changed."""
+    """A copy of `value` with every tensor replaced by `change(tensor)`."""
     if isinstance(value, Tensor):
         return change(value)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):

@@ -28,30 +28,30 @@ HOST_RATE, DISK_RATE = 20e9, 1.5e9
 AWAITED_S = 20.0
 # Files that could not be read ahead are not tried again at once.
 RETRY_S = 10.0
-# A load that takes less says nothing of the next.
+# Smaller loads do not predict the rate of others.
 RATED_BYTES_MIN = 64 << 20
 LOOK_S = 0.002
 
 
 @dataclass(slots=True, eq=False)
 class _KnownModel:
-    """`key`: another model of the same name, later, is another."""
+    """`key`: unique; a later model of the same name has another."""
 
     name: str
     key: str
     source: SlabSource
     slab: Tensor
-    lease: WeightAllocation | None = None  # it is on the device, or on its way there
-    coming: SlabLoad | None = None
+    allocation: WeightAllocation | None = None  # while it is resident or loading
+    loading: SlabLoad | None = None
     gathering: SlabLoad | None = None
-    awaited: float = 0.0  # until when its place in host memory is kept
-    unread: float = 0.0  # until when it is not read again, after its files could not be
+    awaited: float = 0.0  # until then its slab is not evicted from host memory
+    unread: float = 0.0  # until then a failed read of its files is not repeated
     forgotten: bool = False
     leaving: list[tuple[WeightAllocation, Mark]] = field(default_factory=list)
     stopping: list[tuple[WeightAllocation, SlabLoad]] = field(default_factory=list)
 
     def uses_host(self) -> bool:
-        return self.coming is not None or self.gathering is not None or bool(self.stopping)
+        return self.loading is not None or self.gathering is not None or bool(self.stopping)
 
 
 class GpuWeights:
@@ -71,22 +71,22 @@ class GpuWeights:
         self._piece_bytes = piece_bytes
         self._loader = SlabLoader(copies, passing[:PASSING], piece_bytes)
         self._known: dict[str, _KnownModel] = {}
-        self._busy: dict[str, _KnownModel] = {}  # key → one with something under way, known by its name still or not
+        self._busy: dict[str, _KnownModel] = {}  # by key: models with work in flight, forgotten ones too
         self._numbers = itertools.count()
 
-    # ---- knowing
+    # ---- registration
 
     def register_model(self, model: str, source: SlabSource) -> Tensor:
-        """Know it; its slab on the device, empty. Raises MemoryError."""
+        """Register a model. Returns its slab on the device, with undefined contents. Raises MemoryError."""
         key = f"{model}/{next(self._numbers)}"
         slab = self.room.add_slab(key, source.layout.bytes)
         self._known[model] = _KnownModel(model, key, source, slab)
         return slab
 
     def forget_weights(self, model: str) -> None:
-        """Forget it. It was dropped; what is still under way for it ends by itself."""
+        """Forget an evicted model. Its work in flight ends by itself."""
         known = self._known.pop(model)
-        assert known.lease is None
+        assert known.allocation is None
         known.forgotten = True
         if known.gathering is not None:
             known.gathering.stopped = True
@@ -94,14 +94,14 @@ class GpuWeights:
         self._tidy(known)
 
     def load_models(self, models: list[str]) -> dict[str, str]:
-        """Bring those onto the device that there is room for, in this order, and wait for them; the errors of those
-        that could not come. For the start."""
+        """Load as many of these models as fit, in this order, and wait for them. Returns errors by model. For the
+        start."""
         for model in models:
             if self.weights_bytes(model) <= self.free_bytes():
                 self.begin_load(model)
         errors: dict[str, str] = {}
-        while any(self._known[model].coming is not None for model in models):
-            errors.update((came.model, came.error) for came in self.poll_weights() if came.error)
+        while any(self._known[model].loading is not None for model in models):
+            errors.update((move.model, move.error) for move in self.poll_weights() if move.error)
             time.sleep(LOOK_S)
         return errors
 
@@ -115,27 +115,27 @@ class GpuWeights:
 
     def weights_location(self, model: str) -> Literal["device", "host", "disk"]:
         known = self._known[model]
-        if known.lease is not None and known.coming is None:
+        if known.allocation is not None and known.loading is None:
             return "device"
         slab = self.host.get(known.key)
         return "host" if slab is not None and slab.is_filled else "disk"
 
     def load_seconds(self, model: str) -> float:
         known = self._known[model]
-        if known.lease is not None and known.coming is None:
+        if known.allocation is not None and known.loading is None:
             return 0.0
-        before = 0.0  # what the thread has to do first
+        before = 0.0  # seconds of earlier loads of the thread
         for other in self._busy.values():
-            if other is not known and other.coming is not None and _earlier(other.coming, known.coming):
-                before += self._left(other)
-        return before + self._left(known)
+            if other is not known and other.loading is not None and _earlier(other.loading, known.loading):
+                before += self._remaining_s(other)
+        return before + self._remaining_s(known)
 
     def prefetch_weights(self, model: str) -> None:
         known = self._known[model]
         now = time.monotonic()
         known.awaited = now + AWAITED_S
         self.host.touch(known.key)
-        if known.lease is not None or known.gathering is not None or now < known.unread:
+        if known.allocation is not None or known.gathering is not None or now < known.unread:
             return
         slab = self.host.get(known.key) or self._host_slab(known)
         if slab is not None and not slab.is_filled:
@@ -145,34 +145,34 @@ class GpuWeights:
 
     def begin_load(self, model: str) -> None:
         known = self._known[model]
-        assert known.lease is None
+        assert known.allocation is None
         slab = self.host.get(known.key) or self._host_slab(known)
         self.host.touch(known.key)
         known.awaited = 0.0
-        lease = known.lease = self.room.allocate_weights(known.key)
-        known.coming = SlabLoad(
+        allocation = known.allocation = self.room.allocate_weights(known.key)
+        known.loading = SlabLoad(
             model,
             known.source,
             slab,
             known.slab,
-            prepare=lambda: self.room.prepare(lease),
-            # Steps of before it was dropped may still read where it comes to.
+            prepare=lambda: self.room.prepare(allocation),
+            # Steps from before its eviction may still read the memory.
             after=known.leaving[-1][1] if known.leaving else None,
             from_host=slab is not None and slab.is_filled,
         )
         self._busy[known.key] = known
-        self._loader.put(known.coming)
+        self._loader.put(known.loading)
 
     def evict_weights(self, model: str) -> None:
         known = self._known[model]
-        if known.lease is None:
+        if known.allocation is None:
             return
-        if known.coming is not None:
-            known.coming.stopped = True
-            known.stopping.append((known.lease, known.coming))
+        if known.loading is not None:
+            known.loading.stopped = True
+            known.stopping.append((known.allocation, known.loading))
         else:
-            known.leaving.append((known.lease, self._copies.mark()))
-        known.lease = known.coming = None
+            known.leaving.append((known.allocation, self._copies.mark()))
+        known.allocation = known.loading = None
         self.host.touch(known.key)
         self._busy[known.key] = known
 
@@ -181,9 +181,9 @@ class GpuWeights:
             return ()
         found = []
         while not self._loader.ended.empty():
-            came = self._take_in(self._loader.ended.get())
-            if came is not None:
-                found.append(came)
+            move = self._take_in(self._loader.ended.get())
+            if move is not None:
+                found.append(move)
         for known in list(self._busy.values()):
             self._tidy(known)
         return found
@@ -193,14 +193,14 @@ class GpuWeights:
         return any(known.leaving or known.stopping or known.forgotten for known in self._busy.values())
 
     def check_integrity(self) -> None:
-        """AssertionError says what is wrong. For idle moments and tests."""
+        """Raises AssertionError with the fault. For idle moments and tests."""
         self.room.check_integrity()
         self.host.check_integrity()
         for known in self._known.values():
-            assert known.coming is None or known.lease is not None
-            assert known.key in self._busy or not (known.coming or known.gathering or known.leaving or known.stopping)
+            assert known.loading is None or known.allocation is not None
+            assert known.key in self._busy or not (known.loading or known.gathering or known.leaving or known.stopping)
 
-    # ---- books
+    # ---- private
 
     def _host_slab(self, known: _KnownModel) -> HostSlab | None:
         """A slab in host memory for the model, evicting slabs that no load needs."""
@@ -212,23 +212,23 @@ class GpuWeights:
         )
 
     def _take_in(self, load: SlabLoad) -> WeightsMove | None:
-        """A load has ended; what the scheduler is to hear of it."""
-        known = next(own for own in self._busy.values() if load in (own.coming, own.gathering, *_loads(own)))
+        """Handle the end of a load. Returns the move to report to the scheduler, if any."""
+        known = next(own for own in self._busy.values() if load in (own.loading, own.gathering, *_loads(own)))
         if load is known.gathering:
             known.gathering = None
-            if load.error:  # whoever brings it to the device hears why
+            if load.error:  # a load to the device will report the reason
                 known.unread = time.monotonic() + RETRY_S
             return None
-        if load is not known.coming:  # it was dropped on its way
-            (lease,) = (lease for lease, own in known.stopping if own is load)
-            known.stopping.remove((lease, load))
-            self.room.free_weights(lease)
+        if load is not known.loading:  # it was cancelled
+            (allocation,) = (allocation for allocation, own in known.stopping if own is load)
+            known.stopping.remove((allocation, load))
+            self.room.free_weights(allocation)
             return None
-        known.coming = None
+        known.loading = None
         if load.error:
-            assert known.lease is not None
-            self.room.free_weights(known.lease)
-            known.lease = None
+            assert known.allocation is not None
+            self.room.free_weights(known.allocation)
+            known.allocation = None
         else:
             self._rate(load)
         source = "host" if load.from_host else "disk"
@@ -236,18 +236,18 @@ class GpuWeights:
 
     def _tidy(self, known: _KnownModel) -> None:
         """Free the allocations whose last reading step has completed."""
-        for lease, mark in list(known.leaving):
+        for allocation, mark in list(known.leaving):
             if mark.query():
-                known.leaving.remove((lease, mark))
-                self.room.free_weights(lease)
+                known.leaving.remove((allocation, mark))
+                self.room.free_weights(allocation)
         slab = self.host.get(known.key)
         if slab is not None and not known.uses_host() and (known.forgotten or not slab.is_filled):
             self.host.free_slab(known.key)
-        if known.coming or known.gathering or known.leaving or known.stopping:
+        if known.loading or known.gathering or known.leaving or known.stopping:
             return
         self._busy.pop(known.key, None)
         if known.forgotten:
-            # Hundreds of calls of the driver.
+            # On a thread: it makes hundreds of driver calls.
             threading.Thread(
                 target=self.room.remove_slab, args=(known.key,), name="weights-remove", daemon=True
             ).start()
@@ -257,10 +257,10 @@ class GpuWeights:
         if size >= RATED_BYTES_MIN and load.seconds > 0:
             self.rates["host" if load.from_host else "disk"] = size / load.seconds
 
-    def _left(self, known: _KnownModel) -> float:
-        """Seconds that the thread would take for it alone."""
+    def _remaining_s(self, known: _KnownModel) -> float:
+        """Seconds of the thread's remaining work for the model."""
         slab, size = self.host.get(known.key), known.source.layout.bytes
-        done = 0 if known.coming is None else known.coming.pieces * self._piece_bytes
+        done = 0 if known.loading is None else known.loading.pieces * self._piece_bytes
         unread = size - done if slab is None else slab.filled.count(False) * self._piece_bytes
         return max(0.0, (size - done) / self.rates["host"], min(unread, size) / self.rates["disk"])
 

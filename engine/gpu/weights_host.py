@@ -1,7 +1,7 @@
 """Models' slabs in page-locked host memory, in pieces, so that models of any size share it. Eviction is least recently
 used.
 
-One thread keeps the books; another fills the pieces. It must never know a device's memory.
+One thread keeps the index; another fills the pieces.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from torch import Tensor
 
 @dataclass(slots=True, eq=False)
 class HostSlab:
-    """`filled[i]`: piece i has its bytes. The thread that fills them says so."""
+    """`filled[i]`: piece i has its bytes; set by the thread that fills the pieces."""
 
     pieces: list[Tensor]
     filled: list[bool]
@@ -40,7 +40,7 @@ class HostSlabs:
         return list(self._slabs)
 
     def touch(self, model: str) -> None:
-        """It becomes the most recently used, if it is here."""
+        """Make it the most recently used, if it is present."""
         if model in self._slabs:
             self._slabs.move_to_end(model)
 
@@ -67,13 +67,13 @@ class HostSlabs:
         return slab
 
     def free_slab(self, model: str) -> None:
-        """Its bytes are not needed; nothing reads or fills them."""
+        """Free a slab that nothing reads or fills."""
         slab = self._slabs.pop(model, None)
         if slab is not None:
             self._free += slab.pieces
 
     def check_integrity(self) -> None:
-        """AssertionError: a piece is in two slabs, or in none."""
+        """Raises AssertionError if a piece is in two slabs, or in none."""
         held = [piece for slab in self._slabs.values() for piece in slab.pieces]
         addresses = {piece.data_ptr() for piece in [*held, *self._free]}
         assert len(held) + len(self._free) == len(addresses) == self._count

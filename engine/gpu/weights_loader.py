@@ -1,5 +1,5 @@
-"""Slabs on their way, on one thread: from their files into pinned memory, and from there to a device, piece by piece
-beside the steps.
+"""Loads weights slabs on one thread: from their files into page-locked memory, and from there to a device, piece by
+piece beside the steps.
 
 Few copies are in flight at once, so that a step's own input waits little. The scheduler decides what is loaded.
 """
@@ -23,51 +23,51 @@ from adapters.device.staging import Mark
 from engine.gpu.weights_host import HostSlab
 from engine.models.slab_source import SlabSource
 
-# Copies to the device under way at once. One: behind two that follow each other without a gap a copy of another stream,
-# a step's own input, waits for all of them, 290 ms of a large model (docs/LOG.md).
+# Concurrent copies to the device. With two, one follows the other without a gap, and a copy of another stream (a step's
+# own input) waits for the whole model: 290 ms (docs/LOG.md).
 COPIES_MAX = 1
 # Pieces read from files at once, each on a thread.
 READS_MAX = 6
-# Pinned pieces through which slabs pass that have no room of their own in host memory.
+# Page-locked pieces for slabs that have no space of their own in host memory and only pass through.
 PASSING = COPIES_MAX + READS_MAX
 
 _log = logging.getLogger(__name__)
 
 
 class Copies(Protocol):
-    """Copies to a device, beside the work that it does in order."""
+    """Copies to a device beside its ordered work (the current CUDA stream)."""
 
     def enter(self) -> None:
-        """Once, on a thread that is to copy."""
+        """Called once on each copying thread."""
         ...
 
     def begin_copy(self, target: Tensor, source: Tensor) -> Mark:
-        """Begin a copy from pinned memory. Both stay as they are until the mark is reached."""
+        """Begin a copy from page-locked memory. Neither tensor may change before the mark is reached."""
         ...
 
     def mark(self) -> Mark:
-        """After all the steps that the device was given until now. The loop's."""
+        """A mark after all steps queued so far. For the loop's thread."""
         ...
 
     def wait(self, mark: Mark) -> None:
-        """Until it is reached."""
+        """Block until the mark is reached."""
         ...
 
 
 @dataclass(slots=True, eq=False)
 class SlabLoad:
-    """A slab to bring, and how that went. Without a `target` it is to come to host memory alone."""
+    """The load of a slab, and its outcome. Without `target`, to host memory only."""
 
     model: str
     source: SlabSource
-    host: HostSlab | None  # where its pieces stay; None: they only pass through
+    host: HostSlab | None  # its slab in host memory; None: pieces only pass through
     target: Tensor | None
-    prepare: Callable[[], None] = lambda: None  # before the target is written
-    after: Mark | None = None  # before it is prepared
+    prepare: Callable[[], None] = lambda: None  # called before the target is written
+    after: Mark | None = None  # waited for before `prepare`
     asked: float = 0.0
-    from_host: bool = False  # all of it lay there when it was asked for
+    from_host: bool = False  # all of it was in host memory when it was requested
     stopped: bool = False
-    pieces: int = 0  # done
+    pieces: int = 0  # completed
     seconds: float = 0.0  # of work
     error: str = ""
 
@@ -83,7 +83,7 @@ class SlabLoader:
         self.ended: queue.SimpleQueue[SlabLoad] = queue.SimpleQueue()
         self._work = _LoaderWork(copies, passing, piece_bytes, self.ended)
         self._started = False
-        weakref.finalize(self, self._work.asked.put, None)  # so that no thread outlives whom it loads for
+        weakref.finalize(self, self._work.asked.put, None)  # ends the thread
 
     def put(self, load: SlabLoad) -> None:
         load.asked = time.monotonic()
@@ -95,7 +95,7 @@ class SlabLoader:
 
 
 class _LoaderWork:
-    """What the thread has of a loader."""
+    """The thread's part of a loader."""
 
     def __init__(
         self, copies: Copies, passing: list[Tensor], piece_bytes: int, ended: queue.SimpleQueue[SlabLoad]
@@ -111,7 +111,7 @@ class _LoaderWork:
 
     def run(self) -> None:
         self._copies.enter()
-        while self.asked.get() is not None:  # one a load, of whichever is next by then
+        while self.asked.get() is not None:  # one item per load; the next load is chosen here
             if not self._do_urgent() and self.quiet:
                 self._do(self.quiet.popleft())
         self._readers.shutdown(wait=False, cancel_futures=True)
@@ -132,14 +132,14 @@ class _LoaderWork:
                 self._copy_slab(load, load.target)
         except OSError as error:
             load.error = str(error) or type(error).__name__
-        except Exception as error:  # noqa: BLE001 - the thread's edge: one model fails alone, and loudly
+        except Exception as error:  # noqa: BLE001 - the thread's edge: one model fails alone, and is logged
             _log.exception("weights.load_failed", extra={"fields": {"model": load.model}})
             load.error = f"{type(error).__name__}: {error}"
         load.seconds += time.monotonic() - began
         self._ended.put(load)
 
     def _copy_slab(self, load: SlabLoad, target: Tensor) -> None:
-        """To the device. Nothing of it is under way any more when this ends, however it does."""
+        """Load to the device. When this returns or raises, no read or copy of it is in flight."""
         if load.after is not None:
             self._copies.wait(load.after)
         if load.stopped:
@@ -153,7 +153,7 @@ class _LoaderWork:
             for index in range(count):
                 if load.stopped:
                     return
-                # A piece to pass through is read into again only when its copy is done: of the last COPIES_MAX none is.
+                # A passing piece is reused only once its copy is completed; the last COPIES_MAX may not be.
                 while (ahead := index + len(reads)) < min(count, index + READS_MAX):
                     reads.append(self._read(load, ahead, min(size, total - ahead * size)))
                 piece, read = reads.popleft()
@@ -170,7 +170,7 @@ class _LoaderWork:
                 self._copies.wait(marks.popleft())
 
     def _gather(self, load: SlabLoad) -> None:
-        """To host memory. Loads to the device go first, between its pieces."""
+        """Load to host memory. Loads to the device run between its pieces."""
         assert load.host is not None
         size, total = self._piece_bytes, load.source.layout.bytes
         count = -(-total // size)
@@ -179,7 +179,7 @@ class _LoaderWork:
         try:
             while index < count or reads:
                 if load.stopped or self.urgent:
-                    # What was read is kept: the urgent load may be of the same slab.
+                    # Completed reads are kept: the urgent load may be of the same slab.
                     while reads:
                         self._finish(load, *reads.popleft())
                     if load.stopped:
@@ -196,7 +196,7 @@ class _LoaderWork:
             _settle([read for _, read in reads])
 
     def _read(self, load: SlabLoad, index: int, length: int) -> tuple[Tensor, Future[None] | None]:
-        """The piece, and its read if it is not filled yet."""
+        """The piece, and the read that fills it, if necessary."""
         if load.host is None:
             piece = self._passing[index % len(self._passing)][:length]
         else:
@@ -217,7 +217,7 @@ class _LoaderWork:
 
 
 def _settle(reads: list[Future[None] | None]) -> None:
-    """Until none of them writes any more."""
+    """Wait until none of these reads writes any more."""
     for read in reads:
         if read is not None and not read.cancel():
             read.exception()

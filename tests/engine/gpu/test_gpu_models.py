@@ -174,7 +174,7 @@ def test_who_was_away_says_what_the_oracle_says(
     for turn in range(4):
         for name in ("two", "one"):
             assert bring(runner, name) == [(name, "host" if host_bytes else "disk")]
-            weights.room.check_mapped(weights._known[name].lease)  # type: ignore[arg-type]
+            weights.room.check_mapped(weights._known[name].allocation)  # type: ignore[arg-type]
             weights.check_integrity()
             asked[name].append(Asked(runner, name, 0, seed=turn % 2))
             talk(asked[name][-1])

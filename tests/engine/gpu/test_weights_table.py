@@ -245,7 +245,7 @@ def test_a_model_that_comes_back_while_its_steps_are_in_flight_waits_for_them(tm
     table.device.steps[-1].reach()
     assert table.until(lambda: weights.weights_location("m1") == "device") == [("m1", "host", "")]
     assert table.right("m1")
-    table.room.check_mapped(weights._known["m1"].lease)  # type: ignore[arg-type]
+    table.room.check_mapped(weights._known["m1"].allocation)  # type: ignore[arg-type]
     weights.check_integrity()
 
 
@@ -434,9 +434,9 @@ def test_whatever_is_asked_for_what_is_on_the_device_is_right(tmp_path: Path) ->
         name = dice.choice(names)
         known = weights._known[name]
         action = dice.random()
-        if action < 0.4 and known.lease is None and weights.weights_bytes(name) <= weights.free_bytes():
+        if action < 0.4 and known.allocation is None and weights.weights_bytes(name) <= weights.free_bytes():
             weights.begin_load(name)
-        elif action < 0.5 or (known.lease is not None and known.coming is None and action < 0.8):
+        elif action < 0.5 or (known.allocation is not None and known.loading is None and action < 0.8):
             weights.evict_weights(name)
         elif action < 0.6:
             weights.prefetch_weights(name)

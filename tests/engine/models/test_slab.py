@@ -172,7 +172,7 @@ def test_files_that_changed_since_they_were_checked_are_not_read(tmp_path: Path)
     directory = oracle.save_tiny("llama", tmp_path)
     source = FileSource(directory, load_config(directory), torch.float32)
     os.utime(directory / "model.safetensors", ns=(1, 1))
-    with pytest.raises(OSError, match="another file than when the model was loaded"):
+    with pytest.raises(OSError, match="has changed since the model was registered"):
         filled(source, 1 << 20)
 
 
