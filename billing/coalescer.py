@@ -51,7 +51,7 @@ class Coalescer(Generic[Item, Answer]):
         waiter.add_done_callback(_retrieve)
         self._backlog.append((item, waiter))
         if self._task is None:
-            self._task = loop.create_task(self._run(), name=self._name)
+            self._task = loop.create_task(self._run_batches(), name=self._name)
         return waiter
 
     def fail_backlog(self, error: Exception) -> None:
@@ -72,7 +72,7 @@ class Coalescer(Generic[Item, Answer]):
             await asyncio.wait([self._task])
         self.fail_backlog(error)
 
-    async def _run(self) -> None:
+    async def _run_batches(self) -> None:
         batch: list[tuple[Item, asyncio.Future[Answer]]] = []
         try:
             while self._backlog:

@@ -50,7 +50,7 @@ def test_what_is_asked_for_holds_whatever_it_names(tmp_path: Path) -> None:
     config = served()
     directory = adapter(tmp_path, b'{"base_model_name_or_path": "laneway-tiny"}')
     assert base_for(config, configured(config), "small", directory).name == "small"
-    with pytest.raises(RowNotFound, match="no base model 'another'; there is small, laneway-tiny"):
+    with pytest.raises(RowNotFound, match="no base model 'another'; there are small, laneway-tiny"):
         base_for(config, configured(config), "another", directory)
 
 

@@ -42,7 +42,7 @@ class Traps:
             self._poison(rows)
 
     def _poison(self, rows: object) -> None:
-        removed, entries = rows.remove, rows.table.entries  # type: ignore[attr-defined]
+        removed, entries = rows.remove_row, rows.table.entries  # type: ignore[attr-defined]
 
         def remove_and_poison(digest: str) -> None:
             row, _ = rows.find(digest)  # type: ignore[attr-defined]
@@ -50,7 +50,7 @@ class Traps:
             entries[row, ..., 0] = pack_entry(16, 1.0)
             entries[row, ..., 1:] = 1 << 44
 
-        rows.remove = remove_and_poison  # type: ignore[attr-defined]
+        rows.remove_row = remove_and_poison  # type: ignore[attr-defined]
 
     def set(self) -> None:
         """NaN into every page that is free now. In stream order: a step in flight reads what it had."""
