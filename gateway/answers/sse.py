@@ -35,14 +35,14 @@ class Shape(Protocol):
     """How one endpoint says one answer."""
 
     keep_alive: bytes  # an event that says nothing
-    reports: bool  # the answer has logprobs: use `whole_parts` and `piece_parts`, as `whole` and `piece` omit them
+    reports: bool  # the answer has logprobs: use `whole_parts` and `piece_parts`: `render_body` and `piece` omit them
 
     def render_body(self, answer: Answer) -> bytes:
         """The body of an answer that has ended well."""
         ...
 
     def whole_parts(self, answer: Answer) -> Iterator[bytes]:
-        """As `whole`, with logprobs, in parts that are encoded lazily."""
+        """As `render_body`, with logprobs, in parts that are encoded lazily."""
         ...
 
     def opening(self) -> bytes:
