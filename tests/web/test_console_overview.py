@@ -74,7 +74,9 @@ def test_a_missed_target_and_a_long_queue_need_attention(console: Console, open_
     eventually(lambda: console.api("GET", "/v1/admin/engine").json()["running"] == 1)
     waits = Asked(console, "hooli", words=4, max_tokens=1)
     attention = page.locator(".attention")
-    queue = attention.get_by_text(re.compile(r"Tier premium has 1 request in the engine's queue, the oldest for"))
+    queue = attention.get_by_text(
+        re.compile(r"The tier premium has 1 request waiting in the engine's queue, the oldest for")
+    )
     queue.wait_for()
     assert queue.get_attribute("href") == "/admin/live"
     assert page.get_by_text("Nothing needs attention").count() == 0
