@@ -83,7 +83,7 @@ def test_a_missed_target_and_a_long_queue_need_attention(console: Console, open_
     running.close()
     waits.close()
     tier = attention.get_by_text(
-        re.compile(r"Tier premium misses its target for the first token\. Within the last hour")
+        re.compile(r"The tier premium misses its target for the first token\. In the last hour")
     )
     tier.wait_for()
     assert "50.0 % of 2 requests met it, and p99 was" in tier.inner_text()
