@@ -42,7 +42,7 @@ class Coalescer(Generic[Item, Answer]):
         self._stop_error: Exception | None = None
 
     def submit(self, item: Item) -> asyncio.Future[Answer]:
-        """An item whose future is cancelled before its batch begins is left out; one that is cancelled later runs
+        """An item whose future is cancelled before its batch begins is left out; an item cancelled later runs
         without a waiter. Raises TooManyWaiting."""
         if self._backlog_max is not None and len(self._backlog) >= self._backlog_max:
             raise TooManyWaiting(f"{self._backlog_max} wait already")

@@ -2,8 +2,8 @@
 or which adapter is evicted for it.
 
 Within its floors a tier loses nothing to others. Above its floors, lower tiers are preempted for higher ones, and
-inside a tier the youngest request for a running one that grows. This module knows no steps, queues or shares.
-"""
+inside a tier the youngest request is preempted for a running request that grows. This module knows no steps, queues or
+shares."""
 
 from __future__ import annotations
 

@@ -86,8 +86,8 @@ class StepPlanner:
         self._end_faulty()
 
     def record_plan(self, plan: StepPlan) -> None:
-        """The planned step begins. A tier that had too few tokens for its prefill is owed the rest of its floor's part
-        of the step's prefill."""
+        """The planned step begins. A tier whose prefill got fewer tokens than its floor guarantees is owed the
+        difference in later steps."""
         for tier, owed in enumerate(self._prefill_owed):
             if tier in plan.short_of_tokens:
                 missing = self.tiers[tier].floor * plan.prefill_tokens - plan.prefill_of[tier]

@@ -83,8 +83,8 @@ class Generator:
     # ---- before the owner exists: if one of these raises, the caller of `admit` ends the admission
 
     async def admit(self, caller: Caller) -> Admission:
-        """Count one request and one concurrent request under the limits, before the body is read. Raises RateLimited,
-        BudgetExceeded, EngineDown."""
+        """Count the request under the limits on requests per minute and on concurrent requests, before the body is
+        read. Raises RateLimited, BudgetExceeded, EngineDown."""
         if self._stopping:
             raise errors.EngineDown("This server is stopping.")
         admission = await self._limiter.admit(caller.subjects, 0)

@@ -86,7 +86,7 @@ def test_a_missed_target_and_a_long_queue_need_attention(console: Console, open_
         re.compile(r"The tier premium misses its target for the first token\. In the last hour")
     )
     tier.wait_for()
-    assert "50.0 % of 2 requests met it, and p99 was" in tier.inner_text()
+    assert "50.0 % of 2 requests met it, and the p99 was" in tier.inner_text()
     assert serious_faults(page) == []
     tier.click()
     page.get_by_role("heading", name="Tiers").wait_for()

@@ -153,7 +153,7 @@ function Glance({ event, feed }: { event: EngineEvent; feed: Feed }) {
         label="Waiting"
         value={count(total("waiting"))}
         tone={total("waiting") > 0 ? "warn" : "plain"}
-        note={total("waiting") > 0 && oldest > 0 ? `oldest: ${duration(oldest)}` : "nobody"}
+        note={total("waiting") > 0 && oldest > 0 ? `oldest: ${duration(oldest)}` : "none"}
       />
       <StatTile
         label="Free pages"

@@ -50,7 +50,7 @@ function shownOf(made: Made, model: string | undefined): Shown {
   return {
     title: `The secret of ${made.name}`,
     secret: made.secret,
-    note: "It is shown only once. Laneway stores its hash, so nobody can read it again.",
+    note: "It is shown only once. Laneway stores only its hash.",
     example: {
       label: made.kind === "admin" ? "Sign in with it" : "Call with it",
       text: curlOf(made.kind, made.secret, model),

@@ -51,7 +51,7 @@ const SETTLED_MS = 250;
 export function useRun() {
   const [run, setRun] = useState(IDLE);
   const stopper = useRef<AbortController | null>(null);
-  useEffect(() => () => stopper.current?.abort(), []); // nobody reads it any more, and it would be billed
+  useEffect(() => () => stopper.current?.abort(), []); // the page is left: an unread answer would be billed
   const start = async (body: Record<string, unknown>, secret: string) => {
     const aborter = new AbortController();
     stopper.current = aborter;
