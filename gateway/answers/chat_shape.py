@@ -1,4 +1,4 @@
-"""A chat completion as OpenAI says it: one object, or chunks. It must never know how an answer is made."""
+"""An answer in OpenAI's chat-completions format: one `chat.completion` object, or a stream of chunks."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ MARK = b'"content":[]'  # the JSON of NO_LOGPROBS
 
 
 class ChatShape:
-    """Implements `gateway.answers.sse.Shape`. What is the same in every chunk of a text is encoded once."""
+    """Implements `gateway.answers.sse.Shape`. The bytes around the content of a text's chunks are encoded once."""
 
     keep_alive = KEEP_ALIVE
 
-    def __init__(self, work: InFlight, include_usage: bool) -> None:
-        self._work = work
-        self._id = "chatcmpl-" + work.request_id.removeprefix("req_")
+    def __init__(self, request: InFlight, include_usage: bool) -> None:
+        self._request = request
+        self._id = "chatcmpl-" + request.request_id.removeprefix("req_")
         self._created = int(time.time())
         self._include_usage = include_usage
-        self.reports = work.sampling.logprobs >= 0
-        self._frames: dict[int, tuple[bytes, bytes]] = {}  # by text: what stands before and after a chunk's content
+        self.has_logprobs = request.sampling.logprobs >= 0
+        self._frames: dict[int, tuple[bytes, bytes]] = {}  # by text: a chunk's bytes before and after its content
 
     # ---- whole
 
@@ -40,21 +40,21 @@ class ChatShape:
 
     def whole_parts(self, answer: Answer) -> Iterator[bytes]:
         pieces = answer.take_all()
-        tokenizer = self._work.model.tokenizer
-        fillings = [_filling(tokenizer, piece) for piece in pieces] if self.reports else []
+        tokenizer = self._request.model.tokenizer
+        fillings = [_filling(tokenizer, piece) for piece in pieces] if self.has_logprobs else []
         return filled(self._whole(answer, pieces), MARK, fillings)
 
     def _whole(self, answer: Answer, pieces: Sequence[TextPiece]) -> bytes:
         """The body with MARK in place of each choice's logprobs."""
-        work = self._work
+        request = self._request
         assert answer.usage is not None
         return chat_wire.encode(
             chat_wire.ChatCompletion(
                 id=self._id,
                 created=self._created,
-                model=work.target.name,
-                service_tier=work.service_tier,
-                system_fingerprint=work.fingerprint,
+                model=request.target.name,
+                service_tier=request.service_tier,
+                system_fingerprint=request.fingerprint,
                 choices=[self._choice(answer, piece) for piece in pieces],
                 usage=usage_of(answer.usage),
             )
@@ -66,7 +66,7 @@ class ChatShape:
         return chat_wire.Choice(
             index=piece.index,
             message=chat_wire.AnswerMessage(content=piece.text),
-            logprobs=NO_LOGPROBS if self.reports else None,
+            logprobs=NO_LOGPROBS if self.has_logprobs else None,
             finish_reason=reason,
         )
 
@@ -76,13 +76,13 @@ class ChatShape:
         return b""
 
     def piece(self, piece: TextPiece) -> bytes:
-        said = b""
+        chunks = b""
         if piece.first:
-            said = self._chunk(piece.index, chat_wire.Delta(role="assistant", content=""))
+            chunks = self._chunk(piece.index, chat_wire.Delta(role="assistant", content=""))
         if piece.text:
             before, after = self._frames.get(piece.index) or self._frame(piece.index)
-            said += before + chat_wire.encode(piece.text) + after
-        return said
+            chunks += before + chat_wire.encode(piece.text) + after
+        return chunks
 
     def piece_parts(self, piece: TextPiece) -> Iterator[bytes]:
         if not piece.drawn:
@@ -91,20 +91,20 @@ class ChatShape:
         if piece.first:
             yield self._chunk(piece.index, chat_wire.Delta(role="assistant", content=""))
         chunk = self._chunk(piece.index, chat_wire.Delta(content=piece.text), logprobs=NO_LOGPROBS)
-        yield from filled(chunk, MARK, [_filling(self._work.model.tokenizer, piece)])
+        yield from filled(chunk, MARK, [_filling(self._request.model.tokenizer, piece)])
 
     def closing(self, answer: Answer) -> bytes:
-        said = [self._chunk(text.index, chat_wire.Delta(), text.finish_reason) for text in answer.texts]
+        chunks = [self._chunk(text.index, chat_wire.Delta(), text.finish_reason) for text in answer.texts]
         if self._include_usage:
             assert answer.usage is not None
-            said.append(self._event([], usage_of(answer.usage)))
-        return b"".join(said) + DONE
+            chunks.append(self._event([], usage_of(answer.usage)))
+        return b"".join(chunks) + DONE
 
     def failure(self, error: ApiError) -> bytes:
         return b"data: " + error.body() + b"\n\n"
 
     def _frame(self, index: int) -> tuple[bytes, bytes]:
-        # An encoded string has its quotes escaped, so this mark stands once.
+        # JSON escapes the quotation marks inside strings, so these bytes occur once in the chunk.
         mark = b'"content":""'
         chunk = self._chunk(index, chat_wire.Delta(content=""))
         at = chunk.index(mark) + len(mark) - 2
@@ -122,13 +122,13 @@ class ChatShape:
         return self._event([choice], None)
 
     def _event(self, choices: list[chat_wire.ChunkChoice], usage: chat_wire.Usage | None) -> bytes:
-        work = self._work
+        request = self._request
         chunk = chat_wire.ChatCompletionChunk(
             id=self._id,
             created=self._created,
-            model=work.target.name,
-            service_tier=work.service_tier,
-            system_fingerprint=work.fingerprint,
+            model=request.target.name,
+            service_tier=request.service_tier,
+            system_fingerprint=request.fingerprint,
             choices=choices,
             usage=usage if self._include_usage else UNSET,
         )
@@ -136,13 +136,13 @@ class ChatShape:
 
 
 def usage_of(usage: TokenUsage) -> chat_wire.Usage:
-    """As OpenAI says it, for chat completions and legacy completions."""
+    """The `usage` object of chat completions and of legacy completions."""
     details = chat_wire.PromptTokensDetails(cached_tokens=usage.cached)
     return chat_wire.Usage(usage.prompt, usage.completion, usage.prompt + usage.completion, details)
 
 
 def _filling(tokenizer: Tokenizer, piece: TextPiece) -> Iterator[bytes]:
-    """The JSON that replaces MARK."""
+    """The JSON of one choice's logprobs, in parts: it replaces MARK."""
     yield b'"content":['
     if piece.drawn:
         yield from chat_tokens(tokenizer, piece.drawn)

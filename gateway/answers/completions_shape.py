@@ -1,4 +1,4 @@
-"""A legacy completion as OpenAI says it: one object, or chunks of the same kind. It must never know how it is made."""
+"""An answer in OpenAI's legacy completions format: one `text_completion` object, or a stream of such objects."""
 
 from __future__ import annotations
 
@@ -22,25 +22,25 @@ MARK = b'"logprobs":' + chat_wire.encode(NO_LOGPROBS)
 
 
 class CompletionShape:
-    """Implements `gateway.answers.sse.Shape`. What is the same in every chunk of a text is encoded once."""
+    """Implements `gateway.answers.sse.Shape`. The bytes around the text of a choice's chunks are encoded once."""
 
     keep_alive = KEEP_ALIVE
 
-    def __init__(self, work: InFlight, include_usage: bool) -> None:
-        self._work = work
-        self._id = "cmpl-" + work.request_id.removeprefix("req_")
+    def __init__(self, request: InFlight, include_usage: bool) -> None:
+        self._request = request
+        self._id = "cmpl-" + request.request_id.removeprefix("req_")
         self._created = int(time.time())
-        self._usage: UnsetType | None = None if include_usage else UNSET  # of a chunk with text
-        self.reports = work.sampling.logprobs >= 0
-        self._frames: dict[int, tuple[bytes, bytes]] = {}  # by text: what stands before and after a chunk's text
+        self._usage: UnsetType | None = None if include_usage else UNSET  # of a chunk with text: null, or no field
+        self.has_logprobs = request.sampling.logprobs >= 0
+        self._frames: dict[int, tuple[bytes, bytes]] = {}  # by text: a chunk's bytes before and after its text
 
     def render_body(self, answer: Answer) -> bytes:
         return self._whole(answer, answer.take_all())
 
     def whole_parts(self, answer: Answer) -> Iterator[bytes]:
         pieces = answer.take_all()
-        tokenizer = self._work.model.tokenizer
-        fillings = [_filling(tokenizer, piece) for piece in pieces] if self.reports else []
+        tokenizer = self._request.model.tokenizer
+        fillings = [_filling(tokenizer, piece) for piece in pieces] if self.has_logprobs else []
         return filled(self._whole(answer, pieces), MARK, fillings)
 
     def _whole(self, answer: Answer, pieces: Sequence[TextPiece]) -> bytes:
@@ -50,7 +50,7 @@ class CompletionShape:
             CompletionChoice(
                 index=piece.index,
                 text=piece.text,
-                logprobs=NO_LOGPROBS if self.reports else None,
+                logprobs=NO_LOGPROBS if self.has_logprobs else None,
                 finish_reason=answer.texts[piece.index].finish_reason,
             )
             for piece in pieces
@@ -72,23 +72,23 @@ class CompletionShape:
             return
         choice = CompletionChoice(index=piece.index, text=piece.text, logprobs=NO_LOGPROBS, finish_reason=None)
         chunk = self._event([choice], self._usage)
-        yield from filled(chunk, MARK, [_filling(self._work.model.tokenizer, piece)])
+        yield from filled(chunk, MARK, [_filling(self._request.model.tokenizer, piece)])
 
     def closing(self, answer: Answer) -> bytes:
-        said = b""
+        chunks = b""
         for text in answer.texts:
             choice = CompletionChoice(index=text.index, text="", finish_reason=text.finish_reason)
-            said += self._event([choice], self._usage)
+            chunks += self._event([choice], self._usage)
         if self._usage is None:
             assert answer.usage is not None
-            said += self._event([], usage_of(answer.usage))
-        return said + DONE
+            chunks += self._event([], usage_of(answer.usage))
+        return chunks + DONE
 
     def failure(self, error: ApiError) -> bytes:
         return b"data: " + error.body() + b"\n\n"
 
     def _frame(self, index: int) -> tuple[bytes, bytes]:
-        # An encoded string has its quotes escaped, so this mark stands once.
+        # JSON escapes the quotation marks inside strings, so these bytes occur once in the chunk.
         mark = b'"text":""'
         chunk = self._event([CompletionChoice(index=index, text="", finish_reason=None)], self._usage)
         at = chunk.index(mark) + len(mark) - 2
@@ -99,19 +99,19 @@ class CompletionShape:
         return b"data: " + chat_wire.encode(self._completion(choices, usage)) + b"\n\n"
 
     def _completion(self, choices: list[CompletionChoice], usage: chat_wire.Usage | UnsetType | None) -> Completion:
-        work = self._work
+        request = self._request
         return Completion(
             id=self._id,
             created=self._created,
-            model=work.target.name,
-            service_tier=work.service_tier,
-            system_fingerprint=work.fingerprint,
+            model=request.target.name,
+            service_tier=request.service_tier,
+            system_fingerprint=request.fingerprint,
             choices=choices,
             usage=usage,
         )
 
 
 def _filling(tokenizer: Tokenizer, piece: TextPiece) -> Iterator[bytes]:
-    """The JSON that replaces MARK."""
+    """The JSON of one choice's logprobs, in parts: it replaces MARK."""
     yield b'"logprobs":'
     yield from legacy_logprobs(tokenizer, piece.drawn or DrawnIds())

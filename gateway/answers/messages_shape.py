@@ -1,4 +1,4 @@
-"""A message as Anthropic says it: one object, or a stream of named events. It must never know how it is made."""
+"""An answer in the format of Anthropic's Messages API: one `message` object, or a stream of named events."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ class MessageShape:
     """Implements `gateway.answers.sse.Shape`, for an answer of one text."""
 
     keep_alive = PING
-    reports = False
+    has_logprobs = False
 
-    def __init__(self, work: InFlight) -> None:
-        self._work = work
+    def __init__(self, request: InFlight) -> None:
+        self._request = request
         self._opened = False
-        # An encoded string has its quotes escaped, so this mark stands once.
+        # JSON escapes the quotation marks inside strings, so these bytes occur once in the event.
         mark = b'"text":""'
         event = _event(BlockDelta(TextDelta("")))
         at = event.index(mark) + len(mark) - 2
@@ -58,15 +58,15 @@ class MessageShape:
         yield self.piece(piece)
 
     def opening(self) -> bytes:
-        """What the prompt took is known; what of it was cached is said at the end."""
-        usage = MessagesUsage(input_tokens=self._work.prompt_tokens, output_tokens=0)
+        """`message_start`, with all prompt tokens as `input_tokens`. The closing event subtracts the cached ones."""
+        usage = MessagesUsage(input_tokens=self._request.prompt_tokens, output_tokens=0)
         return _event(MessageStart(self._message([], usage, None)))
 
     def piece(self, piece: TextPiece) -> bytes:
-        said = self._open()
+        events = self._open()
         if piece.text:
-            said += self._before + encode(piece.text) + self._after
-        return said
+            events += self._before + encode(piece.text) + self._after
+        return events
 
     def closing(self, answer: Answer) -> bytes:
         assert answer.usage is not None
@@ -75,9 +75,10 @@ class MessageShape:
         return self._open() + _event(BlockStop()) + _event(ending) + _event(MessageStop())
 
     def failure(self, error: ApiError) -> bytes:
-        return b"event: error\ndata: " + anthropic_error(error, self._work.request_id) + b"\n\n"
+        return b"event: error\ndata: " + anthropic_error(error, self._request.request_id) + b"\n\n"
 
     def _open(self) -> bytes:
+        """`content_block_start` and a ping, once; b"" afterwards."""
         if self._opened:
             return b""
         self._opened = True
@@ -91,10 +92,10 @@ class MessageShape:
         )
 
     def _message(self, content: list[TextContent], usage: MessagesUsage, text: AnswerText | None) -> MessageAnswer:
-        work = self._work
+        request = self._request
         return MessageAnswer(
-            id="msg_" + work.request_id.removeprefix("req_"),
-            model=work.target.name,
+            id="msg_" + request.request_id.removeprefix("req_"),
+            model=request.target.name,
             content=content,
             stop_reason=None if text is None else _stop_reason(text),
             stop_sequence=None if text is None else text.matched,
@@ -102,7 +103,7 @@ class MessageShape:
                 input_tokens=usage.input_tokens,
                 cache_read_input_tokens=usage.cache_read_input_tokens,
                 output_tokens=usage.output_tokens,
-                service_tier=SERVICE_TIERS.get(work.service_tier, work.service_tier),
+                service_tier=SERVICE_TIERS.get(request.service_tier, request.service_tier),
             ),
         )
 

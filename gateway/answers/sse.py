@@ -1,7 +1,7 @@
-"""Answers as bytes on the wire: one JSON body, or a stream of server-sent events, straight onto ASGI's `send`.
+"""ASGI applications that send an Answer: as one JSON body, or as a stream of server-sent events.
 
-It reads an Answer and watches whether its caller is still there. How an answer is said is its Shape's; what was asked
-and what it cost it must never know.
+Each reads one Answer while it watches for the client's disconnect. The Shape encodes the answer in the endpoint's
+format. Requests, prices and holds are not known here.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from gateway.limits.limiter import Admission
 STREAM_HEADERS = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
     (b"cache-control", b"no-cache"),
-    (b"x-accel-buffering", b"no"),  # nginx would collect the stream
+    (b"x-accel-buffering", b"no"),  # otherwise nginx buffers the stream
 ]
 JSON_HEADERS = [(b"content-type", b"application/json")]
 GRANTED = b"x-laneway-max-tokens-granted"
@@ -32,33 +32,33 @@ MODEL = b"x-laneway-model"
 
 
 class Shape(Protocol):
-    """How one endpoint says one answer."""
+    """Encodes one answer in the format of one endpoint."""
 
-    keep_alive: bytes  # an event that says nothing
-    reports: bool  # the answer has logprobs: use `whole_parts` and `piece_parts`: `render_body` and `piece` omit them
+    keep_alive: bytes  # an event without content
+    has_logprobs: bool  # then use `whole_parts` and `piece_parts`; `render_body` and `piece` omit logprobs
 
     def render_body(self, answer: Answer) -> bytes:
-        """The body of an answer that has ended well."""
+        """The JSON body of an answer that ended without an error."""
         ...
 
     def whole_parts(self, answer: Answer) -> Iterator[bytes]:
-        """As `render_body`, with logprobs, in parts that are encoded lazily."""
+        """The body with logprobs, in parts that are encoded lazily."""
         ...
 
     def opening(self) -> bytes:
-        """What a stream begins with, as soon as the model is known."""
+        """The first bytes of a stream, sent as soon as the model is known; b"" if the format has none."""
         ...
 
     def piece(self, piece: TextPiece) -> bytes:
-        """What is new of one text; b"" when that is nothing to say."""
+        """The events for new text; b"" if the format has none for this piece."""
         ...
 
     def piece_parts(self, piece: TextPiece) -> Iterator[bytes]:
-        """As `piece`, with logprobs, in parts that are encoded lazily."""
+        """The events with logprobs, in parts that are encoded lazily."""
         ...
 
     def closing(self, answer: Answer) -> bytes:
-        """The end of a stream that ended well."""
+        """The last bytes of a stream that ended without an error: finish reasons and usage."""
         ...
 
     def failure(self, error: ApiError) -> bytes:
@@ -68,22 +68,23 @@ class Shape(Protocol):
 
 @dataclass(slots=True, frozen=True)
 class StreamTimeouts:
-    """How long a stream may be silent (seconds): before its headers, and after them."""
+    """Seconds without a token after which the headers are sent, and seconds without an event before a keep-alive."""
 
     first_token_s: float
     keep_alive_s: float
 
 
 async def watch_caller(receive: Receive, answer: Answer) -> None:
-    """Until the caller is gone; then the answer knows."""
+    """Wait until the client disconnects, then call `answer.leave`."""
     while (await receive())["type"] != "http.disconnect":
         pass
     answer.leave()
 
 
 class WholeAnswer:
-    """ASGI application: the answer as one JSON body. Raises its ApiError before anything is sent. A `kept`
-    answer is finished even if the caller disconnects, since a retry with its Idempotency-Key may fetch it."""
+    """ASGI application: the answer as one JSON body. Raises the answer's ApiError before anything is sent.
+
+    `kept`: generation continues after the client disconnects, since a retry with the Idempotency-Key may fetch it."""
 
     def __init__(self, answer: Answer, admission: Admission, shape: Shape, *, kept: bool) -> None:
         self._answer = answer
@@ -104,30 +105,30 @@ class WholeAnswer:
         if answer.error is not None:
             raise answer.error
         if answer.usage is None:
-            return  # the caller left; the owner brings it to its end
-        if answer.body is None and self._shape.reports:
+            return  # the client disconnected; the owner settles the request
+        if answer.body is None and self._shape.has_logprobs:
             await self._send_parts(send)
             return
         body = self._shape.render_body(answer) if answer.body is None else answer.body
-        await _send_json(send, body, [*_told(answer), *self._admission.headers()])
+        await _send_json(send, body, [*_answer_headers(answer), *self._admission.headers()])
 
     async def _send_parts(self, send: Send) -> None:
         """Send the body in parts. Its length is unknown, so uvicorn uses chunked encoding."""
-        headers = [*JSON_HEADERS, *_told(self._answer), *self._admission.headers()]
+        headers = [*JSON_HEADERS, *_answer_headers(self._answer), *self._admission.headers()]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         async for part in piecewise(self._shape.whole_parts(self._answer)):
             await send({"type": "http.response.body", "body": part, "more_body": True})
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
-def _told(answer: Answer) -> list[tuple[bytes, bytes]]:
-    """Beside the answer. Before a token is there, another model may yet serve it: then its chunks alone name it."""
+def _answer_headers(answer: Answer) -> list[tuple[bytes, bytes]]:
+    """The granted tokens and the model. While a fallback may still serve, the model is named by the chunks alone."""
     model = [] if answer.model is None else [(MODEL, quote(answer.model, safe="/: ").encode())]
     return [(GRANTED, b"%d" % (answer.granted or 0)), *model]
 
 
 class ReplayedAnswer:
-    """ASGI application: a body as it was sent before."""
+    """ASGI application: the stored body of an idempotent replay."""
 
     def __init__(self, body: bytes) -> None:
         self._body = body
@@ -143,7 +144,8 @@ async def _send_json(send: Send, body: bytes, headers: list[tuple[bytes, bytes]]
 
 
 class StreamedAnswer:
-    """ASGI application: the answer as server-sent events. Raises its ApiError only before the first byte."""
+    """ASGI application: the answer as server-sent events. Raises the answer's ApiError only before the first token and
+    before the headers; a later error is an event of the stream."""
 
     def __init__(self, answer: Answer, admission: Admission, shape: Shape, waits: StreamTimeouts) -> None:
         self._answer = answer
@@ -155,22 +157,22 @@ class StreamedAnswer:
         answer = self._answer
         watch = asyncio.create_task(watch_caller(receive, answer))
         try:
-            await self._first()
+            await self._wait_first()
             if answer.left:
                 return
             if answer.error is not None and not answer.begun:
                 raise answer.error
-            headers = [*STREAM_HEADERS, *_told(answer), *self._admission.headers()]
+            headers = [*STREAM_HEADERS, *_answer_headers(answer), *self._admission.headers()]
             await send({"type": "http.response.start", "status": 200, "headers": headers})
-            # No middleware needs the bodies, and there is one for every token: bypass them.
+            # No middleware reads the bodies, and each token has its own body message: bypass the middleware.
             await self._stream(scope.get(SERVER_SEND, send))  # type: ignore[arg-type]
         finally:
             watch.cancel()
             answer.leave()
 
-    async def _first(self) -> None:
-        """Until something is known about the answer, or the wait for it is over. What is granted, or that it is
-        refused, is known before the headers in any case."""
+    async def _wait_first(self) -> None:
+        """Wait for the first token, the end, the client's disconnect, or `first_token_s` if tokens are granted by then.
+        Until the request is granted or refused the wait goes on, since headers depend on it."""
         answer, loop = self._answer, asyncio.get_running_loop()
         timer = loop.call_later(self._waits.first_token_s, answer.wake)
         try:
@@ -197,7 +199,7 @@ class StreamedAnswer:
                         body += shape.piece(piece)
                         continue
                     async for part in piecewise(shape.piece_parts(piece)):
-                        ticker.said()
+                        ticker.note_sent()
                         await send({"type": "http.response.body", "body": body + part, "more_body": True})
                         body = b""
                 if answer.ended:
@@ -207,11 +209,11 @@ class StreamedAnswer:
                 if ticker.due and not body:
                     body = shape.keep_alive
                 if body:
-                    ticker.said()
+                    ticker.note_sent()
                     await send({"type": "http.response.body", "body": body, "more_body": True})
                     body = b""
                 if not (answer.has_news() or answer.ended):
-                    await (answer.pushed(push) if opened and not shape.reports else answer.changed())
+                    await (answer.pushed(push) if opened and not shape.has_logprobs else answer.changed())
                     await push.finish_send()
         finally:
             push.close()
@@ -219,9 +221,10 @@ class StreamedAnswer:
 
 
 class _Push:
-    """Sends new text of an answer from inside the call that adds it, without a task switch: the server's `send`
-    coroutine is stepped by hand, and nearly always ends in that step. If it waits because the client does not read,
-    pushing stops, and the exchange's task awaits the rest of it and sends what was added meanwhile."""
+    """Sends new text of an answer inside the owner's call that adds the text, without a task switch.
+
+    The server's `send` coroutine is stepped by hand, and nearly always ends in that step. If the coroutine waits,
+    because the client does not read, pushing stops: the exchange's task awaits the rest of it and sends later text."""
 
     __slots__ = ("_answer", "_error", "_send", "_sending", "_shape", "_ticker")
 
@@ -235,23 +238,23 @@ class _Push:
 
     def __call__(self) -> None:
         try:
-            pieces, say = self._answer.take_pieces(), self._shape.piece
-            body = say(pieces[0]) if len(pieces) == 1 else b"".join([say(piece) for piece in pieces])
+            pieces, encode = self._answer.take_pieces(), self._shape.piece
+            body = encode(pieces[0]) if len(pieces) == 1 else b"".join([encode(piece) for piece in pieces])
             if not body:
                 return
-            self._ticker.said()
+            self._ticker.note_sent()
             sending = self._send({"type": "http.response.body", "body": body, "more_body": True})
             try:
                 waits_for = sending.send(None)  # type: ignore[attr-defined]  # `send` is an `async def`
             except StopIteration:
                 return
             self._sending = _Sending(sending, waits_for)
-        except Exception as error:  # noqa: BLE001 - raised again in the task of the exchange
+        except Exception as error:  # noqa: BLE001 - `finish_send` raises it in the exchange's task
             self._error = error
         self._answer.stop_pushing()
 
     async def finish_send(self) -> None:
-        """Complete the send that the last push began. Raises the error of that push."""
+        """Complete the send that the last push began. Raises that push's error."""
         if self._error is not None:
             raise self._error
         if self._sending is not None:
@@ -264,7 +267,7 @@ class _Push:
 
 
 class _Sending:
-    """A coroutine that was stepped once and waits for a future. Await it in one task."""
+    """The rest of a coroutine that was stepped once and yielded the future `waits_for`. One task may await it."""
 
     def __init__(self, coroutine: Any, waits_for: Any) -> None:
         self._coroutine = coroutine
@@ -275,7 +278,7 @@ class _Sending:
         while True:
             try:
                 yield waits_for
-            except BaseException as error:  # noqa: BLE001 - the coroutine's to handle, a cancellation too
+            except BaseException as error:  # noqa: BLE001 - thrown into the coroutine, a cancellation too
                 step = functools.partial(coroutine.throw, error)
             else:
                 step = functools.partial(coroutine.send, None)
@@ -289,12 +292,12 @@ class _Sending:
 
 
 class _Ticker:
-    """Fires every `every_s`; `due` when nothing was said since the last time."""
+    """Every `every_s` seconds: if nothing was sent since the last time, sets `due` and calls `wake`."""
 
-    __slots__ = ("_every_s", "_handle", "_loop", "_spoke", "_wake", "due")
+    __slots__ = ("_every_s", "_handle", "_loop", "_sent", "_wake", "due")
 
     def __init__(self, every_s: float, wake: Callable[[], None]) -> None:
-        self._spoke = True
+        self._sent = True
         self.due = False
         self._every_s = every_s
         self._wake = wake
@@ -303,13 +306,13 @@ class _Ticker:
 
     def _fire(self) -> None:
         self._handle = self._loop.call_later(self._every_s, self._fire)
-        self.due = not self._spoke
-        self._spoke = False
+        self.due = not self._sent
+        self._sent = False
         if self.due:
             self._wake()
 
-    def said(self) -> None:
-        self._spoke = True
+    def note_sent(self) -> None:
+        self._sent = True
         self.due = False
 
     def stop(self) -> None:

@@ -1,6 +1,6 @@
-"""Parses request bodies, by endpoint: most of them in the event loop, large ones in a process of `large_work`.
+"""Parses request bodies, by endpoint: small bodies in the event loop, large bodies in a process of `large_work`.
 
-It must never know the caller.
+The result depends on the body alone, not on the caller.
 """
 
 from __future__ import annotations
@@ -16,24 +16,26 @@ from gateway.api.messages_wire import parse_count, parse_messages
 from gateway.api.unknown_fields import UnknownFields
 from gateway.errors import ContextLengthExceeded, InvalidRequest
 
-# A body up to this size is parsed in the event loop, in at most two milliseconds whatever it contains.
+# A body up to this size is parsed in the event loop. Any content of this size takes at most 2 ms.
 PARSE_IN_LOOP_BYTES_MAX = 32 * 1024
-# A larger body up to this size is parsed there if it has few values.
+# A larger body, up to this size, is parsed in the event loop if `has_few_values` is true of it.
 PARSE_TEXT_IN_LOOP_BYTES_MAX = 512 * 1024
+# Limit of `has_few_values`: quotation marks, commas and opening brackets.
 PARSE_TEXT_IN_LOOP_MARKS_MAX = 4096
-MARKS_PIECE_BYTES = 16 * 1024
-# Commas allowed beyond those of the longest prompts of ids, for other lists and objects of the body.
-OTHER_NUMBERS_MAX = 4096
-# OpenAI's limit of messages. A longer context has room for more: a template takes three tokens or more for each.
+MARKS_PIECE_BYTES = 16 * 1024  # `has_few_values` stops after the piece that exceeds the limit
+# OpenAI's limit of messages. A model with a longer context may take more: a template adds at least
+# MESSAGE_TOKENS_MIN tokens to each message.
 MESSAGES_MAX = 2048
 MESSAGE_TOKENS_MIN = 3
-COUNT_BYTES = 64 * 1024
-# Prompts of ids may have this many contexts of ids in all; further ones would take too long to parse.
+# All prompts of ids together may have this multiple of the longest context: more ids take too long to parse.
 IDS_CONTEXTS_MAX = 16
+# `check_id_count` counts commas. This many are allowed beyond those of the prompts, for other lists and objects.
+OTHER_NUMBERS_MAX = 4096
+COUNT_BYTES = 64 * 1024  # counted at once
 
 
 class ParsedBody(msgspec.Struct, frozen=True):
-    """A parsed body. `wants_usage`: its stream ends with the usage. `ignored`: paths of unknown fields."""
+    """A parsed body. `wants_usage`: the stream ends with the usage. `ignored`: paths of dropped unknown fields."""
 
     asked: GenerationRequest
     wants_usage: bool = False
@@ -59,30 +61,35 @@ _READERS: Mapping[str, Callable[[bytes, UnknownFields], ParsedBody]] = {
 
 
 def read_request(kind: str, body: bytes, *, ignore_unknown: bool) -> ParsedBody:
-    """Parse the body of a request. `kind`: "chat", "completions", "messages" or "count". Raises InvalidRequest."""
+    """Parse the body of a request to the endpoint `kind`: "chat", "completions", "messages" or "count".
+
+    `ignore_unknown`: drop unknown fields instead of refusing them. Raises InvalidRequest."""
     unknown = UnknownFields(ignore=ignore_unknown)
-    read = _READERS[kind](body, unknown)
-    return msgspec.structs.replace(read, ignored=tuple(unknown.ignored)) if unknown.ignored else read
+    parsed = _READERS[kind](body, unknown)
+    return msgspec.structs.replace(parsed, ignored=tuple(unknown.ignored)) if unknown.ignored else parsed
 
 
 def has_few_values(body: bytes) -> bool:
-    """Whether a body over PARSE_IN_LOOP_BYTES_MAX is quick to parse. Quotation marks, commas and opening brackets bound
-    the number of its values; the rest is text, which the parser copies."""
+    """Whether a body over PARSE_IN_LOOP_BYTES_MAX is quick to parse.
+
+    The count of quotation marks, commas and opening brackets bounds the number of values; the parser copies the rest,
+    which is text."""
     if len(body) > PARSE_TEXT_IN_LOOP_BYTES_MAX:
         return False
-    found = 0
+    marks = 0
     for start in range(0, len(body), MARKS_PIECE_BYTES):  # stops early in a body with many values
-        found += sum([body.count(mark, start, start + MARKS_PIECE_BYTES) for mark in (b'"', b",", b"[")])
-        if found > PARSE_TEXT_IN_LOOP_MARKS_MAX:
+        marks += sum([body.count(mark, start, start + MARKS_PIECE_BYTES) for mark in (b'"', b",", b"[")])
+        if marks > PARSE_TEXT_IN_LOOP_MARKS_MAX:
             return False
     return True
 
 
 def check_message_count(body: bytes, context_tokens: int) -> None:
-    """Refuse a conversation with more messages than fit any model before it is parsed. `context_tokens`: the longest
-    context served. Raises InvalidRequest.
+    """Refuse a conversation with more messages than any model's context holds, before the body is parsed.
 
-    Quotation marks within a string are escaped, so each `"role"` is a whole name or value. Every message has one."""
+    `context_tokens`: the longest context served. Raises InvalidRequest.
+
+    JSON escapes quotation marks within a string, so each `"role"` is a whole name or value. Every message has one."""
     limit = max(MESSAGES_MAX, context_tokens // MESSAGE_TOKENS_MIN)
     if body.count(b'"role"') > limit:
         raise InvalidRequest(
@@ -92,11 +99,12 @@ def check_message_count(body: bytes, context_tokens: int) -> None:
 
 
 def check_id_count(body: bytes, context_tokens: int) -> None:
-    """Refuse a body with more prompt ids than any model takes, before it is parsed. `context_tokens`: the longest
-    context served. Raises ContextLengthExceeded.
+    """Refuse a body with more prompt ids than any model takes, before the body is parsed.
 
-    A list of ids contains no quotation mark. So the commas between the name "prompt" and the next quotation mark are
-    those of the list of ids, or of the lists in it."""
+    `context_tokens`: the longest context served. Raises ContextLengthExceeded.
+
+    A list of ids contains no quotation mark. So the commas between the name "prompt" and the next quotation mark belong
+    to the list of ids, or to the lists in it."""
     at = body.find(b'"prompt"')
     if at < 0:
         return
@@ -104,10 +112,10 @@ def check_id_count(body: bytes, context_tokens: int) -> None:
     end = body.find(b'"', at)
     end = len(body) if end < 0 else end
     limit = IDS_CONTEXTS_MAX * context_tokens
-    found = 0
+    commas = 0
     for start in range(at, end, COUNT_BYTES):  # stops counting at the limit
-        found += body.count(b",", start, min(end, start + COUNT_BYTES))
-        if found > limit + OTHER_NUMBERS_MAX:
+        commas += body.count(b",", start, min(end, start + COUNT_BYTES))
+        if commas > limit + OTHER_NUMBERS_MAX:
             raise ContextLengthExceeded(
                 f"'prompt' has over {limit} ids: {IDS_CONTEXTS_MAX} times the longest context served, {context_tokens} "
                 "tokens.",

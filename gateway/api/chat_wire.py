@@ -1,7 +1,7 @@
-"""The bytes of a chat completion, in and out, as types: what a caller may send, and what it gets back.
+"""The wire types of `/v1/chat/completions`: request bodies and answers.
 
-A field has an effect, or is in HINTS, or is in UNSUPPORTED_FIELDS: then only its neutral values are accepted. Every
-other field is unknown.
+A field of a request has an effect, or is in HINTS (accepted without effect on the answer), or is in UNSUPPORTED_FIELDS
+(only its neutral values are accepted). Every other field is unknown.
 """
 
 from __future__ import annotations
@@ -43,8 +43,7 @@ EmptyList = Annotated[list[Any], Meta(max_length=0)]
 
 
 class ChatMessage(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="role"):
-    """Base of all messages. `name` is a hint: AutoGen, Semantic Kernel and LangGraph send it, and no template that is
-    served here reads it."""
+    """Base of messages. `name` is a hint: AutoGen, Semantic Kernel and LangGraph send it, templates do not get it."""
 
     content: Content
     name: Annotated[str, Meta(max_length=NAME_CHARS_MAX)] | None = None
@@ -55,7 +54,7 @@ class SystemMessage(ChatMessage, frozen=True, kw_only=True, tag="system"):
 
 
 class DeveloperMessage(ChatMessage, frozen=True, kw_only=True, tag="developer"):
-    """The newer name of a system message."""
+    """OpenAI's newer name of a system message."""
 
 
 class UserMessage(ChatMessage, frozen=True, kw_only=True, tag="user"):
@@ -63,18 +62,18 @@ class UserMessage(ChatMessage, frozen=True, kw_only=True, tag="user"):
 
 
 class AssistantMessage(ChatMessage, frozen=True, kw_only=True, tag="assistant"):
-    """As a caller writes it, or as we returned it, with the empty fields that SDKs add."""
+    """A message of the assistant. A message that Laneway returned is accepted with the empty fields that SDKs add."""
 
     refusal: None = None
     annotations: EmptyList | None = None
     tool_calls: EmptyList | None = None
     audio: None = None
     function_call: None = None
-    provider_specific_fields: dict[str, None] | None = None  # litellm's, of an answer that had none of them
+    provider_specific_fields: dict[str, None] | None = None  # litellm adds it, with null values
 
 
 class ChatRequest(SamplingFields, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A conversation, and how to answer it. A field of any type is accepted with a neutral value only."""
+    """The body of a chat completion. A field without a type is not served: only its neutral values are accepted."""
 
     messages: Annotated[
         list[SystemMessage | DeveloperMessage | UserMessage | AssistantMessage],
@@ -130,19 +129,19 @@ class ChatRequest(SamplingFields, frozen=True, kw_only=True, forbid_unknown_fiel
         )
 
 
-# By path in the body, as UNSUPPORTED_FIELDS by name: sentences without their full stop.
+# By path in the body: why the field has no effect on the answer, a sentence without its full stop.
 HINTS: dict[str, str] = {
-    "messages[].name": "No template that is served reads it",
-    "metadata": "It is not kept",
+    "messages[].name": "Templates do not get it",
+    "metadata": "It is not stored",
     "safety_identifier": STICKY,
     "prompt_cache_key": STICKY,
-    "prompt_cache_options": "Every prompt is cached; nothing is cached on request",
-    "prompt_cache_retention": "It is no promise: cached pages that were not used for longest are evicted first",
+    "prompt_cache_options": "Every prompt is cached, with or without it",
+    "prompt_cache_retention": "Retention is not guaranteed: the cached pages unused for longest are evicted first",
     **HINTS_SAMPLING,
 }
 
 _NO_TOOLS = "Tool calling is not served"
-_TEXT_ONLY = "Only text is read and made"
+_TEXT_ONLY = "Input and output are text only"
 
 UNSUPPORTED_FIELDS: dict[str, UnsupportedField] = {
     "tools": UnsupportedField(_NO_TOOLS, ([],)),
@@ -161,7 +160,7 @@ UNSUPPORTED_FIELDS: dict[str, UnsupportedField] = {
     "prediction": UnsupportedField("Predicted outputs are not served"),
     "reasoning_effort": UnsupportedField("The effort of reasoning cannot be set", ("none",)),
     "store": UnsupportedField("Answers are not stored", (False,)),
-    "verbosity": UnsupportedField("The length of an answer cannot be set but by 'max_tokens'", ("medium",)),
+    "verbosity": UnsupportedField("Only 'max_tokens' limits the length of an answer", ("medium",)),
     "web_search_options": UnsupportedField("The web is not searched"),
     **UNSERVED_SAMPLING,
 }
@@ -178,7 +177,7 @@ _decoder = BodyDecoder(ChatRequest, _EXPLANATIONS)
 
 
 def parse_chat(body: bytes, unknown: UnknownFields) -> ChatRequest:
-    """The request in a body of JSON. Raises InvalidRequest that names the field."""
+    """Decode and check a JSON body. Raises InvalidRequest that names the field."""
     request = _decoder.decode(body, unknown)
     check_served(request, UNSUPPORTED_FIELDS)
     check_sampling(request)
@@ -200,7 +199,7 @@ def parse_chat(body: bytes, unknown: UnknownFields) -> ChatRequest:
 
 
 def check_template_kwargs(arguments: dict[str, Any] | None) -> None:
-    """Check their number and types; whether the model's template reads them is known later. Raises InvalidRequest."""
+    """Check number, names and types. The model's template is not known yet. Raises InvalidRequest."""
     if arguments is None:
         return
     if len(arguments) > TEMPLATE_KWARGS_MAX:
@@ -220,7 +219,7 @@ def check_template_kwargs(arguments: dict[str, Any] | None) -> None:
 
 
 def chat_messages(request: ChatRequest) -> list[dict[str, str]]:
-    """The conversation as the chat template takes it: a role and one text each."""
+    """The conversation for the chat template: a role and one text for each message."""
     return [{"role": _ROLES[type(message)], "content": text_of(message.content)} for message in request.messages]
 
 
@@ -272,7 +271,7 @@ class AnswerMessage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Alternative(msgspec.Struct, frozen=True):
-    """An id by its text. `bytes` is exact where the text is not: a token may be a part of a character."""
+    """A token. `bytes` is its exact UTF-8, even if the token is a part of a character and `token` cannot show it."""
 
     token: str
     logprob: float
@@ -280,7 +279,7 @@ class Alternative(msgspec.Struct, frozen=True):
 
 
 class TokenLogprob(msgspec.Struct, frozen=True):
-    """One id of the answer, and the likeliest in its place, likeliest first."""
+    """One token of the answer, and the likeliest tokens at its position, likeliest first."""
 
     token: str
     logprob: float
@@ -289,7 +288,7 @@ class TokenLogprob(msgspec.Struct, frozen=True):
 
 
 class ChoiceLogprobs(msgspec.Struct, frozen=True, kw_only=True):
-    """One for each completion token, including the token that ended the text and shows nothing."""
+    """An item for each completion token, including a final stop token that is not shown."""
 
     content: list[TokenLogprob]
     refusal: None = None

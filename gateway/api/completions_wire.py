@@ -1,4 +1,4 @@
-"""The bytes of a legacy completion, in and out, as types."""
+"""The wire types of `/v1/completions` (legacy completions): request bodies and answers."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from gateway.errors import InvalidRequest, UnsupportedValue
 
 TEXTS_MAX = 64  # of one request: prompts × n
 PROMPTS_MAX = TEXTS_MAX
-PROMPT_IDS_MAX = 2**20  # of one prompt; no window is larger
+PROMPT_IDS_MAX = 2**20  # of one prompt; no model has a longer context
 MAX_TOKENS_DEFAULT = 16  # OpenAI's and vLLM's default for this endpoint
 
 
 class CompletionRequest(SamplingFields, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Prompts, and how to continue them. A field of any type is accepted with a neutral value only."""
+    """The body of a legacy completion. A field without a type is not served: only its neutral values are accepted."""
 
     prompt: Annotated[
         str
@@ -41,11 +41,11 @@ class CompletionRequest(SamplingFields, frozen=True, kw_only=True, forbid_unknow
         None
     )
     logprobs: Annotated[int, Meta(ge=0, le=LOGPROBS_MAX)] | None = None
-    best_of: Annotated[int, Meta(ge=1, description="Only as n")] | None = None
+    best_of: Annotated[int, Meta(ge=1, description="Must equal n")] | None = None
     suffix: Any = None  # in UNSUPPORTED_FIELDS
 
     def prompts(self) -> list[Prompt]:
-        """Raises InvalidRequest for a list that mixes kinds."""
+        """The prompts as a list. Raises InvalidRequest for too long a list, or a list of texts, ids and lists mixed."""
         prompt = self.prompt
         if isinstance(prompt, str):
             return [prompt]
@@ -80,22 +80,22 @@ class CompletionRequest(SamplingFields, frozen=True, kw_only=True, forbid_unknow
 HINTS = HINTS_SAMPLING
 
 UNSUPPORTED_FIELDS: dict[str, UnsupportedField] = UNSERVED_SAMPLING | {
-    "add_special_tokens": UnsupportedField("A prompt that is a text begins with the model's special tokens", (True,)),
-    "suffix": UnsupportedField("A text is not filled in before a suffix", ("",)),
+    "add_special_tokens": UnsupportedField("Special tokens are added before a prompt that is a text", (True,)),
+    "suffix": UnsupportedField("Text before a suffix is not filled in", ("",)),
 }
 
 _decoder = BodyDecoder(CompletionRequest)
 
 
 def parse_completion(body: bytes, unknown: UnknownFields) -> CompletionRequest:
-    """The request in a body of JSON. Raises InvalidRequest that names the field."""
+    """Decode and check a JSON body. Raises InvalidRequest that names the field."""
     request = _decoder.decode(body, unknown)
     check_served(request, UNSUPPORTED_FIELDS)
     check_sampling(request)
     n = request.n or 1
     if request.best_of not in (None, n):
         message = (
-            f"Unsupported value of 'best_of'. All texts that are made are returned; send {n}, as 'n', or leave it out."
+            f"Unsupported value of 'best_of'. Every generated text is returned; send {n}, as 'n', or leave it out."
         )
         raise UnsupportedValue(message, param="best_of")
     if request.echo and request.logprobs is not None:
@@ -112,8 +112,8 @@ def parse_completion(body: bytes, unknown: UnknownFields) -> CompletionRequest:
 
 
 class CompletionLogprobs(msgspec.Struct, frozen=True):
-    """Lists of one length, an item for each completion token. `text_offset` counts characters from the text's
-    beginning; `top_logprobs` has the drawn token too. A token that is a part of a character is spelled
+    """Lists of equal length: an item for each completion token. `text_offset` counts characters from the text's
+    beginning; `top_logprobs` includes the drawn token. A token that is a part of a character is written
     "bytes:\\\\xe2"."""
 
     text_offset: list[int]
@@ -132,7 +132,7 @@ class CompletionChoice(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Completion(msgspec.Struct, frozen=True, kw_only=True):
-    """A whole answer, or one chunk of a stream: then `finish_reason` is null but in the last of a text."""
+    """A whole answer, or one chunk of a stream. In a stream only a text's last chunk has a `finish_reason`."""
 
     id: str
     object: Literal["text_completion"] = "text_completion"

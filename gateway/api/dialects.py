@@ -1,4 +1,4 @@
-"""In whose words a refusal is said: OpenAI's, or Anthropic's on the paths of its API."""
+"""The format of error answers: Anthropic's on the paths of its API, OpenAI's (`gateway/errors.py`) elsewhere."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from gateway import errors
 
 _ANTHROPIC_PATH = re.compile(r"^(/t/[^/]+)?/v1/messages(/|$)")
 
-# By status; what is not here is an api_error.
+# Anthropic's error type by HTTP status; any other status is an `api_error`.
 _TYPES = {
     400: "invalid_request_error",
     401: "authentication_error",
@@ -31,17 +31,19 @@ class AnthropicDetail(msgspec.Struct, frozen=True):
 
 
 class AnthropicError(msgspec.Struct, frozen=True, tag_field="type", tag="error"):
-    """The body of every error answer below /v1/messages, and of an error event in its streams."""
+    """The body of an error answer on /v1/messages and below, and the data of an error event in a stream."""
 
     error: AnthropicDetail
     request_id: str
 
 
 def speaks_anthropic(path: str) -> bool:
+    """Whether a path, with or without its /t/<tenant> prefix, belongs to Anthropic's Messages API."""
     return _ANTHROPIC_PATH.match(path) is not None
 
 
 def anthropic_error(error: errors.ApiError, request_id: str) -> bytes:
+    """The JSON of an AnthropicError."""
     match error:
         case errors.Overloaded():
             kind = "overloaded_error"

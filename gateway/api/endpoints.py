@@ -1,6 +1,6 @@
-"""What is said of a path that is not served, or not with this method: what to use instead.
+"""Refusals of a path that is not served (404), or not with this method (405). Each names what to use instead.
 
-It knows names of endpoints, ours and those of the APIs that clients come from; nothing here serves one.
+The tables list endpoints of the OpenAI and Anthropic APIs, for clients that were written for these.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import re
 from gateway.errors import MethodNotAllowed, NotFound
 
 CHAT = "POST /v1/chat/completions"
-# Of the OpenAI and Anthropic APIs, by the first part of the path below /v1.
+# What to use instead, by the first part of the path below /v1.
 INSTEAD = {
     "engines": "POST /v1/completions or POST /v1/chat/completions, with the model named in the body",
     "edits": CHAT,
@@ -24,7 +24,7 @@ INSTEAD = {
     "dashboard": "GET /v1/usage and GET /v1/budget",
     "chat": CHAT,
 }
-# What is done here by nothing.
+# Why nothing can be used instead, by the first part of the path below /v1.
 ABSENT = {
     "embeddings": "embeddings are not made",
     "images": "images are not made",
@@ -50,7 +50,7 @@ _NAMES = ("chat/completions", "completions", "messages", "models", "usage", "bud
 
 
 def not_found(path: str) -> NotFound:
-    """Names what to use. The path is the caller's own, and is not repeated."""
+    """The refusal of an unknown path, with the endpoint to use. The path comes from the client and is not quoted."""
     rest = _TENANT.sub("", path).strip("/")
     if rest.startswith("v1/v1"):
         return NotFound("There is no such endpoint: the path has /v1 twice. Leave it out of the client's base URL.")
@@ -67,9 +67,9 @@ def not_found(path: str) -> NotFound:
 
 
 def method_not_allowed(allowed: str | None) -> MethodNotAllowed:
-    """`allowed`: the methods that the path takes, as the Allow header has them."""
+    """The refusal of a method. `allowed`: the methods that the path serves, as in the Allow header."""
     methods = [method for method in (allowed or "").split(", ") if method and method not in ("OPTIONS", "HEAD")]
     error = MethodNotAllowed(f"This endpoint does not take this method. Use {' or '.join(methods) or 'another'}.")
-    # HEAD is answered wherever GET is, though the framework has no such routes (head_requests.py).
+    # The framework has no HEAD routes: `gateway/http/head_requests.py` answers HEAD wherever GET is served.
     error.allow = f"{allowed}, HEAD" if "GET" in methods and allowed and "HEAD" not in allowed else allowed
     return error

@@ -1,6 +1,6 @@
-"""What a caller wants, whatever the endpoint it came through: prompts, how many texts of each, and how they are made.
+"""A request for generation, independent of its endpoint: prompts, the number of texts of each, and sampling.
 
-Plain data between the wire modules, which make it, and the generator, which serves it.
+Plain data: the wire modules build it, the generator serves it.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from gateway.api.sampling import TextRules
 
 
 class ChatPrompt(msgspec.Struct, frozen=True):
-    """A conversation for the model's chat template: a role and one text each."""
+    """A conversation for the model's chat template: each message has a role and one text."""
 
     messages: list[dict[str, str]]
-    add_generation_prompt: bool = True  # the template opens the answer
-    continue_final: bool = False  # the last message is the beginning of the answer
+    add_generation_prompt: bool = True  # the template adds the beginning of an assistant's turn
+    continue_final: bool = False  # the answer continues the last message
     template_kwargs: dict[str, Any] = {}  # further arguments of the template: booleans, numbers, texts and null
 
 
@@ -26,13 +26,13 @@ Prompt = ChatPrompt | str | list[int]
 
 
 class LargeBody(msgspec.Struct, frozen=True):
-    """Prompts of a body too large to be parsed in the event loop; a process of `large_work` reads them from `body`."""
+    """The prompts of a body too large for the event loop: a process of `large_work` parses `body`."""
 
-    kind: str  # that of `bodies.read_request`
+    kind: str  # as for `bodies.read_request`
     body: bytes
-    prompts: int  # how many
+    prompts: int  # number of prompts
     ids: bool  # at least one prompt is a list of ids
-    words: int = 0  # a lower bound of the longest prompt's
+    words: int = 0  # a lower bound of the words in the longest prompt
     ignore_unknown: bool = False  # unknown fields of `body` are ignored
 
 
@@ -41,22 +41,22 @@ class GenerationRequest(msgspec.Struct, frozen=True):
 
     model: str
     prompts: list[Prompt] | LargeBody
-    param: str  # the field of the prompts, for what is said about them
+    param: str  # the field that has the prompts, named in refusals
     n: int
-    max_tokens: int | None  # of each text; None: the default of the caller, else of the endpoint, else of the model
+    max_tokens: int | None  # of each text; None: the caller's default, else the endpoint's, else the model's
     sampling: Sampling
     rules: TextRules
     service_tier: str | None
     stream: bool
     echo: bool = False  # each text begins with its prompt
-    max_tokens_default: int | None = None  # of the endpoint
-    sticky: str | None = None  # requests that are alike in it are one user's, or one conversation's
+    max_tokens_default: int | None = None  # the endpoint's
+    sticky: str | None = None  # an alias serves requests of one value by one model
 
     @property
     def ids_in(self) -> str | None:
-        """The field in which something is said in ids of one vocabulary, and not in words."""
+        """The field that has token ids and so fixes the vocabulary; None: the request has text alone."""
         prompts = self.prompts
-        if prompts.ids if isinstance(prompts, LargeBody) else any(type(one) is list for one in prompts):
+        if prompts.ids if isinstance(prompts, LargeBody) else any(type(prompt) is list for prompt in prompts):
             return self.param
         if self.rules.stop_ids:
             return "stop_token_ids"
@@ -64,11 +64,12 @@ class GenerationRequest(msgspec.Struct, frozen=True):
 
     @property
     def texts(self) -> int:
+        """The number of texts: prompts × n."""
         return self._prompts * self.n
 
     @property
     def tokens_min(self) -> int:
-        """It asks for no fewer tokens, whichever model is to serve it."""
+        """A lower bound of the request's tokens (prompts and answers) for every model: a prompt has at least one."""
         return self._prompts * (1 + self.n * (self.max_tokens or 1))
 
     @property

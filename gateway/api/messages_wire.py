@@ -1,4 +1,4 @@
-"""The bytes of Anthropic's Messages API, in and out, as types."""
+"""The wire types of Anthropic's Messages API (`/v1/messages` and `/v1/messages/count_tokens`): bodies and answers."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from gateway.api.sampling import ID_MAX, MODEL_CHARS_MAX, Stop, TextRules, Token
 from gateway.api.unknown_fields import UnknownFields
 
 STOPS_MAX = 16
-# What our service tiers are called here; "standard_only" asks for no more than the standard one.
+# Anthropic's names by our service tiers. A request's "standard_only" selects "default".
 SERVICE_TIERS = {"priority": "priority", "default": "standard", "flex": "batch"}
 
 
 class CacheControl(
     msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="type", tag="ephemeral"
 ):
-    """A hint: every prompt is cached here, by its pages."""
+    """A hint: every prompt is cached, with or without it."""
 
     ttl: Literal["5m", "1h"] | None = None
 
 
 class TextBlock(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="type", tag="text"):
-    """As a caller writes it, or as we returned it."""
+    """A text of a request. A block that Laneway returned is accepted too."""
 
     text: str
     cache_control: CacheControl | None = None
@@ -50,8 +50,8 @@ class Metadata(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class CountRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A conversation. If the last message is the assistant's, the answer continues it. A field of any type is accepted
-    with a neutral value only."""
+    """A conversation. If the last message is the assistant's, the answer continues it. A field without a type is not
+    served: only its neutral values are accepted."""
 
     messages: Annotated[list[Message], Meta(min_length=1, max_length=MESSAGES_MAX)]
     model: Annotated[str, Meta(min_length=1, max_length=MODEL_CHARS_MAX)]
@@ -79,7 +79,7 @@ class CountRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         return ChatPrompt(messages, add_generation_prompt=not continues, continue_final=continues)
 
     def to_generation(self) -> GenerationRequest:
-        """For counting tokens only; the values for sampling are placeholders."""
+        """For counting tokens: the sampling values are placeholders."""
         return GenerationRequest(
             model=self.model,
             prompts=[self.prompt()],
@@ -94,7 +94,7 @@ class CountRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 
 class MessagesRequest(CountRequest, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A conversation, and how to answer it."""
+    """A conversation, and the limits and sampling of its answer."""
 
     max_tokens: Tokens
     stop_sequences: Annotated[list[Stop], Meta(max_length=STOPS_MAX)] | None = None
@@ -127,16 +127,16 @@ class MessagesRequest(CountRequest, frozen=True, kw_only=True, forbid_unknown_fi
         )
 
 
-_CACHED = "Every prompt is cached, by its pages, and `ttl` is no promise"
+_CACHED = "Every prompt is cached, with or without it; `ttl` is not guaranteed"
 
-# By path in the body: sentences without their full stop.
+# By path in the body: why the field has no effect on the answer, a sentence without its full stop.
 HINTS: dict[str, str] = {
     "cache_control": _CACHED,
     "messages[].content[].cache_control": _CACHED,
     "system[].cache_control": _CACHED,
-    "metadata": "Of an alias, requests with the same `user_id` are served by the same model",
-    "user_profile_id": "It is not kept",
-    "workspace_id": "It is not kept",
+    "metadata": "An alias serves requests with the same `user_id` by the same model",
+    "user_profile_id": "It is not stored",
+    "workspace_id": "It is not stored",
 }
 
 _NO_TOOLS = "Tool calling is not served"
@@ -146,10 +146,10 @@ UNSUPPORTED_IN_PROMPTS: dict[str, UnsupportedField] = {
     "tool_choice": UnsupportedField(_NO_TOOLS, ({"type": "auto"}, {"type": "none"})),
     "mcp_servers": UnsupportedField(_NO_TOOLS, ([],)),
     "betas": UnsupportedField("No beta feature is served", ([],)),
-    "context_management": UnsupportedField("A conversation is read as it is"),
-    "output_config": UnsupportedField("Structured outputs and an effort are not served", ({},)),
+    "context_management": UnsupportedField("Conversations are not shortened"),
+    "output_config": UnsupportedField("Structured outputs and effort levels are not served", ({},)),
     "output_format": UnsupportedField("Structured outputs are not served"),
-    "speed": UnsupportedField("Every request has the standard speed", ("standard",)),
+    "speed": UnsupportedField("Only the standard speed is served", ("standard",)),
     "thinking": UnsupportedField("Thinking is not separated from the answer", ({"type": "disabled"},)),
 }
 UNSUPPORTED_FIELDS: dict[str, UnsupportedField] = UNSUPPORTED_IN_PROMPTS | {
@@ -170,14 +170,14 @@ _count_decoder = BodyDecoder(CountRequest, _EXPLANATIONS)
 
 
 def parse_messages(body: bytes, unknown: UnknownFields) -> MessagesRequest:
-    """The request in a body of JSON. Raises InvalidRequest that names the field."""
+    """Decode and check a JSON body. Raises InvalidRequest that names the field."""
     request = _messages_decoder.decode(body, unknown)
     check_served(request, UNSUPPORTED_FIELDS)
     return request
 
 
 def parse_count(body: bytes, unknown: UnknownFields) -> CountRequest:
-    """The same, of a request to count."""
+    """Decode and check the JSON body of a token count. Raises InvalidRequest that names the field."""
     request = _count_decoder.decode(body, unknown)
     check_served(request, UNSUPPORTED_IN_PROMPTS)
     return request
@@ -193,13 +193,13 @@ StopReason = Literal["end_turn", "max_tokens", "stop_sequence"]
 
 
 class TextContent(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="text"):
-    """Without `citations`: @ai-sdk/anthropic accepts a list or no field."""
+    """A text of an answer. It has no `citations`: @ai-sdk/anthropic refuses the field if it is null."""
 
     text: str
 
 
 class MessagesUsage(msgspec.Struct, frozen=True, kw_only=True):
-    """`input_tokens` counts the tokens that were not found in the cache. Cache writes are not charged."""
+    """`input_tokens` excludes the cached tokens, which `cache_read_input_tokens` counts. Cache writes are free."""
 
     input_tokens: int
     cache_creation_input_tokens: int = 0
@@ -208,7 +208,7 @@ class MessagesUsage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ServedUsage(MessagesUsage, frozen=True, kw_only=True):
-    """`service_tier`: the tier served, in this API's words."""
+    """`service_tier`: the tier that served the request, by Anthropic's name."""
 
     service_tier: str
 

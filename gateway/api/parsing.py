@@ -1,6 +1,6 @@
-"""From the bytes of a body to a typed request, and from what is wrong with them to a refusal that names the field.
+"""Decodes the bytes of a body to a typed request, for every endpoint. A refusal names the field that is wrong.
 
-The same for every endpoint. It must never know what a field means.
+The meaning of a field is not known here.
 """
 
 from __future__ import annotations
@@ -17,35 +17,36 @@ from gateway.errors import InvalidRequest, UnsupportedParameter, UnsupportedValu
 
 
 class UnsupportedField(msgspec.Struct, frozen=True):
-    """A field of the API that has no effect here. `why`: a sentence without its full stop. `neutral`: the values,
-    beside null, that ask for nothing."""
+    """A field of the API that has no effect here. `why`: a sentence without its full stop. `neutral`: the values that
+    are accepted because they request nothing; null is always neutral."""
 
     why: str
     neutral: tuple[Any, ...] = ()
 
 
 UnservedFields = Mapping[str, UnsupportedField]
-"""By name. Where two fields of a request are wrong, the first in this order is named."""
+"""By the field's name. Of several wrong fields in a request, the refusal names the first in this order."""
 
 Explanations = Sequence[tuple[str, str]]
-"""By patterns of a refusal's message: a sentence, without its full stop, that says what is served."""
+"""Pairs of a regular expression for a refusal's message and a sentence, without its full stop, on what is served."""
 
 Request = TypeVar("Request", bound=msgspec.Struct)
 
-# Of a message that quotes a caller's name or value, this many characters at the beginning and at the end are kept. A
-# longer message would fill the answer, and the patterns below take quadratic time.
+# A message may quote a client's field name or value. The middle of a message of more than twice this many characters
+# is left out: it would fill the answer, and the regular expressions below take quadratic time.
 MESSAGE_PART_CHARS = 500
 
 _PATH = re.compile(r"^(?P<text>.*?)(?: - at (?:`key` in )?`\$(?P<path>.*)`)?$", re.DOTALL)
 _FIELD = re.compile(r"(?:unknown|required) field `(?P<field>.*)`$", re.DOTALL)
 _UNKNOWN = "unknown field"
-# UTF-32's begins with UTF-16's.
+# The mark of little-endian UTF-32 begins with that of UTF-16.
 _BYTE_ORDER_MARKS = (codecs.BOM_UTF8, codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE, codecs.BOM_UTF32_BE)
 
 
 class BodyDecoder(Generic[Request]):
-    """Decodes bodies of JSON as `kind`, which forbids unknown fields. Python parses untyped floats: msgspec takes 13 µs
-    for a float of an extreme exponent."""
+    """Decodes JSON bodies as the struct `kind`, which forbids unknown fields.
+
+    Untyped floats are parsed by Python: msgspec takes 13 µs for a float of an extreme exponent."""
 
     def __init__(self, kind: type[Request], explanations: Explanations = ()) -> None:
         self._kind = kind
@@ -55,7 +56,7 @@ class BodyDecoder(Generic[Request]):
         self._shape = shape_of(kind)
 
     def decode(self, body: bytes, unknown: UnknownFields) -> Request:
-        """Raises InvalidRequest that names the field; UnknownParameter as `unknown` decides."""
+        """Raises InvalidRequest that names the field: UnknownParameter for an unknown field that `unknown` refuses."""
         try:
             try:
                 return self._typed.decode(body)
@@ -66,7 +67,7 @@ class BodyDecoder(Generic[Request]):
             self._shape.remove_unknown(value, unknown)
             return msgspec.convert(value, self._kind, str_keys=True)
         except msgspec.ValidationError as error:
-            raise self._explained(_named(str(error))) from None
+            raise self._explain(_field_error(str(error))) from None
         except msgspec.DecodeError as error:
             raise InvalidRequest(f"The body is not valid JSON: {_why_no_json(body) or error}.") from None
         except UnicodeDecodeError:
@@ -74,7 +75,8 @@ class BodyDecoder(Generic[Request]):
         except RecursionError:
             raise InvalidRequest("The body is nested too deeply.") from None
 
-    def _explained(self, error: InvalidRequest) -> InvalidRequest:
+    def _explain(self, error: InvalidRequest) -> InvalidRequest:
+        """The error with the first matching explanation added, else the error itself."""
         for pattern, why in self._explanations:
             if pattern.search(error.message):
                 return UnsupportedValue(f"{error.message} {why}.", param=error.param)
@@ -82,7 +84,7 @@ class BodyDecoder(Generic[Request]):
 
 
 def _why_no_json(body: bytes) -> str:
-    """The likely cause, where the parser's own message misleads; else ""."""
+    """The likely cause where the parser's message misleads; else ""."""
     if body.startswith(_BYTE_ORDER_MARKS):
         return "it begins with a byte order mark; send UTF-8 without it"
     if b"\0" in body[:2]:
@@ -91,19 +93,20 @@ def _why_no_json(body: bytes) -> str:
 
 
 def check_served(request: msgspec.Struct, unserved: UnservedFields) -> None:
-    """Raises UnsupportedParameter or UnsupportedValue for a field that asks for what is not served."""
+    """Check each field of `unserved`. Raises UnsupportedParameter or UnsupportedValue as `check_value`."""
     for field, entry in unserved.items():
         check_value(field, getattr(request, field), entry)
 
 
 def check_value(field: str, value: Any, entry: UnsupportedField) -> None:
-    """Raises UnsupportedParameter or UnsupportedValue unless the value is neutral."""
+    """Raises UnsupportedParameter or UnsupportedValue unless the value is null or neutral."""
     if value is not None and not _is_one_of(value, entry.neutral):
         raise _unsupported(field, entry)
 
 
 def _unsupported(field: str, entry: UnsupportedField) -> InvalidRequest:
-    """The refusal, with what to send instead. A field whose neutral values are all empty is unsupported as a whole."""
+    """The refusal, with the values to send instead. A field without a neutral value that is not empty is an unsupported
+    parameter, any other an unsupported value."""
     if not any(entry.neutral):
         return UnsupportedParameter(f"Unsupported parameter: {field!r}. {entry.why}; leave it out.", param=field)
     values = " or ".join([msgspec.json.encode(value).decode() for value in entry.neutral])
@@ -111,8 +114,8 @@ def _unsupported(field: str, entry: UnsupportedField) -> InvalidRequest:
     return UnsupportedValue(message, param=field)
 
 
-def _named(message: str) -> InvalidRequest:
-    """msgspec's "… - at `$.messages[0]`" as an error whose param is the field that is wrong, missing or unknown."""
+def _field_error(message: str) -> InvalidRequest:
+    """msgspec's "… - at `$.messages[0]`" as a refusal whose `param` is the wrong, missing or unknown field."""
     if len(message) > 2 * MESSAGE_PART_CHARS:
         message = f"{message[:MESSAGE_PART_CHARS]}…{message[-MESSAGE_PART_CHARS:]}"
     match = _PATH.match(message)

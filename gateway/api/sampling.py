@@ -1,5 +1,6 @@
-"""How the next id is drawn and when a text ends: the fields that all endpoints share, their limits, and what they
-come to for the engine. It must never know a prompt.
+"""Sampling and stop fields: those that OpenAI's two endpoints share, their limits, and the engine's `Sampling` of them.
+
+Prompts are not known here.
 """
 
 from __future__ import annotations
@@ -26,14 +27,14 @@ BIAS_MAX = 100
 PENALTY_MAX = 2
 REPETITION_MAX = 10
 LOGPROBS_MAX = 20
-ID_MAX = 2**31 - 1  # the model's vocabulary is looked at later
+ID_MAX = 2**31 - 1  # `check_ids` checks the model's vocabulary later
 
 Stop = Annotated[str, Meta(min_length=1, max_length=STOP_CHARS_MAX)]
 TokenId = Annotated[int, Meta(ge=0, le=ID_MAX)]
 Tokens = Annotated[int, Meta(ge=1, le=MAX_TOKENS_MAX)]
 Penalty = Annotated[float, Meta(ge=-PENALTY_MAX, le=PENALTY_MAX)]
-# msgspec parses a typed float of an extreme exponent or many digits in 13 µs, and a body may contain thousands. Untyped
-# floats are parsed by Python, in 0.2 µs; `check_sampling` checks them.
+# msgspec takes 13 µs for a typed float of an extreme exponent or many digits, and a body may contain thousands. Python
+# parses untyped floats in 0.2 µs; `check_sampling` checks their type and range.
 Bias = Annotated[Any, Meta(extra_json_schema={"type": "number", "minimum": -BIAS_MAX, "maximum": BIAS_MAX})]
 
 
@@ -44,7 +45,7 @@ class StreamOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
 
 class SamplingFields(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What `/v1/chat/completions` and `/v1/completions` have in common: OpenAI's fields, and vLLM's beyond them."""
+    """The fields common to `/v1/chat/completions` and `/v1/completions`: OpenAI's, and vLLM's additions."""
 
     model: Annotated[str, Meta(min_length=1, max_length=MODEL_CHARS_MAX)]
     max_tokens: Tokens | None = None
@@ -100,7 +101,7 @@ class SamplingFields(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         )
 
     def sampling(self, logprobs: int | None) -> frames.Sampling:
-        """`logprobs`: how many of the likeliest ids to report; None: not even the drawn one."""
+        """The engine's parameters. `logprobs`: number of likeliest ids reported beside the drawn; None: no logprobs."""
         return make_sampling(
             temperature=self.temperature,
             top_p=self.top_p,
@@ -119,8 +120,8 @@ class SamplingFields(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         return self.stream_options is not None and bool(self.stream_options.include_usage)
 
 
-# A hint changes nothing that the caller gets; some choose which model of an alias serves.
-STICKY = "Of an alias, requests with the same value are served by the same model"
+# A hint is accepted and does not change the answer. A sticky hint chooses which model of an alias serves.
+STICKY = "An alias serves requests with the same value by the same model"
 HINTS_SAMPLING: dict[str, str] = {"user": STICKY}
 
 UNSERVED_STREAM_OPTIONS = {
@@ -131,7 +132,7 @@ UNSERVED_STREAM_OPTIONS = {
 _NO_SCHEMA = "Structured outputs are not served"
 _NO_IDS = "Token ids are not returned"
 
-# vLLM's fields, and OpenAI's that both endpoints have.
+# vLLM's fields, and the OpenAI fields that both endpoints have.
 UNSERVED_SAMPLING: dict[str, UnsupportedField] = {
     "response_format": UnsupportedField(_NO_SCHEMA, ({"type": "text"},)),
     "structured_outputs": UnsupportedField(_NO_SCHEMA, ({},)),
@@ -143,7 +144,7 @@ UNSERVED_SAMPLING: dict[str, UnsupportedField] = {
     "bad_words": UnsupportedField("A list of bad words is not served; 'logit_bias' is", ([],)),
     "include_stop_str_in_output": UnsupportedField("A text ends before its stop sequence", (False,)),
     "length_penalty": UnsupportedField("Beam search is not served", (1,)),
-    "priority": UnsupportedField("The order of requests is that of their service tiers; 'service_tier' chooses", (0,)),
+    "priority": UnsupportedField("Requests are ordered by service tier; use 'service_tier'", (0,)),
     "prompt_logprobs": UnsupportedField("Prompts have no log probabilities"),
     "return_token_ids": UnsupportedField(_NO_IDS, (False,)),
     "return_tokens_as_token_ids": UnsupportedField(_NO_IDS, (False,)),
@@ -154,7 +155,7 @@ UNSERVED_SAMPLING: dict[str, UnsupportedField] = {
 
 
 class TextRules(msgspec.Struct, frozen=True):
-    """When a text ends, beside its length, and what of it is shown."""
+    """What ends a text before its maximal length, and whether special tokens are shown."""
 
     stops: list[str]
     stop_ids: list[int]  # the caller's; the model's own end-of-sequence ids count unless `ignore_eos`
@@ -169,10 +170,10 @@ class TextRules(msgspec.Struct, frozen=True):
 def make_sampling(
     *, temperature: float | None, top_p: float | None, top_k: int | None, seed: int | None = None, **rest: Any
 ) -> frames.Sampling:
-    """Defaults filled in, the seed always set."""
+    """The engine's parameters, with defaults and, without a seed, a random seed."""
     temperature = 1.0 if temperature is None else temperature
     top_p = 1.0 if top_p is None else top_p
-    if top_p == 0:  # only the likeliest id is left
+    if top_p == 0:  # greedy
         temperature, top_p = 0.0, 1.0
     return frames.Sampling(
         temperature=temperature,
@@ -184,7 +185,7 @@ def make_sampling(
 
 
 def check_ids(rules: TextRules, sampling: frames.Sampling, vocab_size: int) -> None:
-    """Raises InvalidRequest for an id that the model does not have."""
+    """Raises InvalidRequest for an id outside the model's vocabulary."""
     for field, ids in (("stop_token_ids", rules.stop_ids), ("logit_bias", sampling.logit_bias)):
         for id_ in ids:
             if id_ >= vocab_size:
@@ -193,7 +194,7 @@ def check_ids(rules: TextRules, sampling: frames.Sampling, vocab_size: int) -> N
 
 
 def check_sampling(request: SamplingFields) -> None:
-    """Check the values of `logit_bias`, and the stream options. Raises InvalidRequest."""
+    """Check the values of `logit_bias` and `stream_options`, which their types do not check. Raises InvalidRequest."""
     for bias in (request.logit_bias or {}).values():
         if type(bias) not in (int, float) or not -BIAS_MAX <= bias <= BIAS_MAX:
             message = f"'logit_bias' is wrong: each value must be a number from {-BIAS_MAX} to {BIAS_MAX}."

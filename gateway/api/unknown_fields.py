@@ -1,7 +1,6 @@
 """Finds and removes the fields of a JSON body that its type does not have.
 
-A body is decoded strictly first; only a body with an unknown field is walked here. It must never know what a field
-means.
+`parsing.BodyDecoder` decodes a body strictly first; only a body with an unknown field is walked here.
 """
 
 from __future__ import annotations
@@ -15,15 +14,15 @@ from msgspec import inspect
 
 from gateway.errors import UnknownParameter
 
-# Fields that one request may have ignored. A request with more is refused.
+# A request with more ignored fields is refused.
 IGNORED_MAX = 64
-# Of a path: characters that a refusal or the log shows.
+# A refusal or the log shows this many characters of a path.
 PATH_CHARS_MAX = 256
-# Of the header `laneway-ignored`: names, and characters of each.
+# Limits of the response header `laneway-ignored`: names, and characters of each name.
 NAMED_MAX = 16
 NAME_CHARS_MAX = 64
 
-# By foreign name: the field that has its meaning here.
+# Our field of the same meaning, by the name in other APIs.
 COUNTERPARTS = {
     "repeat_penalty": "repetition_penalty",
     "num_predict": "max_tokens",
@@ -39,16 +38,17 @@ COUNTERPARTS = {
 
 
 class UnknownFields:
-    """What one request's unknown fields become. A field that is null, "", [] or {} asks for nothing and is dropped:
-    SDKs add such fields to what they send back. Any other is refused, or with `ignore` dropped and named in `ignored`,
-    by its path in the body."""
+    """Decides on the unknown fields of one request.
+
+    A field whose value is null, "", [] or {} is dropped: SDKs add such fields to messages that they send back. Another
+    field is refused; with `ignore` it is dropped, and its path in the body is added to `ignored`."""
 
     def __init__(self, *, ignore: bool = False) -> None:
         self.ignore = ignore
         self.ignored: list[str] = []
 
     def ignore_field(self, path: str) -> None:
-        """Account for the unknown field at `path`, whose value is not empty. Raises UnknownParameter."""
+        """Note that the field at `path`, whose value is not empty, is dropped. Raises UnknownParameter to refuse it."""
         if not self.ignore or len(self.ignored) >= IGNORED_MAX:
             raise unknown_parameter(path)
         self.ignored.append(_cut(path))
@@ -59,7 +59,7 @@ def is_empty(value: Any) -> bool:
 
 
 def unknown_parameter(path: str) -> UnknownParameter:
-    """Names the field that has the same meaning here, where there is such a field."""
+    """The refusal of an unknown field. It names our field of the same meaning if COUNTERPARTS has one."""
     path = _cut(path)
     instead = COUNTERPARTS.get(path)
     advice = f"use {instead!r}" if instead else "this endpoint has no such field; leave it out"
@@ -80,15 +80,15 @@ def header_value(ignored: Sequence[str]) -> bytes:
 
 
 class StructShape:
-    """The structs of a type: what a JSON object or the items of a JSON array may be there."""
+    """The structs that a JSON value of a type may be: an object (`objects`), or an array's items (`items`)."""
 
     def __init__(self) -> None:
         self.tag_field: str | None = None
-        self.objects: dict[Any, dict[str, StructShape | None]] = {}  # fields by tag; by None without a tag
+        self.objects: dict[Any, dict[str, StructShape | None]] = {}  # by tag, or None without a tag: the fields
         self.items: StructShape | None = None
 
     def remove_unknown(self, value: Any, unknown: UnknownFields, path: str = "") -> None:
-        """Remove from `value`, decoded JSON, what these structs do not have. Raises UnknownParameter."""
+        """Remove from `value`, decoded JSON, the fields that these structs do not have. Raises UnknownParameter."""
         if isinstance(value, dict):
             fields = self._fields(value)
             if fields is None:
@@ -104,20 +104,20 @@ class StructShape:
                 self.items.remove_unknown(item, unknown, f"{path}[{index}]")
 
     def _fields(self, value: dict[str, Any]) -> dict[str, StructShape | None] | None:
-        """None: no struct has this tag; the typed decoder will say so."""
+        """None: no struct has the tag of `value`; the typed decoder refuses it afterwards."""
         tag = None if self.tag_field is None else value.get(self.tag_field)
         return self.objects.get(tag) if tag is None or isinstance(tag, str) else None
 
 
 def shape_of(kind: type[msgspec.Struct]) -> StructShape:
-    """The structs of a request type, found once."""
-    found = _shape(inspect.type_info(kind))
-    assert found is not None
-    return found
+    """The structs of a request type."""
+    shape = _shape(inspect.type_info(kind))
+    assert shape is not None
+    return shape
 
 
 def _shape(kind: inspect.Type) -> StructShape | None:
-    """None: no struct lies in this type."""
+    """None: the type contains no struct."""
     shape = StructShape()
     _collect(kind, shape)
     return shape if shape.objects or shape.items is not None else None
@@ -128,8 +128,8 @@ def _collect(kind: inspect.Type, shape: StructShape) -> None:
         case inspect.Metadata():
             _collect(kind.type, shape)
         case inspect.UnionType():
-            for one in kind.types:
-                _collect(one, shape)
+            for member in kind.types:
+                _collect(member, shape)
         case inspect.ListType():
             shape.items = _shape(kind.item_type)
         case inspect.StructType():

@@ -1414,7 +1414,7 @@ export interface components {
         };
         /**
          * Alternative
-         * @description An id by its text. `bytes` is exact where the text is not: a token may be a part of a character.
+         * @description A token. `bytes` is its exact UTF-8, even if the token is a part of a character and `token` cannot show it.
          */
         Alternative: {
             bytes: number[];
@@ -1447,7 +1447,7 @@ export interface components {
         };
         /**
          * AnthropicError
-         * @description The body of every error answer below /v1/messages, and of an error event in its streams.
+         * @description The body of an error answer on /v1/messages and below, and the data of an error event in a stream.
          */
         AnthropicError: {
             error: components["schemas"]["AnthropicDetail"];
@@ -1457,7 +1457,7 @@ export interface components {
         };
         /**
          * AssistantMessage
-         * @description As a caller writes it, or as we returned it, with the empty fields that SDKs add.
+         * @description A message of the assistant. A message that Laneway returned is accepted with the empty fields that SDKs add.
          */
         AssistantMessage: {
             /** @default null */
@@ -1588,7 +1588,7 @@ export interface components {
         };
         /**
          * CacheControl
-         * @description A hint: every prompt is cached here, by its pages.
+         * @description A hint: every prompt is cached, with or without it.
          */
         CacheControl: {
             /** @default null */
@@ -1635,7 +1635,7 @@ export interface components {
         };
         /**
          * ChatRequest
-         * @description A conversation, and how to answer it. A field of any type is accepted with a neutral value only.
+         * @description The body of a chat completion. A field without a type is not served: only its neutral values are accepted.
          */
         ChatRequest: {
             /** @default null */
@@ -1653,7 +1653,7 @@ export interface components {
              */
             allowed_token_ids: null;
             /**
-             * @description Only text is read and made: only these values are accepted.
+             * @description Input and output are text only: only these values are accepted.
              * @default null
              * @enum {unknown}
              */
@@ -1764,7 +1764,7 @@ export interface components {
             /** @default null */
             min_tokens: number | null;
             /**
-             * @description Only text is read and made: only these values are accepted.
+             * @description Input and output are text only: only these values are accepted.
              * @default null
              * @enum {unknown}
              */
@@ -1795,7 +1795,7 @@ export interface components {
             /** @default null */
             presence_penalty: number | null;
             /**
-             * @description The order of requests is that of their service tiers; 'service_tier' chooses: only these values are accepted.
+             * @description Requests are ordered by service tier; use 'service_tier': only these values are accepted.
              * @default null
              * @enum {unknown}
              */
@@ -1909,7 +1909,7 @@ export interface components {
             /** @default null */
             user: string | null;
             /**
-             * @description The length of an answer cannot be set but by 'max_tokens': only these values are accepted.
+             * @description Only 'max_tokens' limits the length of an answer: only these values are accepted.
              * @default null
              * @enum {unknown}
              */
@@ -1933,7 +1933,7 @@ export interface components {
         };
         /**
          * ChoiceLogprobs
-         * @description One for each completion token, including the token that ended the text and shows nothing.
+         * @description An item for each completion token, including a final stop token that is not shown.
          */
         ChoiceLogprobs: {
             content: components["schemas"]["TokenLogprob"][];
@@ -1952,7 +1952,7 @@ export interface components {
         };
         /**
          * Completion
-         * @description A whole answer, or one chunk of a stream: then `finish_reason` is null but in the last of a text.
+         * @description A whole answer, or one chunk of a stream. In a stream only a text's last chunk has a `finish_reason`.
          */
         Completion: {
             choices: components["schemas"]["CompletionChoice"][];
@@ -1981,8 +1981,8 @@ export interface components {
         };
         /**
          * CompletionLogprobs
-         * @description Lists of one length, an item for each completion token. `text_offset` counts characters from the text's
-         *         beginning; `top_logprobs` has the drawn token too. A token that is a part of a character is spelled
+         * @description Lists of equal length: an item for each completion token. `text_offset` counts characters from the text's
+         *         beginning; `top_logprobs` includes the drawn token. A token that is a part of a character is written
          *         "bytes:\\xe2".
          */
         CompletionLogprobs: {
@@ -1995,11 +1995,11 @@ export interface components {
         };
         /**
          * CompletionRequest
-         * @description Prompts, and how to continue them. A field of any type is accepted with a neutral value only.
+         * @description The body of a legacy completion. A field without a type is not served: only its neutral values are accepted.
          */
         CompletionRequest: {
             /**
-             * @description A prompt that is a text begins with the model's special tokens: only these values are accepted.
+             * @description Special tokens are added before a prompt that is a text: only these values are accepted.
              * @default null
              * @enum {unknown}
              */
@@ -2078,7 +2078,7 @@ export interface components {
             /** @default null */
             presence_penalty: number | null;
             /**
-             * @description The order of requests is that of their service tiers; 'service_tier' chooses: only these values are accepted.
+             * @description Requests are ordered by service tier; use 'service_tier': only these values are accepted.
              * @default null
              * @enum {unknown}
              */
@@ -2140,7 +2140,7 @@ export interface components {
              */
             structured_outputs: null | Record<string, never>;
             /**
-             * @description A text is not filled in before a suffix: only these values are accepted.
+             * @description Text before a suffix is not filled in: only these values are accepted.
              * @default null
              * @enum {unknown}
              */
@@ -2239,8 +2239,8 @@ export interface components {
         };
         /**
          * CountRequest
-         * @description A conversation. If the last message is the assistant's, the answer continues it. A field of any type is accepted
-         *         with a neutral value only.
+         * @description A conversation. If the last message is the assistant's, the answer continues it. A field without a type is not
+         *         served: only its neutral values are accepted.
          */
         CountRequest: {
             /**
@@ -2252,7 +2252,7 @@ export interface components {
             /** @default null */
             cache_control: components["schemas"]["CacheControl"] | null;
             /**
-             * @description A conversation is read as it is: only these values are accepted.
+             * @description Conversations are not shortened: only these values are accepted.
              * @default null
              * @enum {unknown}
              */
@@ -2266,7 +2266,7 @@ export interface components {
             messages: components["schemas"]["Message"][];
             model: string;
             /**
-             * @description Structured outputs and an effort are not served: only these values are accepted.
+             * @description Structured outputs and effort levels are not served: only these values are accepted.
              * @default null
              * @enum {unknown}
              */
@@ -2278,7 +2278,7 @@ export interface components {
              */
             output_format: null;
             /**
-             * @description Every request has the standard speed: only these values are accepted.
+             * @description Only the standard speed is served: only these values are accepted.
              * @default null
              * @enum {unknown}
              */
@@ -2332,7 +2332,7 @@ export interface components {
         };
         /**
          * DeveloperMessage
-         * @description The newer name of a system message.
+         * @description OpenAI's newer name of a system message.
          */
         DeveloperMessage: {
             content: string | components["schemas"]["TextPart"][];
@@ -2750,7 +2750,7 @@ export interface components {
         };
         /**
          * MessagesRequest
-         * @description A conversation, and how to answer it.
+         * @description A conversation, and the limits and sampling of its answer.
          */
         MessagesRequest: {
             /**
@@ -2768,7 +2768,7 @@ export interface components {
              */
             container: null;
             /**
-             * @description A conversation is read as it is: only these values are accepted.
+             * @description Conversations are not shortened: only these values are accepted.
              * @default null
              * @enum {unknown}
              */
@@ -2797,7 +2797,7 @@ export interface components {
             metadata: components["schemas"]["Metadata"] | null;
             model: string;
             /**
-             * @description Structured outputs and an effort are not served: only these values are accepted.
+             * @description Structured outputs and effort levels are not served: only these values are accepted.
              * @default null
              * @enum {unknown}
              */
@@ -2811,7 +2811,7 @@ export interface components {
             /** @default null */
             service_tier: string | null;
             /**
-             * @description Every request has the standard speed: only these values are accepted.
+             * @description Only the standard speed is served: only these values are accepted.
              * @default null
              * @enum {unknown}
              */
@@ -2859,7 +2859,7 @@ export interface components {
         };
         /**
          * MessagesUsage
-         * @description `input_tokens` counts the tokens that were not found in the cache. Cache writes are not charged.
+         * @description `input_tokens` excludes the cached tokens, which `cache_read_input_tokens` counts. Cache writes are free.
          */
         MessagesUsage: {
             /** @default 0 */
@@ -3473,7 +3473,7 @@ export interface components {
         };
         /**
          * ServedUsage
-         * @description `service_tier`: the tier served, in this API's words.
+         * @description `service_tier`: the tier that served the request, by Anthropic's name.
          */
         ServedUsage: {
             /** @default 0 */
@@ -3601,7 +3601,7 @@ export interface components {
         };
         /**
          * TextBlock
-         * @description As a caller writes it, or as we returned it.
+         * @description A text of a request. A block that Laneway returned is accepted too.
          */
         TextBlock: {
             /** @default null */
@@ -3614,7 +3614,7 @@ export interface components {
         };
         /**
          * TextContent
-         * @description Without `citations`: @ai-sdk/anthropic accepts a list or no field.
+         * @description A text of an answer. It has no `citations`: @ai-sdk/anthropic refuses the field if it is null.
          */
         TextContent: {
             text: string;
@@ -3692,7 +3692,7 @@ export interface components {
         };
         /**
          * TokenLogprob
-         * @description One id of the answer, and the likeliest in its place, likeliest first.
+         * @description One token of the answer, and the likeliest tokens at its position, likeliest first.
          */
         TokenLogprob: {
             bytes: number[];

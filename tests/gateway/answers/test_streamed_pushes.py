@@ -17,7 +17,7 @@ class Plain:
     """A Shape that sends only the text."""
 
     keep_alive = b"~"
-    reports = False
+    has_logprobs = False
 
     def render_body(self, answer: Answer) -> bytes:
         raise AssertionError("it streams")
