@@ -45,7 +45,7 @@ from gateway.host.workers import ALONE, WorkerIndex, Workers
 from gateway.http.console_files import ConsoleFiles
 from gateway.large_work.pool import LargeWork
 from gateway.limits.client_pace import ClientPace
-from gateway.limits.limiter import PLACE_S, Limiter
+from gateway.limits.limiter import SLOT_LEASE_S, Limiter
 from gateway.limits.turn_pace import RequestPace
 from gateway.metrics import Metrics
 from gateway.upkeep.bookkeeper import Bookkeeper
@@ -425,7 +425,7 @@ def _shared_rates(config: Config) -> SharedRates | None:
         return None
     from gateway.limits.redis_rates import SharedRates  # importing its client takes 0.2 s
 
-    return SharedRates(config.redis.url, round(PLACE_S * 1e6), config.redis.answer_ms / 1000)
+    return SharedRates(config.redis.url, round(SLOT_LEASE_S * 1e6), config.redis.answer_ms / 1000)
 
 
 def _shut_down_on_failure(task: asyncio.Task[None]) -> None:

@@ -48,7 +48,7 @@ class GatewaySection(Section, frozen=True, kw_only=True):
     first_token_wait_s: Annotated[float, Meta(ge=0.1, le=300)] = 10.0
     keep_alive_s: Annotated[float, Meta(ge=0.1, le=300)] = 10.0
     reader_patience_s: Annotated[float, Meta(ge=0.1, le=3600)] = 60.0
-    # 0: connection_limits.ADDRESS_SHARE of the total.
+    # 0: connection_limits.ADDRESS_PART of the total.
     connections_per_address_max: Annotated[int, Meta(ge=0, le=1_000_000)] = 0
     refusals_per_s: Annotated[float, Meta(ge=0, le=1_000_000)] = 100.0  # 0: no refusal is delayed
     max_tokens_default: Annotated[int, Meta(ge=1, le=1_000_000)] = 2048

@@ -1,7 +1,5 @@
 """uvicorn's HTTP connection with deadlines and bounds for slow clients: an unfinished head, a body that is still
 arriving after its answer, and an answer that the client does not read.
-
-It must never know what a request or an answer contains.
 """
 
 from __future__ import annotations
@@ -19,18 +17,18 @@ from billing.ids import new_id
 from gateway import errors
 from gateway.limits.connection_limits import Connections
 
-# Deadline for a whole head: from accept, on a kept-alive connection from the head's first byte. Also for the rest of a
-# body after its request has been answered.
+# Deadline in seconds for a whole head, counted from accept, or on a kept-alive connection from the head's first byte.
+# Also the deadline for the rest of a body after its request has been answered.
 HEAD_S_MAX = 10.0
 HEAD_BYTES_MAX = 64 * 1024
-# Of an answer, what the kernel takes before its reader has room: left to itself it takes megabytes for each.
+# TCP_NOTSENT_LOWAT: unsent bytes of an answer that the kernel buffers. Its default is megabytes for each connection.
 UNSENT_BYTES_MAX = 64 * 1024
 
-# Fields that may occur once: a proxy and this server could each act on a different one of two.
+# Header fields that may occur once: of two, a proxy and this server could each obey a different one.
 SINGLE_FIELDS = (b"host", b"authorization", b"x-api-key", b"content-type", b"content-encoding", b"idempotency-key")
 
-# The parser skips the body of a request that offers another protocol, as JDK clients and `curl --http2` do. A server
-# may ignore the offer (RFC 9110 7.8), so the parser sees the field under another name of the same length.
+# JDK clients and `curl --http2` send the field Upgrade, and the parser skips the body of such a request. A server may
+# ignore the field (RFC 9110 7.8), so it is renamed for the parser, to a name of the same length.
 _UPGRADE = re.compile(rb"\r\nupgrade:", re.IGNORECASE)
 _NOT_UPGRADE = b"\r\noffered:"
 _BEGINNING_OF_UPGRADE = re.compile(rb"\r(\n(u(p(g(r(a(d(e)?)?)?)?)?)?)?)?\Z", re.IGNORECASE)
@@ -59,8 +57,8 @@ def _answer(error: errors.ApiError) -> bytes:
 
 
 def _close_delimited(cycle: RequestResponseCycle, app: Any) -> Any:
-    """`app` for a client of HTTP/1.0, which knows no chunks (RFC 9112 6.1): an answer without Content-Length ends where
-    the connection does. uvicorn sends chunks unless `chunked_encoding` is False, and then expects a length."""
+    """Wrap `app` for an HTTP/1.0 client, which does not know chunks (RFC 9112 6.1): an answer without Content-Length
+    ends with the connection. uvicorn sends chunks unless `chunked_encoding` is False; it then expects a length."""
 
     async def answer(scope: Any, receive: Any, send: Any) -> None:
         async def send_plain(message: Any) -> None:
@@ -77,10 +75,11 @@ def _close_delimited(cycle: RequestResponseCycle, app: Any) -> Any:
 
 
 class BoundedProtocol(HttpToolsProtocol):
-    """uvicorn's protocol bounds neither an unfinished head, nor a body after its answer, nor an unread answer. Here a
-    head over HEAD_BYTES_MAX is refused with 431, and a head not complete within `head_s` with 408. A client that reads
-    nothing for `reader_patience_s` is cut off, if the buffers are full or the connection is closing. `connections`
-    bounds the number of connections."""
+    """Adds bounds that uvicorn lacks: for an unfinished head, a body after its answer, and an unread answer.
+
+    A head over HEAD_BYTES_MAX is refused with 431, and a head not complete within `head_s` seconds with 408. A
+    connection whose client reads nothing for `reader_patience_s` seconds is aborted, if the buffers are full or the
+    connection is closing. `connections` bounds the number of connections."""
 
     def __init__(
         self,
@@ -96,19 +95,19 @@ class BoundedProtocol(HttpToolsProtocol):
         self._deadline: asyncio.TimerHandle | None = None
         self._in_head = True
         self._in_body = False
-        self._messages = 0  # heads that were begun
-        self._unparsed_bytes = 0  # of a head that is not complete
-        self._field_bytes = 0  # of its complete fields
-        self._held = b""  # bytes of a head that the parser has not seen
-        self._head_tail = b""  # the last bytes of an unfinished head that it has seen
+        self._messages = 0  # number of heads that began to arrive
+        self._unparsed_bytes = 0  # of a head that is not complete yet
+        self._field_bytes = 0  # of the head's complete fields
+        self._held = b""  # the last bytes of a head, held back from the parser
+        self._head_tail = b""  # the last bytes of an unfinished head that the parser has
         self._refused = False
         self._refusal: errors.ApiError | None = None  # decided when a head was complete
         self._reader_patience_s = reader_patience_s
         self._reader_watch: asyncio.TimerHandle | None = None
-        self._unread_bytes = 0  # when the watch last looked
+        self._unread_bytes = 0  # at the last check of `_reader_watch`
         self._running_cycle: RequestResponseCycle | None = None  # of the request being answered
 
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # uvicorn's type
         super().connection_made(transport)
         if not self._bounds.open(self, self.client[0] if self.client else ""):
             self._refused = True
@@ -181,7 +180,7 @@ class BoundedProtocol(HttpToolsProtocol):
             self._refused, self._refusal = True, _too_large()
         if self._refusal is not None:
             self._refuse(self._refusal)
-        elif self._in_head or (between and self._messages == messages):  # the second case: blank lines before a head
+        elif self._in_head or (between and self._messages == messages):  # the latter: blank lines before a head
             self._set_deadline()
         elif self.timeout_keep_alive_task is None and self._idle() and not self.transport.is_closing():
             # The rest of a body arrived after its answer: uvicorn sets no keep-alive timer then.
@@ -202,7 +201,7 @@ class BoundedProtocol(HttpToolsProtocol):
         return _UPGRADE.sub(_NOT_UPGRADE, head)
 
     def send_400_response(self, msg: str) -> None:
-        """What is no HTTP is refused in our shape too."""
+        """Refuse bytes that are not HTTP, with an error body like any other. uvicorn calls it."""
         self._refuse(errors.InvalidRequest(msg))
 
     def _refuse(self, error: errors.ApiError) -> None:
@@ -216,44 +215,44 @@ class BoundedProtocol(HttpToolsProtocol):
         self.transport.close()
         self._watch_reader()
 
-    # ---- a late head, or a late rest of a body
+    # ---- deadlines of a head and of the rest of a body
 
     def evict(self) -> None:
-        """Close at once: another connection gets the place (`Connections` has counted this one as closed)."""
+        """Close at once, for a new connection. `Connections` has counted this connection as closed already."""
         self.transport.abort()
 
     def _answering(self) -> bool:
         return self._running_cycle is not None and not self._running_cycle.response_complete
 
     def _idle(self) -> bool:
-        """A request was answered, and no byte of another one has arrived."""
+        """A request was answered, and no byte of another request has arrived."""
         return self.cycle is not None and self.cycle.response_complete and not (self._in_head or self._in_body)
 
     def _set_deadline(self) -> None:
         """Start the deadline, unless one is running."""
         if self._deadline is None:
-            self._deadline = self.loop.call_later(self._head_s, self._overdue)
+            self._deadline = self.loop.call_later(self._head_s, self._deadline_passed)
 
     def _clear_deadline(self) -> None:
         if self._deadline is not None:
             self._deadline.cancel()
             self._deadline = None
 
-    def _overdue(self) -> None:
+    def _deadline_passed(self) -> None:
         self._deadline = None
         if self.transport.is_closing():
             return
-        if self._answering():  # a pipelined head: its time starts after the running answer
+        if self._answering():  # a pipelined head: its deadline begins after the running answer
             self._set_deadline()
             return
         self._refused = True
-        self._bounds.cut("body_deadline" if self._in_body else "head_deadline")
+        self._bounds.count_deadline("body_deadline" if self._in_body else "head_deadline")
         if self._in_head and self._messages:  # part of a head has arrived
             self._refuse(errors.OtherStatus(408, f"The request's head took over {self._head_s:g} s to arrive."))
         else:
             self.transport.abort()
 
-    # ---- a reader that does not read
+    # ---- clients that do not read
 
     def pause_writing(self) -> None:
         super().pause_writing()
@@ -261,7 +260,7 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def resume_writing(self) -> None:
         super().resume_writing()
-        self._forget_reader()
+        self._stop_reader_watch()
         if self.transport.is_closing():
             self._watch_reader()
 
@@ -279,7 +278,7 @@ class BoundedProtocol(HttpToolsProtocol):
         super().timeout_keep_alive_handler()
         self._watch_reader()
 
-    # ---- a client that leaves
+    # ---- disconnects
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         self._running_cycle = cycle
@@ -295,13 +294,13 @@ class BoundedProtocol(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._bounds.closed(self)
         self._clear_deadline()
-        self._forget_reader()
+        self._stop_reader_watch()
         self._disconnect_answer()
         super().connection_lost(exc)
 
     def _disconnect_answer(self) -> None:
-        """Signal the disconnect to the request being answered, and drop pipelined requests. uvicorn would signal it to
-        the connection's last request, which is another one when requests are pipelined."""
+        """Signal the disconnect to the request being answered, and drop pipelined requests. uvicorn signals it to the
+        connection's last request alone, which may be a pipelined request."""
         self.pipeline.clear()
         running = self._running_cycle
         if running is not None and not running.response_complete:
@@ -309,7 +308,7 @@ class BoundedProtocol(HttpToolsProtocol):
             running.message_event.set()
 
     def _watch_reader(self) -> None:
-        """From now on, until all was read: what lies here must become less, or the connection is cut."""
+        """While bytes are unsent, check every `reader_patience_s` seconds that their number fell; else abort."""
         unread = self.transport.get_write_buffer_size()
         if unread and self._reader_watch is None:
             self._unread_bytes = unread
@@ -323,7 +322,7 @@ class BoundedProtocol(HttpToolsProtocol):
         _log.info("reader.cut", extra={"fields": {"unread_bytes": self._unread_bytes}})
         self.transport.abort()
 
-    def _forget_reader(self) -> None:
+    def _stop_reader_watch(self) -> None:
         if self._reader_watch is not None:
             self._reader_watch.cancel()
             self._reader_watch = None

@@ -1,6 +1,4 @@
-"""The console's built files, as they lie on disk: read whole, then served from memory by name alone, so that no path
-reaches anything else. It must never know what the console does.
-"""
+"""The console's built files: all are read at once and served from memory by name, so no path reaches another file."""
 
 from __future__ import annotations
 
@@ -11,10 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 INDEX = "index.html"
-IMMUTABLE_BELOW = "assets/"  # where the build names files by their content
+IMMUTABLE_BELOW = "assets/"  # the build names these files by their content
 FILES_MAX = 1000
 BYTES_MAX = 64 * 1024 * 1024
-ENCODINGS = {"br": ".br", "gzip": ".gz"}  # the preferred one first
+ENCODINGS = {"br": ".br", "gzip": ".gz"}  # in order of preference
 MEDIA_TYPES = {
     ".css": "text/css",
     ".html": "text/html",
@@ -31,12 +29,12 @@ MEDIA_TYPES = {
 
 
 class BuildRefused(Exception):
-    """What lies there cannot be served; the message names the limit."""
+    """The build is over a limit, which the message names."""
 
 
 @dataclass(frozen=True, slots=True)
 class ConsoleFile:
-    """`contents` by content encoding; "" is the file itself."""
+    """`contents`: by content encoding; "" is the file itself."""
 
     media_type: str
     immutable: bool
@@ -44,17 +42,17 @@ class ConsoleFile:
     contents: dict[str, bytes]
 
     def encoding(self, accepted: str) -> str:
-        """The smallest available encoding that an Accept-Encoding header accepts."""
+        """The preferred available encoding that an Accept-Encoding header accepts; "" if none."""
         names = set()
         for part in accepted.split(","):
             name, _, weight = part.partition(";")
             if weight.replace(" ", "") not in ("q=0", "q=0.0", "q=0.00", "q=0.000"):
                 names.add(name.strip().lower())
-        return next((one for one in ENCODINGS if one in self.contents and one in names), "")
+        return next((encoding for encoding in ENCODINGS if encoding in self.contents and encoding in names), "")
 
 
 class ConsoleFiles:
-    """Those of one directory. A new build is noticed by its index."""
+    """The files of one directory, read again when INDEX changes."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -63,24 +61,24 @@ class ConsoleFiles:
         self._loading = asyncio.Lock()
 
     async def files(self) -> dict[str, ConsoleFile]:
-        """By path below the directory; empty where nothing is built. Raises BuildRefused, OSError."""
+        """The files by path below the directory; empty without a build. Raises BuildRefused, OSError."""
         async with self._loading:
-            stamp = self._look()
+            stamp = self._index_stamp()
             if stamp != self._stamp:
                 self._files = {} if stamp is None else await asyncio.to_thread(_read_all, self.directory)
                 self._stamp = stamp
             return self._files
 
-    def _look(self) -> tuple[int, int, int] | None:
+    def _index_stamp(self) -> tuple[int, int, int] | None:
         try:
-            found = os.stat(self.directory / INDEX)
+            index = os.stat(self.directory / INDEX)
         except (FileNotFoundError, NotADirectoryError):
             return None
-        return found.st_mtime_ns, found.st_size, found.st_ino
+        return index.st_mtime_ns, index.st_size, index.st_ino
 
 
 def _read_all(directory: Path) -> dict[str, ConsoleFile]:
-    """Ordinary files alone: what a link points at may lie anywhere."""
+    """Read regular files only: a symbolic link may point outside the directory."""
     contents: dict[str, bytes] = {}
     size = 0
     for folder, _, names in os.walk(directory):
@@ -91,7 +89,7 @@ def _read_all(directory: Path) -> dict[str, ConsoleFile]:
             contents[path.relative_to(directory).as_posix()] = content = path.read_bytes()
             size += len(content)
             if len(contents) > FILES_MAX or size > BYTES_MAX:
-                raise BuildRefused(f"{directory} holds over {FILES_MAX} files or {BYTES_MAX} bytes")
+                raise BuildRefused(f"{directory} has over {FILES_MAX} files or {BYTES_MAX} bytes")
     return {
         name: _file(name, content, contents)
         for name, content in contents.items()
@@ -100,7 +98,7 @@ def _read_all(directory: Path) -> dict[str, ConsoleFile]:
 
 
 def _file(name: str, content: bytes, contents: dict[str, bytes]) -> ConsoleFile:
-    encoded = {one: contents[name + ending] for one, ending in ENCODINGS.items() if name + ending in contents}
+    encoded = {encoding: contents[name + end] for encoding, end in ENCODINGS.items() if name + end in contents}
     return ConsoleFile(
         media_type=MEDIA_TYPES.get(Path(name).suffix, "application/octet-stream"),
         immutable=name.startswith(IMMUTABLE_BELOW),

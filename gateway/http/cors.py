@@ -1,6 +1,6 @@
-"""Cross-origin requests: which web pages may call the tenants' endpoints from a browser (WHATWG Fetch, CORS protocol).
+"""CORS (WHATWG Fetch): web pages of configured origins may call the tenants' endpoints from a browser.
 
-Off by default. Keys are sent as header fields, so no answer allows cookies, and the admin API allows no other origin.
+Off by default. Keys are sent as header fields, so no answer allows cookies. The admin API allows no other origin.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from litestar.types import ASGIApp, Message, Receive, Scope, Send
 
 ANY_ORIGIN = "*"
 METHODS = b"GET, HEAD, POST"
-PREFLIGHT_S = b"600"  # a browser may reuse the answer to a preflight request for this time
+PREFLIGHT_S = b"600"  # seconds for which a browser may cache the answer to a preflight request
 
 _PATH = re.compile(r"^(/t/[^/]+)?/v1/(?!admin(/|$)|organization(/|$))")
 _FIELD_NAMES = re.compile(rb"[A-Za-z0-9\-_, ]{0,2048}")
@@ -23,7 +23,7 @@ class CrossOrigin:
     """An ASGI application that adds the answer's CORS fields and answers preflight requests for `origins`."""
 
     def __init__(self, inner: ASGIApp, origins: Sequence[str]) -> None:
-        """`origins`: as browsers send them, without a path; ANY_ORIGIN allows all."""
+        """`origins`: values of the Origin header, so without a path; ANY_ORIGIN allows all."""
         self._inner = inner
         self._any = ANY_ORIGIN in origins
         self._origins = frozenset([origin.lower().encode() for origin in origins])
@@ -59,10 +59,10 @@ class CrossOrigin:
 
 
 async def _answer_preflight(send: Send, allow: list[tuple[bytes, bytes]], fields: dict[bytes, bytes]) -> None:
-    """Allows the fields that the browser asks for: `*` would not include Authorization."""
-    asked = fields.get(b"access-control-request-headers", b"")
+    """Allow the header fields that the browser lists: `*` would not include Authorization."""
+    requested = fields.get(b"access-control-request-headers", b"")
     headers = [*allow, (b"access-control-allow-methods", METHODS), (b"access-control-max-age", PREFLIGHT_S)]
-    if asked and _FIELD_NAMES.fullmatch(asked):
-        headers.append((b"access-control-allow-headers", asked))
+    if requested and _FIELD_NAMES.fullmatch(requested):
+        headers.append((b"access-control-allow-headers", requested))
     await send({"type": "http.response.start", "status": 204, "headers": headers})
     await send({"type": "http.response.body", "body": b"", "more_body": False})

@@ -1,7 +1,6 @@
-"""What surrounds every HTTP exchange: its id, its log line, its errors in one shape, its body within a limit.
+"""The parts common to all HTTP exchanges: request id, log line, error answers, and reading a body within a limit.
 
-Plain ASGI, outside the web framework, so that the framework's own refusals come out in the same shape. It must never
-know what a route does.
+Plain ASGI, outside the web framework, so that the framework's own refusals have the same format.
 """
 
 from __future__ import annotations
@@ -27,9 +26,9 @@ from gateway.log import RequestLine, RequestRecord
 from gateway.metrics import Metrics
 
 BODY_S_MAX = 60.0
-# Browsers must not guess a content type, and so show an error's text as a page.
+# Otherwise a browser may guess a content type and show an error's text as a page.
 NO_SNIFFING = (b"x-content-type-options", b"nosniff")
-IGNORED_HEADER = b"laneway-ignored"  # names the unknown fields of the body that changed nothing
+IGNORED_HEADER = b"laneway-ignored"  # names the unknown fields of the body that were ignored
 LINE = "laneway.line"  # in the ASGI scope: this exchange's RequestLine
 SERVER_SEND = "laneway.send"  # in the ASGI scope: the server's own `send`, which bypasses all middleware
 
@@ -50,7 +49,7 @@ class Front:
             await self._inner(scope, receive, send)
             return
         line = RequestLine(RequestRecord(request_id=new_id("req"), method=scope["method"]))
-        scope[LINE] = line  # type: ignore[literal-required]  # ASGI lets a server add keys
+        scope[LINE] = line  # type: ignore[literal-required]  # ASGI allows further keys
         scope[SERVER_SEND] = send  # type: ignore[literal-required]
         record = line.record
         request_id = [NO_SNIFFING, (b"x-request-id", record.request_id.encode())]
@@ -69,7 +68,7 @@ class Front:
             await self._pace.wait_turn()
             await self._answer(scope, receive, send_named, line)
         finally:
-            del scope[SERVER_SEND]  # type: ignore[misc]  # the server's exchange has the scope: a cycle for the collector
+            del scope[SERVER_SEND]  # type: ignore[misc]  # `send` refers to the scope: a reference cycle
             record.route = _route(scope)
             if not record.status:
                 record.status = errors.STATUS_CLIENT_LEFT
@@ -79,15 +78,15 @@ class Front:
     async def _answer(self, scope: Scope, receive: Receive, send: Send, line: RequestLine) -> None:
         try:
             await self._inner(scope, receive, send)
-        except Exception as error:  # the process's edge: counted, logged and said as a 500
+        except Exception as error:  # any other error is counted, logged and answered with 500
             refusal = self._as_api_error(error, line, scope["path"])
-            if line.record.status:  # the answer has begun: it can only be cut
+            if line.record.status:  # the answer has begun: only the connection can be closed
                 raise
             if refusal.status < 500 and await self._refusal_pace.wait(_client(scope, line.record)):
                 self._metrics.refusals_delayed.inc()
             await self._refuse(send, refusal, line, scope["path"])
-            # The traceback has this frame, and this frame has the error. Such cycles, 80 objects each, are left to the
-            # collector, which stops the loop for 100 ms after some hundreds of refusals.
+            # The error, its traceback and this frame are a reference cycle of 80 objects. After some hundreds of such
+            # cycles the garbage collector stops the event loop for 100 ms.
             error.__traceback__ = refusal.__traceback__ = None
 
     def _as_api_error(self, error: Exception, line: RequestLine, path: str) -> errors.ApiError:
@@ -95,9 +94,9 @@ class Front:
             case errors.ApiError():
                 return error
             case DatabaseUnavailable():
-                return errors.DatabaseDown("The database is away. Try again in a moment.")
+                return errors.DatabaseDown("The database is unavailable. Try again in a moment.")
             case HTTPException():
-                return _of_framework(error, path)
+                return _framework_refusal(error, path)
         self._metrics.errors.inc()
         _log.error("http.failed", exc_info=error, extra={"fields": {"request_id": line.record.request_id}})
         return errors.InternalError()
@@ -113,18 +112,18 @@ class Front:
 
 
 def _client(scope: Scope, record: RequestRecord) -> str:
-    """Whose refusals are counted together: a tenant's or an operator's key's, else those of an address."""
+    """The client whose refusals are counted together: the tenant, else the operator's key, else the address."""
     address = scope.get("client")
     return record.tenant or record.key or (address[0] if address else "")
 
 
 def _route(scope: Scope) -> str:
-    """The known route that matched: an arbitrary path is no label."""
+    """The route that matched, or "unknown": arbitrary paths would be too many values of the metric's label."""
     handler = scope.get("route_handler")
     return "unknown" if handler is None else str(handler.opt.get("route") or min(handler.paths))
 
 
-def _of_framework(error: HTTPException, path: str) -> errors.ApiError:
+def _framework_refusal(error: HTTPException, path: str) -> errors.ApiError:
     if error.status_code == 404:
         return not_found(path)
     if error.status_code == 405:
@@ -147,8 +146,8 @@ def check_encoding(request: Request[Any, Any, Any]) -> None:
 
 
 async def read_body(request: Request[Any, Any, Any], limit: int) -> bytes:
-    """The whole body, at most `limit` bytes of it in memory. Raises RequestTooLarge, UnsupportedEncoding,
-    OtherStatus."""
+    """The whole body, of at most `limit` bytes. Raises RequestTooLarge, UnsupportedEncoding, OtherStatus (408 after
+    BODY_S_MAX seconds; STATUS_CLIENT_LEFT)."""
     check_encoding(request)
     too_large = errors.RequestTooLarge(f"The body is over the limit of {limit} bytes.")
     length = request.headers.get("content-length", "0")
@@ -161,7 +160,7 @@ async def read_body(request: Request[Any, Any, Any], limit: int) -> bytes:
             while True:
                 message = await request.receive()
                 if message["type"] != "http.request":
-                    raise errors.OtherStatus(errors.STATUS_CLIENT_LEFT, "The client left.")
+                    raise errors.OtherStatus(errors.STATUS_CLIENT_LEFT, "The client disconnected.")
                 part = message["body"]
                 size += len(part)
                 if size > limit:

@@ -1,6 +1,6 @@
-"""A multipart form whose files go to disk as they arrive: bounded in bytes, in time and in memory.
+"""Reads a multipart form and writes its files to disk while they arrive: bounded in bytes, time and memory.
 
-The caller says which field names are accepted; the files' purpose is not known here.
+The caller lists the accepted names; the files' purpose is not known here.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from gateway.http.exchange import check_encoding
 PARTS_MAX = 64
 FIELD_BYTES_MAX = 16 * 1024
 BOUNDARY_CHARS_MAX = 200
-# The minimum mean rate, counted after the first `idle_s`: a slower client would occupy an upload place.
+# The minimal mean rate, counted after the first `idle_s`: a slower client would occupy one of the concurrent uploads.
 BYTES_PER_S_MIN = 64 * 1024
-# What lies in memory of a file before a thread writes it.
+# Bytes of a file that are buffered before a thread writes them.
 BLOCK_BYTES = 1024 * 1024
 
 Fields = Mapping[str, tuple[str, ...]]
 
 
 class Form:
-    """One form that is read once. `limits`: names of the files it must have, each with its most bytes; `fields`: names
-    of texts it may have. A file is known by its file name, or by its field's."""
+    """One form, read once. `limits`: names of the required files, each with its maximal bytes. `fields`: names of the
+    optional texts. A file is recognised by its file name or by its field's name."""
 
     def __init__(self, directory: Path, limits: Mapping[str, int], fields: Collection[str]) -> None:
         self._directory = directory
@@ -47,24 +47,25 @@ class Form:
     async def read(
         self, request: Request[Any, Any, Any], bytes_max: int, idle_s: float, on_bytes: Callable[[int], Awaitable[None]]
     ) -> Fields:
-        """Write the files into the directory and return the texts. `on_bytes` gets the number of bytes received, before
-        they are written. Raises InvalidRequest, RequestTooLarge, OtherStatus, OSError."""
+        """Write the files into the directory and return the texts. `on_bytes` is called with the bytes of each piece,
+        a number, before the piece is written. `bytes_max`: of the whole body. `idle_s`: seconds without a byte
+        before 408. Raises InvalidRequest, RequestTooLarge, UnsupportedEncoding, OtherStatus, OSError."""
         parser = _parser(request, bytes_max)
-        came, began = 0, time.monotonic()
+        received, begun_at = 0, time.monotonic()
         try:
             while True:
                 body, more = await _next(request, idle_s)
-                came += len(body)
-                if came > bytes_max:
+                received += len(body)
+                if received > bytes_max:
                     raise errors.RequestTooLarge(f"The upload is over the limit of {bytes_max} bytes.")
                 if more:
-                    _check_rate(came, time.monotonic() - began - idle_s)
+                    _check_rate(received, time.monotonic() - begun_at - idle_s)
                 await on_bytes(len(body))
                 if body:
                     await self._feed_parser(parser, body)
                 if not more:
                     parser.close()
-                    return self._whole()
+                    return self._finish_form()
         except (MultipartError, UnicodeDecodeError) as error:
             raise errors.InvalidRequest(f"The body is not a multipart form: {error}") from error
         finally:
@@ -95,23 +96,23 @@ class Form:
             self._text, self._text_bytes = [], 0
             return
         if name in self._files:
-            raise errors.InvalidRequest(f"{name} came twice.", param=name)
+            raise errors.InvalidRequest(f"{name} is in the form twice.", param=name)
         self._files.add(name)
         self._file = _File(self._directory / name, self._limits[name])
 
     def _file_name(self, segment: MultipartSegment) -> str | None:
-        """Which of the files this is; None: a text. The name is compared and never used as a path."""
+        """The name in `limits` of a part that is a file; None: a text. The client's name is never used as a path."""
         filename, name = segment.filename, segment.name or ""
         if filename is None:
             return name if name in self._limits else None
         shown = filename[:64]
         if any(mark in filename for mark in ("/", "\\", "\0")) or filename in ("..", "."):
             raise errors.InvalidRequest(f"The file name {shown!r} is a path; send a plain name.", param=name[:64])
-        for one in (filename, name):
-            if one in self._limits:
-                return one
+        for candidate in (filename, name):
+            if candidate in self._limits:
+                return candidate
         raise errors.InvalidRequest(
-            f"The file {shown!r} is not taken; the form has exactly {' and '.join(self._limits)}.", param=name[:64]
+            f"The file {shown!r} is not expected; the form has exactly {' and '.join(self._limits)}.", param=name[:64]
         )
 
     async def _data(self, data: bytes) -> None:
@@ -132,7 +133,8 @@ class Form:
             self._fields.setdefault(self._name, []).append(b"".join(self._text))
             self._text = None
 
-    def _whole(self) -> Fields:
+    def _finish_form(self) -> Fields:
+        """Check that each required file arrived, and return the texts."""
         for name in self._limits:
             if name not in self._files:
                 raise errors.InvalidRequest(f"The form lacks the file {name}.", param=name)
@@ -140,7 +142,7 @@ class Form:
 
 
 class _File:
-    """One file being written, block by block, on threads."""
+    """One file that is written in blocks, by threads."""
 
     def __init__(self, path: Path, bytes_max: int) -> None:
         self._name = path.name
@@ -174,7 +176,7 @@ class _File:
 
 
 def _parser(request: Request[Any, Any, Any], bytes_max: int) -> PushMultipartParser:
-    """Raises InvalidRequest, RequestTooLarge, UnsupportedEncoding."""
+    """A parser for the request's boundary. Raises InvalidRequest, RequestTooLarge, UnsupportedEncoding."""
     check_encoding(request)
     kind, options = parse_options_header(request.headers.get("content-type", ""))
     boundary = options.get("boundary", "")
@@ -189,21 +191,21 @@ def _parser(request: Request[Any, Any, Any], bytes_max: int) -> PushMultipartPar
         raise errors.InvalidRequest(f"The boundary cannot be used: {error}") from error
 
 
-def _check_rate(came: int, for_s: float) -> None:
+def _check_rate(received: int, for_s: float) -> None:
     """Raises OtherStatus (408) if fewer than BYTES_PER_S_MIN bytes a second arrived."""
-    if came < for_s * BYTES_PER_S_MIN:
+    if received < for_s * BYTES_PER_S_MIN:
         raise errors.OtherStatus(
-            408, f"The upload is slower than the limit of {BYTES_PER_S_MIN} bytes a second: {came} bytes came."
+            408, f"The upload is slower than the limit of {BYTES_PER_S_MIN} bytes a second: {received} bytes arrived."
         )
 
 
 async def _next(request: Request[Any, Any, Any], idle_s: float) -> tuple[bytes, bool]:
-    """The next bytes of the body, and whether more will come. Raises OtherStatus."""
+    """The next bytes of the body, and whether more follow. Raises OtherStatus (408, STATUS_CLIENT_LEFT)."""
     try:
         async with asyncio.timeout(idle_s):
             message = await request.receive()
     except TimeoutError:
-        raise errors.OtherStatus(408, f"Nothing of the upload came for {idle_s:g} s.") from None
+        raise errors.OtherStatus(408, f"No byte of the upload arrived for {idle_s:g} s.") from None
     if message["type"] != "http.request":
-        raise errors.OtherStatus(errors.STATUS_CLIENT_LEFT, "The client left.")
+        raise errors.OtherStatus(errors.STATUS_CLIENT_LEFT, "The client disconnected.")
     return message["body"], message["more_body"]

@@ -1,6 +1,6 @@
-"""HEAD, wherever GET is served: the same status and headers without the body (RFC 9110 9.3.2).
+"""Answers HEAD wherever GET is served: the same status and headers without the body (RFC 9110 9.3.2).
 
-Plain ASGI around the web framework, whose routes know GET alone. It must never know what a route does.
+Plain ASGI around the web framework, whose routes have GET alone.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from litestar.types import ASGIApp, Message, Receive, Scope, Send
 
 
 class _BodyUnwanted(OSError):
-    """Raised in a route that goes on to send a body, as after a client that left."""
+    """Raised in a route that streams a body, like the error after a client's disconnect."""
 
 
 class HeadRequests:
-    """ASGI: answers HEAD by the route of GET. A route that streams ends at its first byte."""
+    """ASGI application: runs the route of GET for HEAD. A route that streams is ended at its first byte."""
 
     def __init__(self, inner: ASGIApp) -> None:
         self._inner = inner
@@ -31,12 +31,12 @@ class HeadRequests:
             elif message.get("more_body"):
                 raise _BodyUnwanted
 
-        # A copy: the server leaves out the body because its own scope says HEAD.
-        own = {**scope, "method": "GET"}
+        # A copy: uvicorn omits the body if the method of its own scope is HEAD.
+        get_scope = {**scope, "method": "GET"}
         try:
-            await self._inner(own, receive, send_head)  # type: ignore[arg-type]  # the keys are a scope's
+            await self._inner(get_scope, receive, send_head)  # type: ignore[arg-type]  # the keys are a scope's
         except _BodyUnwanted:
             pass  # raised by `send_head`, after the answer
         finally:
-            if "route_handler" in own:
-                scope["route_handler"] = own["route_handler"]  # type: ignore[typeddict-item]
+            if "route_handler" in get_scope:
+                scope["route_handler"] = get_scope["route_handler"]  # type: ignore[typeddict-item]

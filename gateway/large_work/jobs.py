@@ -1,6 +1,5 @@
-"""The jobs of a `large_work` process: parse a large body, or render and count prompts. Plain data in and out.
-
-It must never know the caller, or which process runs it.
+"""The jobs of a `large_work` process: parse a large body, or render and count prompts. Jobs and replies are
+plain data.
 """
 
 from __future__ import annotations
@@ -17,21 +16,21 @@ from gateway.api.bodies import ParsedBody, read_request
 from gateway.api.generation_request import ChatPrompt, LargeBody, Prompt
 from gateway.errors import ApiError, ContextLengthExceeded, InvalidRequest, UnsupportedParameter
 
-# A text longer than this many characters per token of the window is refused before it is counted.
+# A text with more characters per token of the context than this is refused before it is encoded.
 CHARS_PER_TOKEN_MAX = 32
 
 
 class ContextLimits(msgspec.Struct, frozen=True):
-    """Limits of the model. `least`: tokens that the answer needs at least."""
+    """Limits of the model for a request. `least`: the minimal tokens of the answer."""
 
     context_tokens: int
     vocab_size: int
     least: int
-    param: str  # the field of the prompts
+    param: str  # the field that has the prompts, named in refusals
 
 
 class ReadJob(msgspec.Struct, frozen=True, tag="read"):
-    """Parse a body. `kind`: of `bodies.read_request`."""
+    """Parse a body. `kind`, `ignore_unknown`: as for `bodies.read_request`."""
 
     kind: str
     body: bytes
@@ -39,7 +38,7 @@ class ReadJob(msgspec.Struct, frozen=True, tag="read"):
 
 
 class CountJob(msgspec.Struct, frozen=True, tag="count"):
-    """Count prompts with the tokenizer in `directory`. `encoding`: identifies the contents of its files."""
+    """Count prompts with the tokenizer in `directory`. `encoding` identifies the contents of the tokenizer's files."""
 
     prompts: list[Prompt] | LargeBody
     directory: str
@@ -49,7 +48,7 @@ class CountJob(msgspec.Struct, frozen=True, tag="count"):
 
 
 class JobRefusal(msgspec.Struct, frozen=True, tag="refusal"):
-    """An ApiError that the job raised: the request is at fault."""
+    """An ApiError that the job raised, a fault of the request."""
 
     error: str  # name of a class in `errors`
     message: str
@@ -57,19 +56,19 @@ class JobRefusal(msgspec.Struct, frozen=True, tag="refusal"):
 
 
 class ReadResult(msgspec.Struct, frozen=True, tag="has_read"):
-    """`read.asked.prompts` is a LargeBody with an empty body: the gateway has the body already."""
+    """`read.asked.prompts` is a LargeBody without its body, which the gateway has already."""
 
     read: ParsedBody
 
 
 class CountResult(msgspec.Struct, frozen=True, tag="counts"):
-    """`ids`: of each prompt, as the bytes of an array("I"). `texts`: empty unless the job asked for them."""
+    """`ids`: of each prompt, as the bytes of an array("I"). `texts`: empty unless the job has `texts`."""
 
     ids: list[bytes]
     texts: list[str]
 
     def all_ids(self) -> list[list[int]]:
-        return [array("I", one).tolist() for one in self.ids]
+        return [array("I", ids).tolist() for ids in self.ids]
 
 
 Job = ReadJob | CountJob
@@ -77,7 +76,7 @@ Reply = ReadResult | CountResult | JobRefusal
 
 
 class JobRunner:
-    """Does jobs one after another. Tokenizers are loaded on first use and kept."""
+    """Runs jobs one after another. A tokenizer is loaded at its first use and stays loaded."""
 
     def __init__(self) -> None:
         self._tokenizers: dict[str, tuple[str, Tokenizer]] = {}  # by directory, with its encoding
@@ -97,31 +96,31 @@ class JobRunner:
             tokenizer = self.load_tokenizer(job.directory, job.encoding)
             prompts = job.prompts
             if isinstance(prompts, LargeBody):
-                read = read_request(prompts.kind, prompts.body, ignore_unknown=prompts.ignore_unknown).asked.prompts
-                assert isinstance(read, list)
-                prompts = read
-            ids = count(tokenizer, prompts, job.window)
+                parsed = read_request(prompts.kind, prompts.body, ignore_unknown=prompts.ignore_unknown).asked.prompts
+                assert isinstance(parsed, list)
+                prompts = parsed
+            all_ids = count(tokenizer, prompts, job.window)
             texts = [prompt if isinstance(prompt, str) else "" for prompt in prompts] if job.texts else []
-            return CountResult([array("I", one).tobytes() for one in ids], texts)
+            return CountResult([array("I", ids).tobytes() for ids in all_ids], texts)
         except ApiError as error:
             return JobRefusal(type(error).__name__, error.message, error.param)
 
 
 def _read(job: ReadJob) -> ParsedBody:
     """Raises InvalidRequest."""
-    read = read_request(job.kind, job.body, ignore_unknown=job.ignore_unknown)
-    prompts = read.asked.prompts
+    parsed = read_request(job.kind, job.body, ignore_unknown=job.ignore_unknown)
+    prompts = parsed.asked.prompts
     assert isinstance(prompts, list)
     ids = any(type(prompt) is list for prompt in prompts)
     words = max(map(_words_at_least, prompts))
     large = LargeBody(job.kind, b"", len(prompts), ids, words, job.ignore_unknown)
-    return msgspec.structs.replace(read, asked=msgspec.structs.replace(read.asked, prompts=large))
+    return msgspec.structs.replace(parsed, asked=msgspec.structs.replace(parsed.asked, prompts=large))
 
 
 def refuse(refusal: JobRefusal) -> ApiError:
-    """The ApiError that was raised in the process."""
-    made: ApiError = getattr(errors, refusal.error)(refusal.message, param=refusal.param)
-    return made
+    """The ApiError that the job raised."""
+    error: ApiError = getattr(errors, refusal.error)(refusal.message, param=refusal.param)
+    return error
 
 
 def count(tokenizer: Tokenizer, prompts: Sequence[Prompt], window: ContextLimits) -> list[list[int]]:
@@ -158,19 +157,20 @@ def check_sizes(tokenizer: Tokenizer, prompts: Sequence[Prompt], window: Context
 
 
 def check_words(tokenizer: Tokenizer, words: int, window: ContextLimits) -> None:
-    """`words`: a lower bound of a prompt's. Raises ContextLengthExceeded."""
+    """`words`: a lower bound of a prompt's words. Raises ContextLengthExceeded."""
     if tokenizer.ends_at_words and words > window.context_tokens:
         raise _too_long(window, f"{window.param!r} takes at least {words} tokens.")
 
 
 def _words_at_least(prompt: Prompt, enough: int | None = None) -> int:
-    """See `words_at_least`. A template renders the user's words unchanged, but may omit the assistant's reasoning."""
+    """A lower bound of the prompt's words; counting stops above `enough`. Only user messages of a conversation count: a
+    template renders them unchanged, but may omit the assistant's reasoning."""
     match prompt:
         case ChatPrompt():
             words = 0
             for message in prompt.messages:
                 if message["role"] == "user" and (enough is None or words <= enough):
-                    # The template may strip the first blank.
+                    # The template may strip a leading space.
                     words += max(0, words_at_least(message["content"], enough) - 1)
             return words
         case str():
@@ -179,18 +179,20 @@ def _words_at_least(prompt: Prompt, enough: int | None = None) -> int:
 
 
 def check_window(tokens: int, window: ContextLimits) -> None:
-    """Check that a prompt of `tokens` leaves room for the answer. Raises ContextLengthExceeded."""
-    room = window.context_tokens - tokens
-    if room < window.least:
+    """Check that the context has tokens left for the answer beside a prompt of `tokens`. Raises
+    ContextLengthExceeded."""
+    rest = window.context_tokens - tokens
+    if rest < window.least:
         raise _too_long(
             window,
-            f"{window.param!r} takes {tokens} and the answer may take {window.least}. Send less, or ask for less.",
-            param=window.param if room < 1 else "max_tokens",
+            f"{window.param!r} takes {tokens} and the answer may take {window.least}. Shorten the prompt, or lower "
+            "'max_tokens'.",
+            param=window.param if rest < 1 else "max_tokens",
         )
 
 
 def _too_long(window: ContextLimits, why: str, param: str | None = None) -> ContextLengthExceeded:
-    """Begins with OpenAI's sentence, by which LiteLLM and others recognise that the context was exceeded."""
+    """The refusal. It begins with OpenAI's sentence, by which LiteLLM and other clients recognise this error."""
     message = f"This model's maximum context length is {window.context_tokens} tokens. However, {why}"
     return ContextLengthExceeded(message, param=param or window.param)
 
@@ -205,7 +207,7 @@ def chars_of(prompt: Prompt) -> int:
 
 
 def _encode(tokenizer: Tokenizer, prompt: Prompt, window: ContextLimits) -> list[int]:
-    """Raises InvalidRequest, TemplateError."""
+    """The ids of a prompt. Raises InvalidRequest, TemplateError."""
     match prompt:
         case ChatPrompt():
             ids = tokenizer.encode_chat(
@@ -223,5 +225,5 @@ def _encode(tokenizer: Tokenizer, prompt: Prompt, window: ContextLimits) -> list
                 message = f"{window.param!r} has the id {wrong}; this model's ids are below {window.vocab_size}."
                 raise InvalidRequest(message, param=window.param)
     if not ids:
-        raise InvalidRequest(f"{window.param!r} is empty: there is nothing to go on from.", param=window.param)
+        raise InvalidRequest(f"{window.param!r} is empty: send a prompt of at least one token.", param=window.param)
     return ids

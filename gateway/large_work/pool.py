@@ -1,9 +1,8 @@
-"""Parses large bodies, and renders and counts large prompts, in processes beside the event loop: rendering a template
-in a thread would hold the interpreter's lock.
+"""Runs jobs (parsing large bodies, rendering and counting large prompts) in processes beside the event loop: a thread
+that renders a template would hold the interpreter's lock.
 
 Processes start on demand, up to PROCESSES. A tenant uses at most TENANT_PROCESSES at once and has a bounded queue;
-tenants with waiting jobs take turns. A process that exceeds JOB_S_MAX is killed and replaced. This module must never
-know what a job means.
+tenants with waiting jobs are served in turn. A process whose job takes over JOB_S_MAX is killed and replaced.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ TENANT_PROCESSES = PROCESSES // 4  # used by one tenant at once
 TENANT_WAITING_MAX = 16
 WAITING_MAX = 256
 JOB_S_MAX = 20.0
-START_S_MAX = 60.0  # on a busy machine: the processes are niced
+START_S_MAX = 60.0  # long, since the processes are niced and the machine may be busy
 REPLY_BYTES_MAX = 256 * 1024 * 1024
 
 _log = logging.getLogger(__name__)
@@ -41,7 +40,7 @@ _decode = msgspec.msgpack.Decoder(Reply | str).decode
 
 
 class JobLost(Exception):
-    """The process reported that it could not do the job."""
+    """The process reported an error other than a refusal."""
 
 
 @dataclass(slots=True, eq=False)
@@ -53,14 +52,14 @@ class _WaitingJob:
 
 @dataclass(slots=True, eq=False)
 class _JobProcess:
-    """A process that does jobs."""
+    """A process that runs jobs, and the socket to it."""
 
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
     pid: int
 
-    async def ask(self, data: bytes) -> bytes:
-        """Raises OSError, EOFError, TimeoutError."""
+    async def run(self, data: bytes) -> bytes:
+        """Run one encoded job. Raises OSError, EOFError, TimeoutError."""
         async with asyncio.timeout(JOB_S_MAX):
             self.writer.writelines([HEADER.pack(len(data)), data])
             await self.writer.drain()
@@ -78,11 +77,11 @@ class LargeWork:
     def __init__(self, tokenizers: Callable[[], Sequence[tuple[str, str]]] = tuple) -> None:
         """`tokenizers`: directories and encodings that the processes load before the first job."""
         self._tokenizers = tokenizers
-        self._waiting: dict[str, deque[_WaitingJob]] = {}  # by tenant, in the order of turns
+        self._waiting: dict[str, deque[_WaitingJob]] = {}  # by tenant; the next tenant is first
         self._waiting_count = 0
         self._running: dict[str, int] = {}
         self._idle: list[_JobProcess] = []
-        self._peers = 0  # processes that run or are being started
+        self._process_count = 0  # processes that run or are being started
         self._adding = False
         self._forker: tuple[Process, socket.socket] | None = None
         self._starting = asyncio.Lock()
@@ -90,8 +89,8 @@ class LargeWork:
         self._closed = False
 
     async def do(self, tenant: str, job: Job) -> Reply:
-        """Run the job. Raises the error of a Refusal; RateLimited for a tenant with too many jobs; Overloaded when too
-        many jobs wait or the process fails."""
+        """Run the job. Raises the ApiError of a JobRefusal; RateLimited if TENANT_WAITING_MAX jobs of the tenant wait;
+        Overloaded if WAITING_MAX jobs wait, or if the process fails."""
         queue = self._waiting.get(tenant)
         if queue is not None and len(queue) >= TENANT_WAITING_MAX:
             raise errors.RateLimited(
@@ -104,11 +103,11 @@ class LargeWork:
         waiting = _WaitingJob(tenant, job, asyncio.get_running_loop().create_future())
         self._waiting.setdefault(tenant, deque()).append(waiting)
         self._waiting_count += 1
-        self._next()
+        self._assign_jobs()
         try:
             reply = await waiting.answer
         except asyncio.CancelledError:
-            self._leave(waiting)
+            self._remove_waiting(waiting)
             raise
         if isinstance(reply, JobRefusal):
             raise refuse(reply)
@@ -116,30 +115,30 @@ class LargeWork:
 
     def start(self) -> None:
         """Start one process now, so that the first job does not wait for it."""
-        self._grow()
+        self._add_if_none_idle()
 
     async def close(self) -> None:
         self._closed = True
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        for peer in self._idle:
-            peer.writer.close()
+        for process in self._idle:
+            process.writer.close()
             with contextlib.suppress(OSError):
-                await peer.writer.wait_closed()
+                await process.writer.wait_closed()
         for queue in self._waiting.values():
             for waiting in queue:
                 waiting.answer.cancel()
         self._waiting.clear()
         if self._forker is not None:
-            process, control = self._forker
+            forker, control = self._forker
             control.close()
             with contextlib.suppress(ProcessLookupError):
-                process.kill()
-            await process.wait()
+                forker.kill()
+            await forker.wait()
 
-    def _leave(self, waiting: _WaitingJob) -> None:
-        """Remove a job whose caller has left from its queue."""
+    def _remove_waiting(self, waiting: _WaitingJob) -> None:
+        """Remove the job of a cancelled request from its queue."""
         queue = self._waiting.get(waiting.tenant)
         if queue is not None and waiting in queue:
             queue.remove(waiting)
@@ -147,108 +146,108 @@ class LargeWork:
             if not queue:
                 del self._waiting[waiting.tenant]
 
-    # ---- turns
+    # ---- assigning jobs
 
-    def _next(self) -> None:
-        """Assign idle processes to the tenants whose turn it is."""
-        while not self._closed and (tenant := self._turn()) is not None:
+    def _assign_jobs(self) -> None:
+        """Give waiting jobs to idle processes, one tenant after another."""
+        while not self._closed and (tenant := self._next_tenant()) is not None:
             if not self._idle:
                 break
             queue = self._waiting.pop(tenant)
             waiting = queue.popleft()
             self._waiting_count -= 1
             if queue:
-                self._waiting[tenant] = queue  # now last in the order of turns
-            if waiting.answer.done():  # its caller has left
+                self._waiting[tenant] = queue  # the tenant is last now
+            if waiting.answer.done():  # the request was cancelled
                 continue
             self._running[tenant] = self._running.get(tenant, 0) + 1
-            self._spawn(self._work(self._idle.pop(), waiting))
-        self._grow()
+            self._spawn(self._run_job(self._idle.pop(), waiting))
+        self._add_if_none_idle()
 
-    def _grow(self) -> None:
-        """Start a process if none is idle or being started, so that the next tenant finds one."""
-        if not (self._idle or self._adding or self._closed) and self._peers < PROCESSES:
-            self._adding, self._peers = True, self._peers + 1
-            self._spawn(self._add_peer())
+    def _add_if_none_idle(self) -> None:
+        """Start a process if none is idle or being started, so that the next tenant's job need not wait."""
+        if not (self._idle or self._adding or self._closed) and self._process_count < PROCESSES:
+            self._adding, self._process_count = True, self._process_count + 1
+            self._spawn(self._add_process())
 
-    def _turn(self) -> str | None:
+    def _next_tenant(self) -> str | None:
         """The next tenant that has a waiting job and may use another process."""
-        return next((one for one in self._waiting if self._running.get(one, 0) < TENANT_PROCESSES), None)
+        return next((tenant for tenant in self._waiting if self._running.get(tenant, 0) < TENANT_PROCESSES), None)
 
     def _spawn(self, work: Coroutine[None, None, None]) -> None:
         task = asyncio.get_running_loop().create_task(work, name="large-work")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _work(self, peer: _JobProcess, waiting: _WaitingJob) -> None:
+    async def _run_job(self, process: _JobProcess, waiting: _WaitingJob) -> None:
         try:
-            data = await peer.ask(_encode(waiting.job))
+            data = await process.run(_encode(waiting.job))
             reply = _decode(data)
             if isinstance(reply, str):
                 raise JobLost(reply)
             if not waiting.answer.done():
                 waiting.answer.set_result(reply)
-            self._idle.append(peer)
+            self._idle.append(process)
         except (OSError, EOFError, TimeoutError, MemoryError, JobLost, msgspec.DecodeError) as error:
-            self._lose(peer, error)
+            self._drop_process(process, error)
             if not waiting.answer.done():
                 waiting.answer.set_exception(errors.Overloaded("The prompt could not be counted. Try again."))
         except asyncio.CancelledError:
-            peer.kill()
+            process.kill()
             waiting.answer.cancel()
             raise
         finally:
             self._running[waiting.tenant] -= 1
             if not self._running[waiting.tenant]:
                 del self._running[waiting.tenant]
-            self._next()
+            self._assign_jobs()
 
-    def _lose(self, peer: _JobProcess, error: Exception) -> None:
-        _log.error("large_work.lost", extra={"fields": {"pid": peer.pid, "reason": str(error) or repr(error)}})
-        peer.kill()
-        self._peers -= 1
+    def _drop_process(self, process: _JobProcess, error: Exception) -> None:
+        _log.error("large_work.lost", extra={"fields": {"pid": process.pid, "reason": str(error) or repr(error)}})
+        process.kill()
+        self._process_count -= 1
 
     # ---- processes
 
-    async def _add_peer(self) -> None:
+    async def _add_process(self) -> None:
         ours, theirs = socket.socketpair()
-        peer: _JobProcess | None = None
+        process: _JobProcess | None = None
         try:
             async with asyncio.timeout(START_S_MAX):
                 control = await self._control()
                 socket.send_fds(control, [b"+"], [theirs.fileno()])
                 theirs.close()
                 ours.setblocking(False)
-                peer = _JobProcess(*await asyncio.open_unix_connection(sock=ours), pid=0)
-                peer.pid = _decode_pid(await _frame(peer.reader))
+                process = _JobProcess(*await asyncio.open_unix_connection(sock=ours), pid=0)
+                process.pid = _decode_pid(await _frame(process.reader))
         except (OSError, EOFError, TimeoutError, msgspec.DecodeError) as error:
             _log.error("large_work.not_started", extra={"fields": {"reason": str(error) or repr(error)}})
-            self._peers -= 1
-            if peer is not None:
-                peer.writer.close()
-            self._forget_forker()
+            self._process_count -= 1
+            if process is not None:
+                process.writer.close()
+            self._kill_forker()
             self._fail_waiting()
             return
         except asyncio.CancelledError:
-            if peer is not None:
-                peer.writer.close()
+            if process is not None:
+                process.writer.close()
             raise
         finally:
             theirs.close()
-            if peer is None:
+            if process is None:
                 ours.close()
             self._adding = False
-        self._idle.append(peer)
-        self._next()
+        self._idle.append(process)
+        self._assign_jobs()
 
     async def _control(self) -> socket.socket:
-        """The socket to the process that forks the workers; starts that process if needed. Raises OSError."""
+        """The socket to the process that forks the job processes; starts that process if needed. Raises OSError."""
         async with self._starting:
             if self._forker is None:
                 ours, theirs = socket.socketpair()
                 arguments = [f"{directory}={encoding}" for directory, encoding in self._tokenizers()]
                 with theirs:
-                    process = await asyncio.create_subprocess_exec(
+                    forker = await asyncio.create_subprocess_exec(
                         sys.executable,
                         "-m",
                         "gateway.large_work.process",
@@ -258,21 +257,21 @@ class LargeWork:
                         stdout=DEVNULL,
                         pass_fds=[theirs.fileno()],
                     )
-                self._forker = process, ours
+                self._forker = forker, ours
             return self._forker[1]
 
-    def _forget_forker(self) -> None:
-        """The forking process may be dead: kill it, and start another for the next worker."""
+    def _kill_forker(self) -> None:
+        """Kill the forking process, which may be dead; the next job process starts another."""
         if self._forker is not None:
-            process, control = self._forker
+            forker, control = self._forker
             self._forker = None
             control.close()
             with contextlib.suppress(ProcessLookupError):
-                process.kill()
+                forker.kill()
 
     def _fail_waiting(self) -> None:
-        """Without any process, fail all waiting jobs."""
-        if self._peers:
+        """Fail all waiting jobs if there is no process."""
+        if self._process_count:
             return
         for queue in self._waiting.values():
             for waiting in queue:
@@ -283,7 +282,7 @@ class LargeWork:
 
 
 async def _frame(reader: asyncio.StreamReader) -> bytes:
-    """Raises OSError, EOFError."""
+    """The next frame. Raises OSError, EOFError."""
     (size,) = HEADER.unpack(await reader.readexactly(HEADER.size))
     if size > REPLY_BYTES_MAX:
         raise OSError(f"a reply of {size} bytes")

@@ -1,7 +1,7 @@
-"""The processes of `large_work`: a parent that loads the tokenizers and forks the processes that do the jobs.
+"""The processes of `large_work`: a parent that loads the tokenizers and forks the processes that run the jobs.
 
 `python -m gateway.large_work.process FD DIRECTORY=ENCODING …`. For each socket received over FD it forks a process that
-serves the socket. A process ends when the gateway closes its end of the socket. It must never know a tenant.
+serves the socket. A process ends when the gateway closes its end of the socket.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ import msgspec
 
 from gateway.large_work.jobs import Job, JobRunner, Reply
 
-NICE = 19  # the event loop, and an engine on the same host, come first
-# A longer job ends its process, even without the gateway, which itself waits for large_work.JOB_S_MAX only.
+NICE = 19  # below the event loop, and an engine on the same host
+# A longer job ends its process, even if the gateway, which waits for pool.JOB_S_MAX only, has ended.
 ALARM_S = 60
 MEMORY_BYTES_MAX = 4 * 1024**3
 HEADER = struct.Struct("<I")
@@ -30,49 +30,49 @@ _encode = msgspec.msgpack.Encoder().encode
 
 
 def main() -> None:
-    """Fork workers until FD is closed at the other end."""
+    """Fork job processes until the other end of FD is closed."""
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # its threads do not survive a fork
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C in a terminal is for the gateway
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the gateway handles Ctrl-C and ends this process
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     with contextlib.suppress(OSError):
         os.setpriority(os.PRIO_PROCESS, 0, NICE)
     control = socket.socket(fileno=int(sys.argv[1]))
-    worker = JobRunner()
+    runner = JobRunner()
     for argument in sys.argv[2:]:
         directory, _, encoding = argument.rpartition("=")
         with contextlib.suppress(OSError, ValueError):  # a job that needs this tokenizer reports the error
-            worker.load_tokenizer(directory, encoding)
+            runner.load_tokenizer(directory, encoding)
     gc.collect()
-    gc.freeze()  # else the collector would write to, and so copy, shared pages
+    gc.freeze()  # otherwise the garbage collector would write to shared pages, and so copy them
     while True:
-        told, descriptors, _flags, _address = socket.recv_fds(control, 1, 1)
-        if not told:
+        data, descriptors, _flags, _address = socket.recv_fds(control, 1, 1)
+        if not data:
             return
         for descriptor in descriptors:
             if os.fork() == 0:
                 control.close()
-                _serve(socket.socket(fileno=descriptor), worker)
+                _serve(socket.socket(fileno=descriptor), runner)
                 os._exit(0)
             os.close(descriptor)
 
 
-def _serve(connection: socket.socket, worker: JobRunner) -> None:
-    """Answer jobs. A frame is a length (HEADER) and msgpack; the first frame sent is the process id."""
+def _serve(connection: socket.socket, runner: JobRunner) -> None:
+    """Run jobs until the stream ends. A frame is a length (HEADER) and msgpack; the first frame is the process id."""
     resource.setrlimit(resource.RLIMIT_DATA, (MEMORY_BYTES_MAX, MEMORY_BYTES_MAX))
     _send(connection, os.getpid())
     while (frame := _receive(connection)) is not None:
         signal.alarm(ALARM_S)
         reply: Reply | str
         try:
-            reply = worker.run_job(_decode(frame))
+            reply = runner.run_job(_decode(frame))
         except (OSError, ValueError, MemoryError, RecursionError) as error:
             reply = f"{type(error).__name__}: {error}"
         _send(connection, reply)
         signal.alarm(0)
 
 
-def _send(connection: socket.socket, said: Reply | str | int) -> None:
-    data = _encode(said)
+def _send(connection: socket.socket, message: Reply | str | int) -> None:
+    data = _encode(message)
     connection.sendall(HEADER.pack(len(data)) + data)
 
 
@@ -84,12 +84,12 @@ def _receive(connection: socket.socket) -> bytes | None:
 
 def _exactly(connection: socket.socket, size: int) -> bytes | None:
     data = bytearray(size)
-    view, got = memoryview(data), 0
-    while got < size:
-        received = connection.recv_into(view[got:])
+    view, filled = memoryview(data), 0
+    while filled < size:
+        received = connection.recv_into(view[filled:])
         if not received:
             return None
-        got += received
+        filled += received
     return bytes(data)
 
 

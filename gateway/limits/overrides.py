@@ -1,6 +1,7 @@
-"""Rate limits set for a key or a tenant, as functions over a connection. Others have the configuration's limits.
+"""The rate limits set for single keys and tenants, as functions over a database connection.
 
-Every change bumps the revision, so that running gateways drop what they cached. Nothing here limits anything.
+A key or tenant without such limits has those of the configuration. Every change raises the revision, so that running
+gateways reload the limits.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ LIST_MAX = 1000
 
 
 class OwnLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """Of one key or tenant, `subject_id`. Null: the configuration's. Keys that were rotated share theirs: `subject_id`
-    is the newest of them."""
+    """The limits of the key or tenant `subject_id`. Null: the configuration's limit applies. A key and the keys rotated
+    from it share their limits: `subject_id` is the newest of them."""
 
     id: str
     scope: Scope
@@ -37,7 +38,7 @@ class OwnLimits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LimitsChange(msgspec.Struct, frozen=True, kw_only=True):
-    """What is given changes; null is the configuration's again."""
+    """The limits to change; null: the configuration's limit applies again."""
 
     requests_per_minute: int | UnsetType | None = UNSET
     tokens_per_minute: int | UnsetType | None = UNSET
@@ -49,12 +50,12 @@ def get(connection: sa.Connection, limits_id: str) -> OwnLimits | None:
 
 
 def of_subject(connection: sa.Connection, subject_id: str) -> OwnLimits | None:
-    """`subject_id`: a tenant's id, or that of any key of the rotations that share the limits."""
-    return _one(connection, rate_limits.c.subject_id == _kept_under(connection, subject_id))
+    """The limits of a tenant or a key. `subject_id`: any of the rotated keys that share the limits."""
+    return _one(connection, rate_limits.c.subject_id == _row_subject(connection, subject_id))
 
 
 def listing(connection: sa.Connection, tenant_id: str | None = None) -> list[OwnLimits]:
-    """Of all, or of one tenant and its keys; the first LIST_MAX by id."""
+    """The limits of one tenant and its keys, or of all tenants: the first LIST_MAX by id."""
     query = _SELECT.order_by(rate_limits.c.id).limit(LIST_MAX)
     if tenant_id is not None:
         query = query.where(rate_limits.c.tenant_id == tenant_id)
@@ -64,25 +65,25 @@ def listing(connection: sa.Connection, tenant_id: str | None = None) -> list[Own
 def change(
     connection: sa.Connection, *, scope: Scope, subject_id: str, tenant_id: str, change: LimitsChange
 ) -> OwnLimits:
-    """Raises InvalidValue."""
+    """Change the limits of a key or tenant and return them. Raises InvalidValue."""
     given = {name: value for name in NAMES if (value := getattr(change, name)) is not UNSET}
     for name, value in given.items():
         if value is not None and not 1 <= value <= LIMIT_MAX:
             raise InvalidValue(f"is {value}; it must be 1 to {LIMIT_MAX}", name)
-    nothing: dict[str, int | None] = dict.fromkeys(NAMES)
+    unset: dict[str, int | None] = dict.fromkeys(NAMES)
     before = of_subject(connection, subject_id) or OwnLimits(
-        id=new_id("lim"), scope=scope, subject_id=subject_id, tenant_id=tenant_id, **nothing
+        id=new_id("lim"), scope=scope, subject_id=subject_id, tenant_id=tenant_id, **unset
     )
     after = msgspec.structs.replace(before, **given)
     connection.execute(sa.delete(rate_limits).where(rate_limits.c.id == after.id))
-    kept = msgspec.structs.asdict(after) | {"subject_id": _kept_under(connection, subject_id)}
-    connection.execute(sa.insert(rate_limits).values(kept))
+    row = msgspec.structs.asdict(after) | {"subject_id": _row_subject(connection, subject_id)}
+    connection.execute(sa.insert(rate_limits).values(row))
     revision.bump(connection, Change("limits", tenant_id))
     return _one(connection, rate_limits.c.id == after.id) or after
 
 
 def remove(connection: sa.Connection, limits_id: str) -> OwnLimits:
-    """What holds then. Raises RowNotFound."""
+    """Remove the limits and return them with every limit null. Raises RowNotFound."""
     before = get(connection, limits_id)
     if before is None:
         raise RowNotFound(f"there are no limits {limits_id!r}")
@@ -91,8 +92,8 @@ def remove(connection: sa.Connection, limits_id: str) -> OwnLimits:
     return msgspec.structs.replace(before, **dict.fromkeys(NAMES))
 
 
-def _kept_under(connection: sa.Connection, subject_id: str) -> str:
-    """What the rows name: a tenant, or the first key of the rotations that made the key."""
+def _row_subject(connection: sa.Connection, subject_id: str) -> str:
+    """The `subject_id` of the row: the tenant, or the first key of the rotations that led to this key."""
     first = connection.execute(sa.select(keys.c.first_key_id).where(keys.c.id == subject_id)).scalar_one_or_none()
     return str(first or subject_id)
 

@@ -1,6 +1,6 @@
-"""The rate limits of `limits.py` in Redis, so that all gateways share them: one script, whose clock is the server's.
+"""The rate limits of `rates.py` in Redis, shared by all gateways: one Lua script, with the Redis server's clock.
 
-Redis is never the truth: if it is unavailable or loses its data, no request fails for it.
+No request fails because Redis is unavailable or lost its data: `limiter.py` then decides.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from gateway.limits.rates import Decision, Rates, Subject, SubjectUse
 PREFIX = "laneway"
 BATCH_MAX = 256  # calls of one round trip
 WAITING_MAX = 10_000  # calls that wait for a round trip; above it Redis counts as unavailable
-SOCKET_S_MIN = 1.0  # for a connection, and for an answer; callers have shorter timeouts
+SOCKET_S_MIN = 1.0  # timeout of a connection and of a round trip; callers have shorter timeouts
 SILENCE = 5  # × a request's timeout: after a longer round trip Redis counts as unavailable
-TURNS = 4  # of the event loop, from the socket to the waiting caller
+TURNS = 4  # turns of the event loop that a reply takes from the socket to its caller
 
 _log = logging.getLogger(__name__)
 
-# KEYS: for each subject the hash of its rates and the sorted set of its places.
-# ARGV[1], in words, since a client's time goes by arguments: what to do, the place, how long it lasts (microseconds),
-# tokens and requests to take or to give back; then, for each subject, its three limits, and what the asking gateway
-# itself has taken of requests and tokens, and when: there is at least that much, whatever Redis forgot. The answer is
-# words too. Numbers are doubles with all their digits, as in `Rates`.
+# KEYS: for each subject the hash of its rates and the sorted set of its request slots (places).
+# ARGV[1] is one string of words, since the client's time grows with the number of arguments: the command (admit, end or
+# renew), the slot, its lease (microseconds), tokens and requests to take or release; then, for each subject, its three
+# limits, and the requests and tokens that the calling gateway counted itself, and when. The subject's use is at least
+# that count, even if Redis lost its data. The reply is a string of words too. Numbers are doubles with all digits.
 SCRIPT = """
 local MINUTE = 60000000
 local time = redis.call('TIME')
@@ -71,7 +71,7 @@ local function hold(subject)
   redis.call('PEXPIRE', subject.places, math.ceil(lease / 1000))
 end
 
-local said = {allowed and 1 or 0, exact(now)}
+local reply = {allowed and 1 or 0, exact(now)}
 for i, subject in ipairs(subjects) do
   if what == 'renew' then
     hold(subject)
@@ -89,18 +89,18 @@ for i, subject in ipairs(subjects) do
   local empty = math.max(subject.requests / subject.requests_max, subject.tokens / subject.tokens_max) * MINUTE / 1000
   redis.call('HSET', subject.rates, 'requests', r, 'tokens', t, 'at', exact(now))
   redis.call('PEXPIRE', subject.rates, math.ceil(empty) + 1000)
-  said[#said + 1] = r
-  said[#said + 1] = t
-  said[#said + 1] = redis.call('ZCARD', subject.places)
+  reply[#reply + 1] = r
+  reply[#reply + 1] = t
+  reply[#reply + 1] = redis.call('ZCARD', subject.places)
 end
-return table.concat(said, ' ')
+return table.concat(reply, ' ')
 """
 PROBE = "end probe 1 0 0 1 1 1 0 0 0"  # releases a slot that does not exist
 _SHA = hashlib.sha1(SCRIPT.encode(), usedforsecurity=False).hexdigest()
 
 
 class RedisUnavailable(Exception):
-    """Redis did not answer, or not in time. What was asked may have taken place."""
+    """Redis did not answer in time, or answered with an error. It may have run the call."""
 
 
 @dataclass(slots=True, eq=False)
@@ -112,12 +112,12 @@ class _Call:
 
 
 class SharedRates:
-    """`Rates` for all gateways that name the same Redis. One connection, so that calls are answered in order. Calls
-    that arrive while a round trip is in flight are sent together in the next one."""
+    """`Rates` for all gateways with the same Redis. There is one connection, so calls are answered in order. Calls that
+    arrive during a round trip are sent together in the next one."""
 
     def __init__(self, url: str, lease_us: int, answer_s: float) -> None:
-        """`answer_s`: how long a request waits for Redis. Raises ValueError for a URL that is none of redis://,
-        rediss://, unix://."""
+        """`lease_us`: of a slot. `answer_s`: how long a request waits for Redis. Raises ValueError for a URL whose
+        scheme is not redis, rediss or unix."""
         self._lease_us = lease_us
         self._answer_s = answer_s
         self._client: Any = redis.asyncio.Redis.from_url(
@@ -131,40 +131,39 @@ class SharedRates:
         self._calls: Coalescer[_Call, Decision] = Coalescer(
             self._round_trip, name="shared-limits", batch_max=BATCH_MAX, backlog_max=WAITING_MAX
         )
-        self._asked_at: float | None = None  # when the round trip in flight began, by the loop's clock
-        self.away = False  # then only `probe` sends calls
+        self._sent_at: float | None = None  # when the round trip in flight began, by the loop's clock
+        self.unavailable = False  # while True only `probe` sends calls
 
     def admit(
-        self, subjects: Sequence[Subject], tokens: int, place: str, own: Rates, requests: int = 1
+        self, subjects: Sequence[Subject], tokens: int, slot: str, own: Rates, requests: int = 1
     ) -> asyncio.Future[Decision]:
-        """As `Rates.admit`. `own`: what this gateway itself has taken, of which Redis may have lost the account."""
-        return self._ask("admit", subjects, place, tokens, requests, own)
+        """As `Rates.admit`. `own`: this gateway's own counts, in case Redis lost its data."""
+        return self._submit_call("admit", subjects, slot, tokens, requests, own)
 
     def release_slot(
-        self, subjects: Sequence[Subject], place: str, *, requests: int, tokens: int
+        self, subjects: Sequence[Subject], slot: str, *, requests: int, tokens: int
     ) -> asyncio.Future[Decision]:
-        """As `Rates.end`; also of a place that was asked for and of which no answer came."""
-        return self._ask("end", subjects, place, tokens, requests, None)
+        """As `Rates.release_slot`; also for a slot whose admission was not answered."""
+        return self._submit_call("end", subjects, slot, tokens, requests, None)
 
-    def renew(self, subjects: Sequence[Subject], place: str, own: Rates) -> asyncio.Future[Decision]:
-        """As `Rates.renew`. A place that Redis lost is there again."""
-        return self._ask("renew", subjects, place, 0, 0, own)
+    def renew(self, subjects: Sequence[Subject], slot: str, own: Rates) -> asyncio.Future[Decision]:
+        """As `Rates.renew`. A slot that Redis lost is added again."""
+        return self._submit_call("renew", subjects, slot, 0, 0, own)
 
-    async def answer(self, asked: asyncio.Future[Decision]) -> Decision:
-        """Wait for it, `answer_s` at most. Raises RedisUnavailable."""
-        await asyncio.wait([asked], timeout=self._answer_s)
+    async def answer(self, call: asyncio.Future[Decision]) -> Decision:
+        """Wait for the decision, `answer_s` at most. Raises RedisUnavailable."""
+        await asyncio.wait([call], timeout=self._answer_s)
         for _ in range(TURNS):
-            if asked.done():
-                return asked.result()
-            await asyncio.sleep(0)  # it may be this process that was slow, and the answer here
+            if call.done():
+                return call.result()
+            await asyncio.sleep(0)  # if this event loop was slow, the reply may be in the socket already
         silence_s = SILENCE * self._answer_s
-        if self._asked_at is not None and asyncio.get_running_loop().time() - self._asked_at > silence_s:
-            self._lose(f"no answer for {silence_s:g} s")
+        if self._sent_at is not None and asyncio.get_running_loop().time() - self._sent_at > silence_s:
+            self._mark_unavailable(f"no answer for {silence_s:g} s")
         raise RedisUnavailable
 
     async def probe(self) -> int | None:
-        """Its clock (microseconds) if it answers and runs the script, which a read-only replica does not. None: it is
-        unavailable."""
+        """Redis's clock (microseconds) if Redis runs the script; None: it is unavailable, or a read-only replica."""
         at = None
         probe = _Call([f"{PREFIX}:{{probe}}:{what}" for what in ("rates", "places")], PROBE)
         try:
@@ -174,11 +173,11 @@ class SharedRates:
                         raise reply
                     at = _decision(reply).at
         except (RedisError, OSError, TimeoutError, ValueError) as error:
-            self._lose(repr(error))
+            self._mark_unavailable(repr(error))
             return None
-        if self.away:
+        if self.unavailable:
             _log.warning("limits.redis_back")
-        self.away = False
+        self.unavailable = False
         return at
 
     async def close(self) -> None:
@@ -186,12 +185,12 @@ class SharedRates:
         with contextlib.suppress(RedisError, OSError):
             await self._client.aclose()
 
-    def _ask(
-        self, what: str, subjects: Sequence[Subject], place: str, tokens: int, requests: int, own: Rates | None
+    def _submit_call(
+        self, what: str, subjects: Sequence[Subject], slot: str, tokens: int, requests: int, own: Rates | None
     ) -> asyncio.Future[Decision]:
-        if self.away:
+        if self.unavailable:
             return _unavailable()
-        words: list[object] = [what, place, self._lease_us, tokens, requests]
+        words: list[object] = [what, slot, self._lease_us, tokens, requests]
         for subject in subjects:
             allowance = subject.allowance
             words += (allowance.requests_per_minute, allowance.tokens_per_minute, allowance.concurrency)
@@ -203,8 +202,8 @@ class SharedRates:
             return _unavailable()
 
     async def _round_trip(self, calls: list[_Call]) -> list[Decision | Exception]:
-        """The decisions up to the first reply that is an error; from there on all calls fail."""
-        self._asked_at = asyncio.get_running_loop().time()
+        """The decisions up to the first reply that is an error; that call and all later calls fail."""
+        self._sent_at = asyncio.get_running_loop().time()
         answers: list[Decision | Exception] = []
         try:
             for reply in await self._replies(calls):
@@ -212,10 +211,10 @@ class SharedRates:
                     raise reply
                 answers.append(_decision(reply))
         except (RedisError, OSError, ValueError) as error:
-            self._lose(repr(error))
+            self._mark_unavailable(repr(error))
             answers += [RedisUnavailable() for _ in range(len(calls) - len(answers))]
         finally:
-            self._asked_at = None
+            self._sent_at = None
         return answers
 
     async def _replies(self, calls: list[_Call]) -> list[Any]:
@@ -223,9 +222,9 @@ class SharedRates:
         unknown = [call for call, reply in zip(calls, replies, strict=True) if isinstance(reply, NoScriptError)]
         if not unknown:
             return replies
-        # A server that has restarted does not have the script: it receives the whole text once.
-        again = dict(zip(unknown, await self._send("EVAL", SCRIPT, unknown), strict=True))
-        return [again.get(call, reply) for call, reply in zip(calls, replies, strict=True)]
+        # A restarted Redis does not have the script: send its text once.
+        repeated = dict(zip(unknown, await self._send("EVAL", SCRIPT, unknown), strict=True))
+        return [repeated.get(call, reply) for call, reply in zip(calls, replies, strict=True)]
 
     async def _send(self, command: str, script: str, calls: Sequence[_Call]) -> list[Any]:
         pipeline = self._client.pipeline(transaction=False)
@@ -234,28 +233,28 @@ class SharedRates:
         replies: list[Any] = await pipeline.execute(raise_on_error=False)
         return replies
 
-    def _lose(self, reason: str) -> None:
-        if not self.away:
+    def _mark_unavailable(self, reason: str) -> None:
+        if not self.unavailable:
             _log.warning("limits.redis_away", extra={"fields": {"reason": reason}})
-        self.away = True
+        self.unavailable = True
         self._calls.fail_backlog(RedisUnavailable())
 
 
 def _unavailable() -> asyncio.Future[Decision]:
     failed: asyncio.Future[Decision] = asyncio.get_running_loop().create_future()
     failed.set_exception(RedisUnavailable())
-    failed.exception()  # retrieved: asyncio logs nothing if no caller looks at it
+    failed.exception()  # mark the exception as retrieved, or asyncio logs it if no caller awaits the future
     return failed
 
 
 def _keys(subject: Subject) -> tuple[str, str]:
-    """Of one family in one slot, so that a cluster can run the script."""
+    """Keys of the subject's rates and slots. A family has one hash slot, so that a Redis cluster can run the script."""
     key = f"{PREFIX}:{{{subject.family}}}:{subject.id}"
     return f"{key}:rates", f"{key}:places"
 
 
 def _decision(reply: str) -> Decision:
     allowed, at, *rest = reply.split()
-    of_each = zip(*[iter(rest)] * 3, strict=True)
-    taken = [SubjectUse(float(requests), float(tokens), int(running)) for requests, tokens, running in of_each]
+    triples = zip(*[iter(rest)] * 3, strict=True)
+    taken = [SubjectUse(float(requests), float(tokens), int(running)) for requests, tokens, running in triples]
     return Decision(allowed == "1", int(at), taken)

@@ -14,7 +14,7 @@ import pytest
 
 from gateway.http.connection import HEAD_S_MAX
 from gateway.limits.connection_limits import (
-    ADDRESS_SHARE,
+    ADDRESS_PART,
     DESCRIPTORS_RESERVED,
     UPLOAD_DESCRIPTORS,
     Connections,
@@ -86,7 +86,7 @@ def test_where_all_are_busy_a_new_connection_is_refused() -> None:
 
 def test_at_the_total_the_oldest_of_all_is_replaced() -> None:
     bounds = connections(total_max=8)
-    first, *_ = opened(bounds, "10.0.0.1", 6)  # ADDRESS_SHARE of 8
+    first, *_ = opened(bounds, "10.0.0.1", 6)  # ADDRESS_PART of 8
     opened(bounds, "10.0.0.2", 2)
     [second] = opened(bounds, "10.0.0.3")
     assert first.evicted
@@ -153,7 +153,7 @@ def test_1300_half_heads_at_1024_descriptors_refuse_nobody(
     limit_descriptors(stack, DESCRIPTORS)
     with half_heads(stack, HALF_HEADS):
         assert [stack.chat().status_code for _ in range(5)] == [200] * 5
-        assert metric(stack, "laneway_connections ") <= ADDRESS_SHARE * metric(stack, "laneway_connections_max ")
+        assert metric(stack, "laneway_connections ") <= ADDRESS_PART * metric(stack, "laneway_connections_max ")
         assert metric(stack, 'laneway_connections_closed_total{reason="evicted"') >= HALF_HEADS - DESCRIPTORS
         assert stack.gateway is not None
         assert len(os.listdir(f"/proc/{stack.gateway.pid}/fd")) < DESCRIPTORS

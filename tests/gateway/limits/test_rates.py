@@ -17,7 +17,7 @@ import sqlalchemy as sa
 
 from gateway.access import keys
 from gateway.limits import overrides
-from gateway.limits.limiter import LOOK_S, PLACE_S
+from gateway.limits.limiter import CHECK_S, SLOT_LEASE_S
 from gateway.limits.overrides import LimitsChange
 from support.ports import free_port
 from support.redis_server import RedisServer
@@ -134,11 +134,11 @@ async def test_two_gateways_and_one_redis(gateways: Gateways, redis_server: Redi
         await running
     for key in client.scan_iter(places):
         for place, _ in client.zscan_iter(key):
-            client.zincrby(key, -PLACE_S * 1e6, place)
+            client.zincrby(key, -SLOT_LEASE_S * 1e6, place)
     assert counted(await ask([gateways.url] * 4, secret)) == {200: 4}
     gateways.start_second()
 
-    await asyncio.sleep(2 * LOOK_S)  # the first gateway counts the second
+    await asyncio.sleep(2 * CHECK_S)  # the first gateway counts the second
 
     # Redis is killed while requests run: they end as they would have, and each gateway allows its part.
     secret = limited(gateways, requests_per_minute=12)

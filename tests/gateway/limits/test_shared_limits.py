@@ -16,13 +16,13 @@ from hypothesis import strategies as st
 from billing.ids import new_id
 from gateway.config.allowance import Allowance
 from gateway.errors import RateLimited
-from gateway.limits.limiter import PLACE_S, Admission, Limiter
+from gateway.limits.limiter import SLOT_LEASE_S, Admission, Limiter
 from gateway.limits.rates import Rates, Subject
 from gateway.limits.redis_rates import SharedRates
 from support.redis_server import RedisServer
 from support.waiting import eventually_async
 
-LEASE_US = round(PLACE_S * 1e6)
+LEASE_US = round(SLOT_LEASE_S * 1e6)
 ANSWER_S = 5.0  # a busy machine changes no answer here
 HUNG_S = 0.05  # where Redis is hung
 PLENTY = Allowance(1_000_000, 10**9, 100_000)
@@ -101,7 +101,7 @@ class Twins:
     def _pass(self, micros: int) -> None:
         for known in self._rates._known.values():
             known.at -= micros
-            known.places = {place: until - micros for place, until in known.places.items()}
+            known.slots = {slot: until - micros for slot, until in known.slots.items()}
         for id_ in self._ids:
             rates, places = (f"laneway:{{{self._family}}}:{id_}:{what}" for what in ("rates", "places"))
             if self._client.exists(rates):
@@ -176,7 +176,7 @@ async def allowed(ask: Callable[[], Awaitable[Admission]], most: int) -> list[Ad
 
 def away(one: Limiter) -> bool:
     assert one._shared is not None
-    return one._shared.away
+    return one._shared.unavailable
 
 
 async def test_gateways_share_their_limits(redis_url: str) -> None:
@@ -243,7 +243,7 @@ async def test_whoever_is_gone_before_the_answer_takes_nothing(redis_url: str, g
                     await taken.refund()
             if begun is not None:
                 await begun.refund()  # as whoever has it does
-        deadline = time.monotonic() + PLACE_S / 2
+        deadline = time.monotonic() + SLOT_LEASE_S / 2
         for one in theirs:
             while not (found := await allowed(lambda one=one: second.admit(one, 900), 1)):
                 assert time.monotonic() < deadline
@@ -298,7 +298,7 @@ async def test_who_runs_for_long_keeps_its_place(redis_url: str, client: redis.R
         running = await house.admit(one, 1)
         [(place, until)] = client.zscan_iter(key)
         client.zincrby(key, -LEASE_US // 2, place)
-        house._forgot.set()  # as it is after RENEW_S
+        house._redis_lacks_slots.set()  # as it is after RENEW_S
         await eventually_async(lambda: (client.zscore(key, place) or 0) >= until)
         await running.finish_request(1)
         assert client.zcard(key) == 0
@@ -409,14 +409,14 @@ async def test_a_question_that_breaks_off_leaves_nothing_counted(redis_server: R
         with pytest.raises(RateLimited):
             await house.admit(one, 600)
         await ending.refund()
-        await eventually_async(lambda: len(house._owed) == 2)
+        await eventually_async(lambda: len(house._unreported) == 2)
         redis_server.thaw()
         await eventually_async(lambda: not away(house))
         await eventually_async(lambda: redis_server.client.zcard(f"{key}:places") == 1)
         rates = redis_server.client.hmget(f"{key}:rates", "requests", "tokens")
         requests, tokens = (float(rate or 0) for rate in rates)
         assert (requests <= 1, tokens <= 10) == (True, True)
-        assert not house._owed
+        assert not house._unreported
         await running.finish_request(10)
         assert redis_server.client.zcard(f"{key}:places") == 0
 
@@ -428,7 +428,7 @@ async def test_of_one_admitted_here_redis_has_the_place_and_no_more(redis_server
     async with limiter(redis_server.url, 1, HUNG_S) as house:
         redis_server.freeze()
         running = await house.admit(one, 300)
-        await eventually_async(lambda: len(house._owed) == 1)
+        await eventually_async(lambda: len(house._unreported) == 1)
         redis_server.thaw()
         await eventually_async(lambda: not away(house))
         await eventually_async(lambda: redis_server.client.zcard(f"{key}:places") == 1)
@@ -452,7 +452,7 @@ async def test_a_gateway_started_while_redis_is_away_begins_no_minute_anew(redis
         await eventually_async(
             lambda: redis_server.client.zcard(f"laneway:{{{one[0].family}}}:{one[0].id}:places") >= 1
         )
-        house._forgot.set()
+        house._redis_lacks_slots.set()
         await eventually_async(
             lambda: redis_server.client.zcard(f"laneway:{{{one[0].family}}}:{one[0].id}:places") == 5
         )
