@@ -28,8 +28,8 @@ from gateway.tables import keys, rate_limits
 # Entries of the cache of usable keys, and of the separate cache of unusable keys: a flood of wrong keys evicts no valid
 # key.
 CACHE_MAX = 10_000
-# At most LOOK_UPS_AT_ONCE look-ups of keys run in the database, so that other reads proceed. At most LOOK_UPS_MAX run or
-# wait; above that a request with an uncached key is refused (503).
+# At most LOOK_UPS_AT_ONCE look-ups of keys run in the database, so that other reads proceed. At most LOOK_UPS_MAX run
+# or wait; above that a request with an uncached key is refused (503).
 LOOK_UPS_AT_ONCE = 8
 LOOK_UPS_MAX = 1000
 LOOK_UP_WAIT_S = 5.0  # timeout of a look-up

@@ -151,10 +151,10 @@ def create(
     role: Role | None = None,
     first_key_id: str | None = None,
 ) -> MadeKey:
-    """Make a key. `scopes` None: the admin scope for an admin key, else the inference scope. `role` None: "owner" for an
-    admin key. An admin key of the role tenant_admin needs a tenant; every other admin key is the operator's and has
-    none. `secret`: from `make_secret`, for a caller that must store the secret before the key exists. Raises KeyRefused,
-    InvalidValue."""
+    """Make a key. `scopes` None: the admin scope for an admin key, else the inference scope. `role` None: "owner" for
+    an admin key. An admin key of the role tenant_admin needs a tenant; every other admin key is the operator's and has
+    none. `secret`: from `make_secret`, for a caller that must store the secret before the key exists. Raises
+    KeyRefused, InvalidValue."""
     if kind not in KINDS:
         raise KeyRefused(f"kind is {kind!r}; one of {', '.join(KINDS)} is needed")
     check_text(name, "name", "a key's name has", NAME_CHARS_MAX)
@@ -355,8 +355,8 @@ def revoke(connection: sa.Connection, key_id: str) -> Key:
 
 
 def mark_used(connection: sa.Connection, used: Mapping[str, int]) -> None:
-    """Write the last use of keys: `used` maps key id → Unix seconds. The revision does not change, since no gateway needs
-    to reload."""
+    """Write the last use of keys: `used` maps key id → Unix seconds. The revision does not change, since no gateway
+    needs to reload."""
     _LOCK_USED.rows(connection, {"key_ids": list(used)})  # all gateways lock in one order: no deadlock
     _MARK_USED.run(connection, [(at * clock.SECOND, key_id) for key_id, at in used.items()])
 

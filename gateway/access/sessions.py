@@ -38,7 +38,8 @@ COOKIE_CHARS = 43  # SECRET_BYTES in base64
 LOOK_UPS_AT_ONCE = 2
 LOOK_UPS_MAX = 256
 
-# Limit of sign-ins with a wrong key: WRONG_SIGN_INS_MAX in WRONG_SIGN_INS_S seconds, of each address and gateway process.
+# Limit of sign-ins with a wrong key: WRONG_SIGN_INS_MAX in WRONG_SIGN_INS_S seconds, of each address and gateway
+# process.
 WRONG_SIGN_INS_MAX = 10
 WRONG_SIGN_INS_S = 60.0
 ADDRESSES_MAX = 10_000  # addresses that are counted; a further address replaces the oldest
@@ -129,8 +130,8 @@ def is_csrf_token(cookie: str, token: str) -> bool:
 
 
 class Attempt:
-    """One sign-in. It counts as wrong until `succeeded` is called. `refusal`: the error to raise if the key is wrong and
-    the address has reached its limit."""
+    """One sign-in. It counts as wrong until `succeeded` is called. `refusal`: the error to raise if the key is wrong
+    and the address has reached its limit."""
 
     def __init__(self, succeeded: Callable[[], None], refusal: RateLimited | None) -> None:
         self.succeeded = succeeded
@@ -138,9 +139,9 @@ class Attempt:
 
 
 class SignIns:
-    """Counts sign-ins with a wrong key per address. An address that has reached the limit can still sign in with a valid
-    key, since all clients behind a proxy share one address. Of such addresses, at most BEYOND_LIMIT_MAX keys are looked
-    up at once."""
+    """Counts sign-ins with a wrong key per address. An address that has reached the limit can still sign in with a
+    valid key, since all clients behind a proxy share one address. Of such addresses, at most BEYOND_LIMIT_MAX keys are
+    looked up at once."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
