@@ -1,6 +1,8 @@
-"""The audit log: who changed what, from what to what, written in the transaction of the change itself.
+"""The audit log: one line for each administrative write, with its actor and the object before and after, written in the
+transaction of the change itself.
 
-It never holds a secret: what is given as `before` and `after` is what may be shown. Triggers keep its lines unchanged.
+`before` and `after` must hold no secret, since a reader of the log sees them. Triggers of the database refuse to update
+or delete a line.
 """
 
 from __future__ import annotations
@@ -33,7 +35,7 @@ _SORTED = ListColumns(
 
 
 class AuditLine(msgspec.Struct, frozen=True, kw_only=True):
-    """One administrative write. `at` in microseconds UTC; `tenant_id` None: of something that is the operator's."""
+    """One administrative write. `at` in microseconds UTC; `tenant_id` None: the object is the operator's."""
 
     id: int
     at: int
@@ -58,7 +60,7 @@ class AuditFilter(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def host_actor() -> str:
-    """Who runs a command on this host."""
+    """The actor of a command that runs on this host: "cli:" and the operating system's user."""
     try:
         return f"cli:{pwd.getpwuid(os.getuid()).pw_name}"
     except KeyError:  # a user id without a name, as in a container
@@ -92,29 +94,29 @@ def record(
 
 
 def listing(
-    connection: sa.Connection, which: AuditFilter, *, before: int | None = None, limit: int = 100
+    connection: sa.Connection, only: AuditFilter, *, before: int | None = None, limit: int = 100
 ) -> list[AuditLine]:
-    """The newest first; a page begins below the line with the id `before`."""
-    query = _matching(which).order_by(audit_log.c.id.desc()).limit(min(limit, LIST_MAX))
+    """At most `limit` lines (and LIST_MAX), newest first; with `before`, only lines with a smaller id."""
+    query = _matching(only).order_by(audit_log.c.id.desc()).limit(min(limit, LIST_MAX))
     if before is not None:
         query = query.where(audit_log.c.id < before)
     return [AuditLine(**row._mapping) for row in connection.execute(query)]
 
 
-def found(connection: sa.Connection, which: AuditFilter, asked: ListQuery) -> ListPage[AuditLine]:
-    """Raises InvalidValue."""
+def found(connection: sa.Connection, only: AuditFilter, query: ListQuery) -> ListPage[AuditLine]:
+    """One page of the matching lines. Raises InvalidValue."""
     return page(
-        connection, _matching(which), _SORTED, asked, lambda row: AuditLine(**row._mapping), lambda line: line.id
+        connection, _matching(only), _SORTED, query, lambda row: AuditLine(**row._mapping), lambda line: line.id
     )
 
 
-def _matching(which: AuditFilter) -> sa.Select[Any]:
+def _matching(only: AuditFilter) -> sa.Select[Any]:
     query = sa.select(audit_log)
     for name in ("tenant_id", "actor", "action", "object_id"):
-        if getattr(which, name) is not None:
-            query = query.where(audit_log.c[name] == getattr(which, name))
-    if which.start is not None:
-        query = query.where(audit_log.c.at >= which.start)
-    if which.end is not None:
-        query = query.where(audit_log.c.at < which.end)
+        if getattr(only, name) is not None:
+            query = query.where(audit_log.c[name] == getattr(only, name))
+    if only.start is not None:
+        query = query.where(audit_log.c.at >= only.start)
+    if only.end is not None:
+        query = query.where(audit_log.c.at < only.end)
     return query

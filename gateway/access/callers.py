@@ -1,6 +1,5 @@
-"""Maps bearer tokens to callers, through a cache; an administrative write of a tenant drops the tenant's callers.
-
-It knows keys and tenants, and must never know what they ask for or what it costs.
+"""Maps bearer tokens to callers, through a cache. An administrative write that concerns a tenant drops the tenant's
+callers from the cache.
 """
 
 from __future__ import annotations
@@ -26,11 +25,11 @@ from gateway.limits.overrides import NAMES
 from gateway.limits.rates import Scope, Subject
 from gateway.tables import keys, rate_limits
 
-# Cached keys: this many usable ones and, apart from them, as many unusable ones. A flood of wrong keys evicts no valid
+# Entries of the cache of usable keys, and of the separate cache of unusable keys: a flood of wrong keys evicts no valid
 # key.
 CACHE_MAX = 10_000
-# Look-ups of keys: LOOK_UPS_AT_ONCE in the database, so that other reads proceed, and LOOK_UPS_MAX with the waiting
-# ones. Above that an uncached key is refused (503).
+# At most LOOK_UPS_AT_ONCE look-ups of keys run in the database, so that other reads proceed. At most LOOK_UPS_MAX run
+# or wait; above that a request with an uncached key is refused (503).
 LOOK_UPS_AT_ONCE = 8
 LOOK_UPS_MAX = 1000
 LOOK_UP_WAIT_S = 5.0  # timeout of a look-up
@@ -54,23 +53,24 @@ _USABLE = Query(
 
 
 class Caller(msgspec.Struct, frozen=True, kw_only=True):
-    """What a key says about its bearer. `tier` is the highest that it may be served at."""
+    """The bearer of a key, with the settings of key, project and tenant that a request needs. `tier`: the highest tier
+    at which the caller may be served."""
 
     key_id: str
     tenant_id: str | None  # None: an operator
     tenant_slug: str | None
     project_id: str | None
-    first_key_id: str  # of the rotations that made the key: what its budgets and rate limits are kept under
+    first_key_id: str  # the first key of the key's rotations: its budgets and rate limits are stored under this id
     tier: str
     scopes: frozenset[str]
     default_max_tokens: int | None  # the key's, else its project's, else the tenant's
-    share_weight: float  # the tenant's, inside a tier
-    subjects: tuple[Subject, ...]  # of rate limits: the key, and its tenant
-    expires_at: int | None
-    age: int  # of the cache when it was read; a change since may concern it
+    share_weight: float  # weight of the tenant's share inside a tier
+    subjects: tuple[Subject, ...]  # rate limits of the key and of its tenant
+    expires_at: int | None  # Unix seconds
+    age: int  # `Callers._age` when the caller was read: a later change may have outdated it
     role: Role | None = None  # of an admin key
     currency: str = "USD"  # the tenant's
-    cheapest: bool = False  # the tenant's: of an alias that allows it, the cheapest model
+    cheapest: bool = False  # the tenant's setting: an alias that allows it is served by its cheapest model
 
 
 async def _always() -> bool:
@@ -83,7 +83,7 @@ class TenantName(msgspec.Struct, frozen=True):
 
 
 class Callers:
-    """The cache. When the revision moved, `drop` the callers of the tenants concerned, or `clear` all."""
+    """The cache. When the revision has changed, call `drop_tenants` for the tenants concerned, or `clear`."""
 
     def __init__(
         self,
@@ -95,8 +95,8 @@ class Callers:
         freshen: Callable[[], Awaitable[bool]] = _always,
         cache_max: int = CACHE_MAX,
     ) -> None:
-        """`tiers`: names from high to low. `defaults`: limits of keys and tenants without their own. `freshen`: returns
-        whether the cache is current, after reading the revision if necessary."""
+        """`tiers`: names from the highest to the lowest. `defaults`: rate limits of keys and tenants without limits of
+        their own. `freshen`: reads the revision if necessary, and returns whether the cache is current."""
         self._database = database
         self._defaults = defaults
         self._ranks = {name: rank for rank, name in enumerate(tiers)}
@@ -106,15 +106,16 @@ class Callers:
         self._known: dict[str, Caller] = {}  # by hash
         self._unusable: dict[str, None] = {}
         self._looking_up: dict[str, asyncio.Task[Caller | None]] = {}
-        self._places = asyncio.Semaphore(LOOK_UPS_AT_ONCE)
-        self._age = 0  # counts clears and drops: a caller read before one must not be cached after it
-        self._all_changed_at = 0  # the age at the last clear
-        self._changed_at: dict[str | None, int] = {}  # by tenant, the age at its last drop; None: the operator's keys
-        self._used: dict[str, int] = {}
+        self._look_up_slots = asyncio.Semaphore(LOOK_UPS_AT_ONCE)
+        self._age = 0  # counts calls of `clear` and `drop_tenants`: a caller read before a call is not cached after it
+        self._all_changed_at = 0  # the age at the last `clear`
+        # The age at the last `drop_tenants` of each tenant; None: the operator's keys.
+        self._changed_at: dict[str | None, int] = {}
+        self._used: dict[str, int] = {}  # key id → Unix seconds of its last use, not yet written
 
     async def identify(self, authorization: str | None) -> Caller:
-        """The caller behind an Authorization header. Raises InvalidApiKey, one and the same for every cause;
-        Overloaded and DatabaseUnavailable when it had to be looked up and could not."""
+        """The caller behind an Authorization header. Raises InvalidApiKey, the same for every cause; Overloaded or
+        DatabaseUnavailable when an uncached key could not be looked up."""
         scheme, _, secret = (authorization or "").partition(" ")
         secret = secret.strip()
         if scheme.lower() != "bearer" or not key_rules.is_well_formed(secret):
@@ -130,7 +131,7 @@ class Callers:
         return caller
 
     def of_key(self, connection: sa.Connection, key_id: str) -> Caller | None:
-        """The bearer of a key, as it is at this moment and not as it is remembered. None: it is not usable."""
+        """The bearer of a key, read from the database and not from the cache. None: the key is not usable."""
         caller = _load(connection, keys.c.id == key_id, self._ranks, self._defaults, self._age)
         now = clock.database_now(connection) // clock.SECOND
         return None if caller is None or (caller.expires_at is not None and caller.expires_at <= now) else caller
@@ -158,9 +159,9 @@ class Callers:
         self._changed_at.clear()
 
     def drop_tenants(self, tenant_ids: Collection[str | None]) -> None:
-        """Forget the callers of these tenants (None: the operator's keys), and all keys known as unusable, because one
-        of them may be usable now."""
-        self._known = {digest: one for digest, one in self._known.items() if one.tenant_id not in tenant_ids}
+        """Drop the cached callers of these tenants (None: the operator's keys), and all keys cached as unusable: one of
+        them may be usable now."""
+        self._known = {digest: caller for digest, caller in self._known.items() if caller.tenant_id not in tenant_ids}
         self._unusable.clear()
         self._looking_up = {}
         self._age += 1
@@ -170,11 +171,11 @@ class Callers:
             self._changed_at.clear()
 
     def _age_of(self, tenant_id: str | None) -> int:
-        """The age at the last change of this tenant's keys: what was read at an earlier age is outdated."""
+        """The age at the last change of this tenant's keys: a caller read at an earlier age is outdated."""
         return max(self._all_changed_at, self._changed_at.get(tenant_id, 0))
 
     async def flush_used(self) -> None:
-        """Write when keys were last used. Raises DatabaseUnavailable: what was not written is written next time."""
+        """Write the keys' last uses. Raises DatabaseUnavailable: the next call writes the rest."""
         left, self._used = list(self._used.items()), {}
         try:
             while left:
@@ -185,7 +186,7 @@ class Callers:
             self._used = dict(left) | self._used
 
     async def _look_up(self, digest: str) -> Caller | None:
-        """Shared by all who ask for the same key meanwhile."""
+        """Read a key's caller. Simultaneous requests with the same key share one read."""
         looking_up = self._looking_up
         look_up = looking_up.get(digest)
         if look_up is None:
@@ -200,10 +201,10 @@ class Callers:
             raise DatabaseUnavailable(f"a key could not be looked up within {LOOK_UP_WAIT_S:g} s") from None
 
     async def _read(self, digest: str) -> Caller | None:
-        async with self._places:
+        async with self._look_up_slots:
             age = self._age
-            found = keys.c.hash == digest
-            caller = await self._database.read(lambda c: _load(c, found, self._ranks, self._defaults, age))
+            by_hash = keys.c.hash == digest
+            caller = await self._database.read(lambda c: _load(c, by_hash, self._ranks, self._defaults, age))
         if caller is not None and self._age_of(caller.tenant_id) <= age:
             self._remember(self._known, digest, caller)
         elif caller is None and age == self._age:
@@ -217,7 +218,7 @@ class Callers:
 
 
 def unusable(connection: sa.Connection, key_ids: Collection[str]) -> set[str]:
-    """The keys among these that are revoked or whose tenant is suspended."""
+    """The subset of `key_ids` that is revoked, deleted or of a tenant that is not active."""
     usable = _USABLE.rows(connection, {"key_ids": list(key_ids)})
     return set(key_ids) - {key_id for (key_id,) in usable}
 
@@ -227,7 +228,7 @@ _OF_KEY, _OF_TENANT = rate_limits.alias("of_key"), rate_limits.alias("of_tenant"
 
 def _load(
     connection: sa.Connection,
-    which: sa.ColumnElement[bool],
+    condition: sa.ColumnElement[bool],
     ranks: Mapping[str, int],
     defaults: Mapping[Scope, Allowance],
     age: int,
@@ -252,12 +253,12 @@ def _load(
             .outerjoin(_OF_KEY, _OF_KEY.c.subject_id == sa.func.coalesce(keys.c.first_key_id, keys.c.id))
             .outerjoin(_OF_TENANT, _OF_TENANT.c.subject_id == keys.c.tenant_id)
         )
-        .where(which)
+        .where(condition)
     ).one_or_none()
     if row is None or row.revoked_at is not None or row.tenant_status not in (None, "active"):
         return None
     lowest = max(ranks, key=ranks.__getitem__)
-    # A tier that the configuration no longer has is served at the lowest; a key's own may only lower the tenant's.
+    # A tier that the configuration no longer has counts as the lowest. A key's tier may only lower the tenant's.
     candidates = [tier if tier in ranks else lowest for tier in (row.tenant_tier, row.tier) if tier is not None]
     return Caller(
         key_id=row.id,
@@ -282,7 +283,7 @@ def _subjects(row: sa.Row[Any], defaults: Mapping[Scope, Allowance]) -> tuple[Su
     def subject(scope: Scope, id_: str) -> Subject:
         own = [getattr(row, f"{scope}_{name}") for name in NAMES]
         default = msgspec.structs.astuple(defaults[scope])
-        limits = [fallback if one is None else one for one, fallback in zip(own, default, strict=True)]
+        limits = [fallback if limit is None else limit for limit, fallback in zip(own, default, strict=True)]
         return Subject(scope, id_, row.tenant_id or row.first_key_id or row.id, Allowance(*limits))
 
     key = subject("key", row.first_key_id or row.id)

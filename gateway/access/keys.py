@@ -1,7 +1,7 @@
-"""API keys: their form, and making, listing, rotating and revoking them as functions over a connection.
+"""API keys: the form of a secret, and functions over a connection that make, list, rotate and revoke keys.
 
-A secret is shown once, when it is made; the database holds its SHA-256. Every change bumps the revision, so that
-running gateways drop what they cached. Nothing here knows HTTP.
+A secret is shown once, when the key is made; the database holds its SHA-256. Every change bumps the revision, so that
+running gateways drop cached callers.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from gateway.tables import keys
 
 Kind = Literal["live", "test", "admin"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
-Status = Literal["active", "expiring", "expired", "revoked"]  # an expiring one is active too
+Status = Literal["active", "expiring", "expired", "revoked"]  # an expiring key is active too
 EXPIRING_S = 14 * 86_400
 
 INFERENCE = "inference"  # chat completions and the model list
@@ -38,7 +38,7 @@ SCOPES = (INFERENCE, ADMIN)
 ALPHABET = string.digits + string.ascii_uppercase + string.ascii_lowercase
 RANDOM_CHARS = 32
 CHECK_CHARS = 6  # 62**6 > 2**32
-PREFIX_CHARS = 4  # of the random part, kept to recognise a key by
+PREFIX_CHARS = 4  # characters of the random part that are stored, so that a person can recognise the key
 NAME_CHARS_MAX = 200
 OVERLAP_S_MAX = 30 * 24 * 3600
 
@@ -47,13 +47,13 @@ _LOCK_USED = Query(
     sa.select(keys.c.id)
     .where(among(keys.c.id, "key_ids"))
     .order_by(keys.c.id)
-    .with_for_update(key_share=True)  # rows that only name the key are written meanwhile
+    .with_for_update(key_share=True)  # does not block inserts of rows whose foreign key is one of these keys
 )
 _FORM = re.compile(rf"lw_(?:{'|'.join(KINDS)})_([0-9A-Za-z]{{{RANDOM_CHARS}}})([0-9A-Za-z]{{{CHECK_CHARS}}})\Z")
 SECRET_CHARS_MAX = len("lw_admin_") + RANDOM_CHARS + CHECK_CHARS
 
 
-NEVER = 0  # in a sort, of a moment that there is none of
+NEVER = 0  # sorts in place of a NULL moment
 _SORTED = ListColumns(
     sorts={
         "created_at": keys.c.created_at,
@@ -75,7 +75,7 @@ class KeyRefused(ValueError):
 
 
 class Key(msgspec.Struct, frozen=True, kw_only=True):
-    """A key as it may be shown: never its secret. Moments are whole Unix seconds, as in all of the HTTP API."""
+    """A key without its secret. Moments are whole Unix seconds, as everywhere in the HTTP API."""
 
     id: str
     tenant_id: str | None
@@ -93,16 +93,16 @@ class Key(msgspec.Struct, frozen=True, kw_only=True):
     revoked_at: int | None
     rotated_to: str | None
     role: Role | None  # of an admin key
-    first_key_id: str | None  # the first key of the rotations that made it; null: it replaced no other
+    first_key_id: str | None  # the first key of this key's rotations; None: the key replaced no other key
 
     @property
     def shares_as(self) -> str:
-        """The key that the budgets and rate limits of all keys of these rotations are kept under."""
+        """The id under which the budgets and rate limits of all keys of these rotations are stored."""
         return self.first_key_id or self.id
 
 
 class MadeKey(msgspec.Struct, frozen=True, kw_only=True):
-    """A new key and, this once, its secret."""
+    """A new key and its secret, which is not available again."""
 
     key: Key
     secret: str
@@ -118,7 +118,7 @@ def with_checksum(text: str) -> str:
 
 
 def is_well_formed(secret: str) -> bool:
-    """Whether form and checksum are right: a typing mistake is refused without a look at the database."""
+    """Whether form and checksum are right, so that a typing mistake is refused without a query of the database."""
     if len(secret) > SECRET_CHARS_MAX or not _FORM.match(secret):
         return False
     return secret == with_checksum(secret[:-CHECK_CHARS])
@@ -151,10 +151,10 @@ def create(
     role: Role | None = None,
     first_key_id: str | None = None,
 ) -> MadeKey:
-    """Make a key. Without `scopes` an admin key gets the admin scope, another the inference scope; without `role` it
-    is an owner's. A key of the role tenant_admin is a tenant's, every other admin key the operator's. `secret`: from
-    `make_secret`, stored by the caller before this call so that a failure cannot lose it. Raises KeyRefused,
-    InvalidValue."""
+    """Make a key. `scopes` None: the admin scope for an admin key, else the inference scope. `role` None: "owner" for
+    an admin key. An admin key of the role tenant_admin needs a tenant; every other admin key is the operator's and has
+    none. `secret`: from `make_secret`, for a caller that must store the secret before the key exists. Raises
+    KeyRefused, InvalidValue."""
     if kind not in KINDS:
         raise KeyRefused(f"kind is {kind!r}; one of {', '.join(KINDS)} is needed")
     check_text(name, "name", "a key's name has", NAME_CHARS_MAX)
@@ -213,14 +213,14 @@ def get(connection: sa.Connection, key_id: str) -> Key | None:
 
 
 def newest(connection: sa.Connection, key: Key) -> str:
-    """The id of the key that the rotations of this one led to: its own when it was not rotated."""
+    """The id of the newest key among this key's rotations: its own id if it was not rotated."""
     same = sa.or_(keys.c.id == key.shares_as, keys.c.first_key_id == key.shares_as)
     found = connection.execute(sa.select(keys.c.id).where(same, keys.c.rotated_to.is_(None))).scalar_one_or_none()
     return key.id if found is None else str(found)
 
 
 def first_keys(connection: sa.Connection, tenant_ids: Collection[str]) -> dict[str, str]:
-    """Of each key of these tenants that replaced another, the first key of those rotations."""
+    """Key id → id of the first key of its rotations, for each key of these tenants that replaced another key."""
     query = sa.select(keys.c.id, keys.c.first_key_id).where(
         keys.c.first_key_id.is_not(None), keys.c.tenant_id.in_(tenant_ids)
     )
@@ -228,12 +228,12 @@ def first_keys(connection: sa.Connection, tenant_ids: Collection[str]) -> dict[s
 
 
 def exists(connection: sa.Connection, secret: str) -> bool:
-    """Whether a key of this secret was ever made."""
+    """Whether a key with this secret was ever made."""
     return connection.execute(sa.select(keys.c.id).where(keys.c.hash == hash_secret(secret))).scalar() is not None
 
 
 def list_keys(connection: sa.Connection, tenant_id: str | None = None) -> list[Key]:
-    """All keys, or one tenant's, oldest first; the revoked ones too."""
+    """All keys, or one tenant's, oldest first; revoked keys too."""
     query = _SELECT.order_by(keys.c.created_at, keys.c.id)
     if tenant_id is not None:
         query = query.where(keys.c.tenant_id == tenant_id)
@@ -242,7 +242,7 @@ def list_keys(connection: sa.Connection, tenant_id: str | None = None) -> list[K
 
 def found(
     connection: sa.Connection,
-    asked: ListQuery,
+    query: ListQuery,
     *,
     tenant_id: str | None = None,
     project_id: str | None = None,
@@ -250,16 +250,16 @@ def found(
     role: Role | None = None,
     status: Status | None = None,
 ) -> ListPage[Key]:
-    """All keys, the revoked ones too; every value that is given must match. Raises InvalidValue."""
-    wanted = {"tenant_id": tenant_id, "project_id": project_id, "kind": kind, "role": role}
-    query = _SELECT.where(*(keys.c[name] == value for name, value in wanted.items() if value is not None))
+    """One page of the keys that match every given value; revoked keys too. Raises InvalidValue."""
+    equal = {"tenant_id": tenant_id, "project_id": project_id, "kind": kind, "role": role}
+    select = _SELECT.where(*(keys.c[name] == value for name, value in equal.items() if value is not None))
     if status is not None:
-        query = query.where(*_standing(status, clock.database_now(connection)))
-    return page(connection, query, _SORTED, asked, _key, lambda key: key.id)
+        select = select.where(*_has_status(status, clock.database_now(connection)))
+    return page(connection, select, _SORTED, query, _key, lambda key: key.id)
 
 
-def _standing(status: Status, now: int) -> list[sa.ColumnElement[bool]]:
-    """What is true of the keys of this status, at `now` in microseconds."""
+def _has_status(status: Status, now: int) -> list[sa.ColumnElement[bool]]:
+    """The conditions that select the keys of this status, at `now` in microseconds UTC."""
     if status == "revoked":
         return [keys.c.revoked_at.is_not(None)]
     unrevoked, ends = keys.c.revoked_at.is_(None), keys.c.expires_at
@@ -271,7 +271,7 @@ def _standing(status: Status, now: int) -> list[sa.ColumnElement[bool]]:
 
 
 def count_usable(connection: sa.Connection, tenant_id: str) -> int:
-    """How many of a tenant's keys, admin keys included, are neither revoked nor expired."""
+    """The number of a tenant's keys, admin keys included, that are neither revoked nor expired."""
     expires_at = keys.c.expires_at
     query = sa.select(sa.func.count()).where(
         keys.c.tenant_id == tenant_id,
@@ -282,7 +282,7 @@ def count_usable(connection: sa.Connection, tenant_id: str) -> int:
 
 
 def is_usable(connection: sa.Connection, key_id: str) -> bool:
-    """It is there, not revoked and not expired, by the database's clock."""
+    """Whether the key exists and is neither revoked nor expired by the database's clock."""
     expires_at = keys.c.expires_at
     query = sa.select(keys.c.id).where(
         keys.c.id == key_id,
@@ -299,7 +299,7 @@ def update(
     project_id: str | None = None,
     default_max_tokens: int | msgspec.UnsetType | None = msgspec.UNSET,
 ) -> Key:
-    """Change what is given, of a key that still works. Raises KeyRefused."""
+    """Change the given fields. Raises KeyRefused for a revoked or expired key."""
     before = _required(connection, key_id, for_update=True)
     if _has_ended(connection, before):
         raise KeyRefused(f"{key_id} is revoked or expired")
@@ -313,8 +313,8 @@ def update(
 
 
 def rotate(connection: sa.Connection, key_id: str, *, overlap_s: int) -> MadeKey:
-    """Make a key like this one and let the old one expire after `overlap_s` seconds. Both share the budgets and rate
-    limits of a key. Raises KeyRefused."""
+    """Replace a key by a new key with the same settings. The old key expires after `overlap_s` seconds; meanwhile both
+    share the same budgets and rate limits. Raises KeyRefused."""
     if not 0 <= overlap_s <= OVERLAP_S_MAX:
         raise KeyRefused(f"overlap is {overlap_s} s; its limit is {OVERLAP_S_MAX} s")
     old = _required(connection, key_id, for_update=True)
@@ -325,7 +325,7 @@ def rotate(connection: sa.Connection, key_id: str, *, overlap_s: int) -> MadeKey
     made = create(
         connection,
         tenant_id=old.tenant_id,
-        name=visible(old.name)[:NAME_CHARS_MAX],  # the name may be older than the check of names
+        name=visible(old.name)[:NAME_CHARS_MAX],  # an old key's name may break the rules of `check_text`
         kind=old.kind,  # type: ignore[arg-type]  # the table's check allows no other
         project_id=old.project_id,
         tier=old.tier,
@@ -345,7 +345,7 @@ def rotate(connection: sa.Connection, key_id: str, *, overlap_s: int) -> MadeKey
 
 
 def revoke(connection: sa.Connection, key_id: str) -> Key:
-    """End a key now. Revoking again changes nothing. Raises KeyRefused when there is no such key."""
+    """Revoke a key now. Revoking it again has no effect. Raises KeyRefused for an unknown key."""
     key = _required(connection, key_id, for_update=True)
     if key.revoked_at is not None:
         return key
@@ -355,8 +355,9 @@ def revoke(connection: sa.Connection, key_id: str) -> Key:
 
 
 def mark_used(connection: sa.Connection, used: Mapping[str, int]) -> None:
-    """Note when keys (by id) were last used, in Unix seconds. No administrative write: the revision stays."""
-    _LOCK_USED.rows(connection, {"key_ids": list(used)})  # in one order, whichever gateway writes
+    """Write the last use of keys: `used` maps key id → Unix seconds. The revision does not change, since no gateway
+    needs to reload."""
+    _LOCK_USED.rows(connection, {"key_ids": list(used)})  # all gateways lock in one order: no deadlock
     _MARK_USED.run(connection, [(at * clock.SECOND, key_id) for key_id, at in used.items()])
 
 

@@ -1,5 +1,6 @@
-"""Which role of an admin key may read and which may write what: the one table of it, asked at the door of every admin
-route. It knows names of areas, and must never know routes, rows or HTTP.
+"""The permissions of each role of an admin key: the areas that it may read, and the areas that it may write.
+
+`gateway/routes/guard.py` checks them for every admin route. This module knows no routes, rows or HTTP.
 """
 
 from __future__ import annotations
@@ -31,8 +32,8 @@ TENANT_ADMIN: Role = "tenant_admin"
 _OF_A_TENANT: frozenset[Area] = frozenset(
     ("people", "keys", "money", "limits", "adapters", "exports", "alerts", "billing", "usage", "requests", "audit")
 )
-# What a tenant_admin writes is its tenant's projects, keys, adapters, exports and webhooks, and budgets and limits
-# below the tenant's own, which whoever sells to it sets.
+# A tenant_admin writes projects, keys, adapters, exports and webhooks of its tenant, and budgets and limits of the
+# tenant's projects and keys. The budgets and limits of the tenant itself are the operator's to set.
 _READS: dict[Role, frozenset[Area]] = {
     "owner": frozenset(AREAS),
     "operator": frozenset(AREAS),
@@ -54,14 +55,14 @@ def may(role: Role, area: Area, access: Access) -> bool:
 
 
 def permissions(role: Role) -> list[str]:
-    """`area:read` and `area:write`, in the order of the areas."""
+    """The role's permissions as `area:read` and `area:write`, in the order of AREAS."""
     accesses: tuple[Access, ...] = get_args(Access)
     return [f"{area}:{access}" for area in AREAS for access in accesses if may(role, area, access)]
 
 
 def may_grant(role: Role, other: Role) -> bool:
-    """Whether `other` may do nothing that `role` may not. A tenant's admin grants only within the tenant, which the
-    caller checks."""
+    """Whether an admin key of `role` may make a key of the role `other`: `other` must have no permission that `role`
+    lacks. A tenant_admin makes keys only for its own tenant, which the caller must check."""
     if role == TENANT_ADMIN:
         return other == TENANT_ADMIN
     return set(permissions(other)) <= set(permissions(role))

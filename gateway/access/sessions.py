@@ -1,7 +1,7 @@
-"""Sessions of the console: an admin key is signed in with once, and a cookie speaks for it until it is over.
+"""Sessions of the console: a person signs in with an admin key, and a cookie authenticates the browser afterwards.
 
-They are rows of the database, so every gateway knows them; of the cookie there is its hash alone. Nothing is cached: a
-session ends with its key, its tenant or its sign-out at the next request. Nothing here knows routes.
+A session is a row of the database, so every gateway accepts it. The row holds only the hash of the cookie's value.
+Sessions are not cached, so a sign-out, a revoked key or a suspended tenant takes effect at the next request.
 """
 
 from __future__ import annotations
@@ -27,27 +27,28 @@ from gateway.errors import InvalidApiKey, Overloaded, RateLimited, SessionExpire
 from gateway.limits.connection_limits import client_of
 from gateway.tables import sessions
 
-SESSION_S_MAX = 12 * 3600  # however much it is used
-SESSION_IDLE_S = 3600  # without a request
-SEEN_S = 60  # how exactly its last use is known
-SESSIONS_MAX = 100  # of one key; one more ends the oldest
+SESSION_S_MAX = 12 * 3600  # lifetime, whether used or not
+SESSION_IDLE_S = 3600  # a session without a request for this time expires
+SEEN_S = 60  # `seen_at` is written at most once in this time
+SESSIONS_MAX = 100  # of one key; a further sign-in ends the oldest session
 SECRET_BYTES = 32
 COOKIE_CHARS = 43  # SECRET_BYTES in base64
-# Anybody can send made-up cookies, and each is looked up: LOOK_UPS_AT_ONCE in the database, so that other reads
-# proceed, and LOOK_UPS_MAX with the waiting ones. Above that a cookie is refused (503).
+# A forged cookie costs a look-up too. At most LOOK_UPS_AT_ONCE look-ups run in the database, so that other reads
+# proceed. At most LOOK_UPS_MAX run or wait; above that a request with a cookie is refused (503).
 LOOK_UPS_AT_ONCE = 2
 LOOK_UPS_MAX = 256
 
-# Sign-ins with a wrong key from one address, by each gateway process.
+# Limit of sign-ins with a wrong key: WRONG_SIGN_INS_MAX in WRONG_SIGN_INS_S seconds, of each address and gateway
+# process.
 WRONG_SIGN_INS_MAX = 10
 WRONG_SIGN_INS_S = 60.0
-ADDRESSES_MAX = 10_000  # remembered; one more forgets the oldest
-REFUSED_S = 0.25  # every refusal of a key takes so long, whatever was wrong with it
-BEYOND_LIMIT_MAX = 32  # look-ups at once of keys from addresses over their limit
+ADDRESSES_MAX = 10_000  # addresses that are counted; a further address replaces the oldest
+REFUSED_S = 0.25  # every refused sign-in takes this time, so that its duration does not reveal the cause
+BEYOND_LIMIT_MAX = 32  # concurrent sign-ins, of all addresses together, from addresses that have reached their limit
 
 
 class Session(msgspec.Struct, frozen=True, kw_only=True):
-    """Of the key `key_id`; moments in microseconds UTC."""
+    """A session of the admin key `key_id`. Moments are microseconds UTC."""
 
     id: str
     key_id: str
@@ -57,17 +58,18 @@ class Session(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Sessions:
-    """Those of all gateways of one database."""
+    """Signs in and out, and finds the caller of a cookie. All gateways of a database share the sessions."""
 
     def __init__(self, database: Database, callers: Callers) -> None:
         self._database = database
         self._callers = callers
-        self._places = asyncio.Semaphore(LOOK_UPS_AT_ONCE)
+        self._look_up_slots = asyncio.Semaphore(LOOK_UPS_AT_ONCE)
         self._looking_up = 0
 
     async def sign_in(self, caller: Caller, request_id: str, *, replaced: str | None = None) -> tuple[str, Session]:
-        """Begin a session and end that of the cookie `replaced`. Returns the cookie's value, which is not stored, and
-        the session. Raises InvalidApiKey when the key has ended meanwhile or is no admin key."""
+        """Begin a session, and end the session of the cookie `replaced`. Returns the new cookie's value, which is not
+        stored, and the session. Raises InvalidApiKey when the key is no admin key or has been revoked or expired since
+        `caller` was identified."""
         if ADMIN not in caller.scopes or caller.role is None:
             raise InvalidApiKey()
         cookie = secrets.token_urlsafe(SECRET_BYTES)
@@ -81,7 +83,7 @@ class Sessions:
         return cookie, await self._database.write_in_background(begin_session)
 
     async def identify(self, cookie: str) -> tuple[Caller, Session]:
-        """Raises SessionExpired, Overloaded, DatabaseUnavailable."""
+        """The caller and the session of a cookie's value. Raises SessionExpired, Overloaded, DatabaseUnavailable."""
         if len(cookie) != COOKIE_CHARS:
             raise SessionExpired()
         now, session, caller = await self._look_up(cookie)
@@ -103,7 +105,7 @@ class Sessions:
             raise Overloaded("Too many sessions are being looked up. Try again in a moment.")
         self._looking_up += 1
         try:
-            async with self._places:
+            async with self._look_up_slots:
                 return await self._database.read(lambda c: self._find(c, cookie))
         finally:
             self._looking_up -= 1
@@ -118,8 +120,8 @@ class Sessions:
 
 
 def csrf_token(cookie: str) -> str:
-    """What a write must carry beside the cookie. It is made from the cookie's value, so that whoever reads the database
-    learns neither."""
+    """The token that every write must send beside the cookie. It is an HMAC keyed with the cookie's value, so the
+    database stores neither."""
     return hmac.new(cookie.encode(), b"laneway csrf token", hashlib.sha256).hexdigest()
 
 
@@ -128,7 +130,8 @@ def is_csrf_token(cookie: str, token: str) -> bool:
 
 
 class Attempt:
-    """One sign-in, counted as wrong until `succeeded` is called. `refusal`: for a wrong key beyond the limit."""
+    """One sign-in. It counts as wrong until `succeeded` is called. `refusal`: the error to raise if the key is wrong
+    and the address has reached its limit."""
 
     def __init__(self, succeeded: Callable[[], None], refusal: RateLimited | None) -> None:
         self.succeeded = succeeded
@@ -136,18 +139,19 @@ class Attempt:
 
 
 class SignIns:
-    """Counts wrong sign-ins per address. A valid key is accepted whatever the count is, because behind a proxy all
-    clients share one address. The limit bounds work: beyond it at most BEYOND_LIMIT_MAX keys are looked up at once."""
+    """Counts sign-ins with a wrong key per address. An address that has reached the limit can still sign in with a
+    valid key, since all clients behind a proxy share one address. Of such addresses, at most BEYOND_LIMIT_MAX keys are
+    looked up at once."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._wrong: dict[str, tuple[float, int]] = {}  # since when, how many
-        self._beyond = 0  # running attempts beyond the limit, of all addresses
+        self._wrong: dict[str, tuple[float, int]] = {}  # address → beginning of its interval, wrong sign-ins in it
+        self._beyond = 0  # running attempts of all addresses that have reached the limit
 
     @contextlib.contextmanager
     def attempt(self, address: str) -> Iterator[Attempt]:
-        """Count an attempt at its start, so that simultaneous attempts count too. Raises RateLimited when too many run
-        beyond the limit."""
+        """Count an attempt at its start, so that simultaneous attempts count too. Raises RateLimited when
+        BEYOND_LIMIT_MAX attempts of addresses over their limit run already."""
         client = client_of(address)
         refusal = self._count_attempt(client)
         if refusal is None:
@@ -198,7 +202,7 @@ def _begin(connection: sa.Connection, caller: Caller, cookie: str, request_id: s
 
 
 def _forget_old(connection: sa.Connection, key_id: str, now: int) -> None:
-    """What is over, of every key, and of this one what is too much with one more."""
+    """Delete the expired sessions of all keys, and this key's oldest sessions so that a new one fits SESSIONS_MAX."""
     connection.execute(sa.delete(sessions).where(sessions.c.expires_at <= now))
     newest = sa.select(sessions.c.id).where(sessions.c.key_id == key_id).order_by(sessions.c.created_at.desc())
     surplus = connection.execute(newest.offset(SESSIONS_MAX - 1)).scalars().all()
@@ -207,7 +211,7 @@ def _forget_old(connection: sa.Connection, key_id: str, now: int) -> None:
 
 
 def _end_replaced(connection: sa.Connection, cookie: str, request_id: str) -> None:
-    """End the session of this cookie, whichever key it belongs to."""
+    """End the session of this cookie; it may belong to another key."""
     query = sa.select(sessions.c.id, sessions.c.key_id).where(sessions.c.hash == _hash(cookie))
     if (row := connection.execute(query).one_or_none()) is not None:
         key = keys.get(connection, row.key_id)

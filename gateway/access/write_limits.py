@@ -1,7 +1,7 @@
 """Rate limits of administrative writes: for each admin key, and for all admin keys of a tenant together.
 
 Every write locks the one revision row and makes every gateway reload something, so a tenant that writes in a loop would
-slow down others. Arithmetic and sharing through Redis are those of the inference limits. It knows no route.
+slow down others. The limiter of inference requests counts the writes too, so gateways share the counts through Redis.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from gateway.limits.rates import Scope, Subject
 # One admin key gets 1/KEY_SHARE of its tenant's limit, so that another key can still revoke it.
 KEY_SHARE = 2
 TENANT_WRITES_PER_S, TENANT_WRITES_BURST_S = 50.0, 0.06
-CONCURRENCY = 1_000_000  # not limited: the place is freed before the write runs
+CONCURRENCY = 1_000_000  # in effect no limit: the request slot is freed before the write runs
 
 
 class WriteLimits:
-    """Call `take` for each administrative write, before the request's body is read."""
+    """Call `count_write` for each administrative write, before the request's body is read."""
 
     def __init__(self, limiter: Limiter, section: AdministrationSection) -> None:
         self._limiter = limiter
@@ -39,7 +39,7 @@ class WriteLimits:
             )
             raise refused from None
         await admission.finish_request(0)
-        if caller.tenant_id is not None:  # a database has one writer at a time: all tenants' writes wait in one queue
+        if caller.tenant_id is not None:  # the revision's row serialises all writes: one tenant must not fill the queue
             await self._pace.wait(caller.tenant_id)
 
     def _subjects(self, caller: Caller) -> list[Subject]:
@@ -53,5 +53,5 @@ class WriteLimits:
 
 
 def _subject(scope: Scope, id_: str, family: str, per_minute: int) -> Subject:
-    """A subject of its own: writes do not count in the inference limits of the key or tenant."""
+    """A subject apart from the key's or tenant's, so that writes do not count against the limits of inference."""
     return Subject(scope, f"{id_}:writes", family, Allowance(per_minute, 1, CONCURRENCY))

@@ -1,7 +1,8 @@
-"""Rows of adapters, their versions and who shares them: read, added, promoted, removed.
+"""Rows of adapters, of their versions and of the tenants that they are shared with.
 
-A name points at one of its versions, a version at a content in the store. Whoever writes here has bumped the revision
-before, so that one write comes after another. Nothing here knows files, the engine or who may do it.
+A name refers to one of its versions, and a version to a content (digest) in the store. A writer must bump the revision
+first, in the same transaction: the revision's row lock serialises writes. Permissions, files and the engine are handled
+by `gateway/admin`, `gateway/uploads` and `gateway/engines`.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ from gateway.tables import adapter_shares, adapter_versions, adapters
 NAME_CHARS_MAX = 200
 NOTES_CHARS_MAX = 2000
 SHARES_MAX = 1000
-VERSIONS_MAX = 1000  # of one adapter, the removed ones among them
-EVERYONE = "*"  # on a shared list: all tenants
+VERSIONS_MAX = 1000  # of one adapter, removed versions included
+EVERYONE = "*"  # in `shared` and in a model's `tenants`: all tenants
 
 
 _SORTED = ListColumns(
@@ -36,12 +37,12 @@ _SORTED = ListColumns(
 
 
 class AdapterNameTaken(AlreadyExists):
-    """A tenant that would see this adapter already sees something under its name."""
+    """A tenant that could call this adapter already sees another adapter, model or alias of the same name."""
 
 
 class Adapter(msgspec.Struct, frozen=True, kw_only=True):
-    """A name and the version that is served under it. `tenant_id`: its owner; None: the operator's. `shared`: who may
-    call it beside the owner, tenants' ids or "*" for all. `created_at` in Unix seconds."""
+    """A name and the version that is served under it. `tenant_id`: the owning tenant; None: the operator. `shared`: ids
+    of the other tenants that may call the adapter, or "*" for all. `created_at` in Unix seconds."""
 
     id: str
     tenant_id: str | None
@@ -57,9 +58,9 @@ class Adapter(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Version(msgspec.Struct, frozen=True, kw_only=True):
-    """One content that a name has had. `replaced`: the number that was served before it was promoted, where a rollback
-    leads. What was registered before versions were kept has no `bytes`, `rank_max` and `parameters`. Moments in Unix
-    seconds."""
+    """One content that a name has had. `replaced`: the number of the version that this one replaced when it was
+    promoted, and the target of a roll back. `bytes`, `rank_max` and `parameters` are None for adapters registered
+    before versions existed. Moments in Unix seconds."""
 
     adapter_id: str
     number: int
@@ -76,8 +77,8 @@ class Version(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AdapterQuotaUse(msgspec.Struct, frozen=True, kw_only=True):
-    """What counts in an owner's quotas: active adapters, versions that are not removed, and bytes of their contents,
-    each distinct content once."""
+    """An owning tenant's use of its quotas: active adapters, versions that are not removed, and the bytes of their
+    contents (a content of several versions counts once)."""
 
     adapters: int
     versions: int
@@ -85,8 +86,11 @@ class AdapterQuotaUse(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Registration(msgspec.Struct, frozen=True, kw_only=True):
-    """What a content is to be registered as. None: as it is; of a new name nothing, and everyone's when it has no
-    owner. `promote` None: a new name's first version is served, a further one waits."""
+    """The name and settings under which a content is to be registered.
+
+    `shared`, `pinned`, `notes` None: an existing adapter keeps its own; a new one is not pinned, has no notes, and is
+    shared with nobody, or with everyone when it is the operator's. `promote` None: the first version of a new name is
+    served; a further version is not, until it is promoted."""
 
     name: str
     tenant_id: str | None
@@ -103,7 +107,7 @@ def check_name(name: str) -> None:
 
 
 def check_free(name: str, taken: Mapping[str, str]) -> None:
-    """`taken`: names that mean something already, and what. Raises AdapterNameTaken."""
+    """`taken`: names in use, each with the kind of its object ("an alias"). Raises AdapterNameTaken."""
     if name in taken:
         raise AdapterNameTaken(f"{name!r} is the name of {taken[name]}", "name")
 
@@ -111,8 +115,8 @@ def check_free(name: str, taken: Mapping[str, str]) -> None:
 def add_version(
     connection: sa.Connection, wanted: Registration, facts: Facts, taken: Mapping[str, str] | None = None
 ) -> tuple[Adapter, Version]:
-    """The adapter and the version that has this content, which may have been there. `taken`: names that it may not
-    have, and what each is. Raises AdapterNameTaken, InvalidValue."""
+    """Register a content as a version; the adapter and the version may exist already. `taken`: names that the adapter
+    may not have, as for `check_free`. Raises AdapterNameTaken, InvalidValue."""
     check_name(wanted.name)
     check_free(wanted.name, taken or {})
     found = named(connection, wanted.tenant_id, wanted.name)
@@ -133,8 +137,7 @@ def add_version(
 
 
 def promote(connection: sa.Connection, adapter_id: str, number: int, *, after: Adapter | None) -> Adapter:
-    """Serve this version from now on; `after`: the adapter as it is, None when nothing was served. Raises
-    RowNotFound."""
+    """Serve this version. `after`: the adapter before the call; None if no version was served. Raises RowNotFound."""
     version = version_of(connection, adapter_id, number)
     if after is None or after.version != number:
         row = (adapter_versions.c.adapter_id == adapter_id, adapter_versions.c.number == number)
@@ -145,10 +148,10 @@ def promote(connection: sa.Connection, adapter_id: str, number: int, *, after: A
 
 
 def roll_back(connection: sa.Connection, adapter: Adapter) -> Adapter:
-    """Serve again what the served version replaced. Raises InvalidValue when it replaced nothing that is left."""
+    """Serve the version that the served one replaced. Raises InvalidValue if it replaced none, or RowNotFound."""
     replaced = version_of(connection, adapter.id, adapter.version).replaced
     if replaced is None:
-        raise InvalidValue(f"version {adapter.version} replaced none: there is nothing to roll back to", "adapter")
+        raise InvalidValue(f"version {adapter.version} replaced no other: there is nothing to roll back to", "adapter")
     _serve(connection, adapter.id, version_of(connection, adapter.id, replaced))
     return adapter_by_id(connection, adapter.id)
 
@@ -161,7 +164,7 @@ def change(
     pinned: bool | None = None,
     notes: str | None = None,
 ) -> Adapter:
-    """What is given. `shared`: tenants' ids, or "*". Raises AdapterNameTaken, InvalidValue."""
+    """Change the given fields. `shared`: ids of tenants, or "*". Raises AdapterNameTaken, InvalidValue."""
     values: dict[str, Any] = {}
     if pinned is not None:
         values["pinned"] = pinned
@@ -187,10 +190,10 @@ def remove_version(connection: sa.Connection, adapter: Adapter, number: int) -> 
     if adapter.version == number:
         raise InvalidValue(f"version {number} is served; promote another first, or remove the adapter", "version")
     _remove(connection, adapter_versions.c.adapter_id == adapter.id, adapter_versions.c.number == number)
-    # A rollback passes it by, and never leads from a version to itself.
+    # A roll back skips the removed version, and a version never replaces itself.
     own = adapter_versions.c.adapter_id == adapter.id
-    leads_here = sa.update(adapter_versions).where(own, adapter_versions.c.replaced == number)
-    connection.execute(leads_here.values(replaced=version.replaced))
+    replaced_this = sa.update(adapter_versions).where(own, adapter_versions.c.replaced == number)
+    connection.execute(replaced_this.values(replaced=version.replaced))
     to_itself = sa.update(adapter_versions).where(own, adapter_versions.c.replaced == adapter_versions.c.number)
     connection.execute(to_itself.values(replaced=None))
     removed_at = clock.database_now(connection) // clock.SECOND
@@ -221,18 +224,19 @@ def list_adapters(connection: sa.Connection, *, active: bool | None = None) -> l
 
 
 def found(
-    connection: sa.Connection, asked: ListQuery, *, tenant_id: str | None = None, name: str | None = None
+    connection: sa.Connection, query: ListQuery, *, tenant_id: str | None = None, name: str | None = None
 ) -> ListPage[Adapter]:
-    """Active adapters, of all owners or of one; with `name`, only those with exactly this name. Raises InvalidValue."""
-    query = sa.select(adapters).where(adapters.c.active.is_(True))
+    """One page of active adapters: of all owners or of one tenant; with `name`, only adapters with exactly this name.
+    Raises InvalidValue."""
+    select = sa.select(adapters).where(adapters.c.active.is_(True))
     if tenant_id is not None:
-        query = query.where(adapters.c.tenant_id == tenant_id)
+        select = select.where(adapters.c.tenant_id == tenant_id)
     if name is not None:
-        query = query.where(adapters.c.name == name)
-    listed = page(connection, query, _SORTED, asked, lambda row: row, lambda row: str(row.id))
+        select = select.where(adapters.c.name == name)
+    listed = page(connection, select, _SORTED, query, lambda row: row, lambda row: str(row.id))
     shares: dict[str, list[str]] = {row.id: [] for row in listed.items}
-    among = sa.select(adapter_shares).where(adapter_shares.c.adapter_id.in_(shares))
-    for share in connection.execute(among.order_by(adapter_shares.c.tenant_id)):
+    of_page = sa.select(adapter_shares).where(adapter_shares.c.adapter_id.in_(shares))
+    for share in connection.execute(of_page.order_by(adapter_shares.c.tenant_id)):
         shares[share.adapter_id].append(share.tenant_id)
     return ListPage([_adapter(row, shares[row.id]) for row in listed.items], listed.next)
 
@@ -249,28 +253,28 @@ def adapter_by_id(connection: sa.Connection, adapter_id: str) -> Adapter:
 def adapter_of(
     connection: sa.Connection, adapter: str, tenant_id: str | None = None, *, seen_by: str | None = None
 ) -> Adapter:
-    """An active one, by its id, or by its name where one alone has it (`tenant_id`: among that owner's). For
-    `seen_by`, a tenant, there is none but its own. Raises RowNotFound, InvalidValue."""
-    active = [one for one in list_adapters(connection, active=True) if seen_by in (None, one.tenant_id)]
-    found = [one for one in active if one.id == adapter]
-    found = found or [one for one in active if one.name == adapter and tenant_id in (None, one.tenant_id)]
+    """The active adapter with this id, or with this name. `tenant_id`: search the name among this owner's adapters.
+    `seen_by`: a tenant; only its own adapters are found. Raises RowNotFound; InvalidValue if several have the name."""
+    active = [row for row in list_adapters(connection, active=True) if seen_by in (None, row.tenant_id)]
+    found = [row for row in active if row.id == adapter]
+    found = found or [row for row in active if row.name == adapter and tenant_id in (None, row.tenant_id)]
     if not found:
         raise RowNotFound(f"there is no adapter {adapter!r}", "adapter")
     if len(found) > 1:
-        several = ", ".join(one.id for one in found)
-        raise InvalidValue(f"{adapter!r} is the name of several adapters: {several}; name one of them", "adapter")
+        ids = ", ".join(row.id for row in found)
+        raise InvalidValue(f"{adapter!r} is the name of several adapters: {ids}; name one of them", "adapter")
     return found[0]
 
 
 def named(connection: sa.Connection, tenant_id: str | None, name: str) -> Adapter | None:
-    """The adapter that this owner (None: the operator) has or had under this name."""
+    """The adapter of this owner (None: the operator) with this name, removed adapters included."""
     owned = adapters.c.tenant_id.is_(None) if tenant_id is None else adapters.c.tenant_id == tenant_id
     row = connection.execute(sa.select(adapters.c.id).where(owned, adapters.c.name == name)).one_or_none()
     return None if row is None else adapter_by_id(connection, row.id)
 
 
 def versions(connection: sa.Connection, adapter_id: str) -> list[Version]:
-    """Versions that are not removed, the newest first."""
+    """Versions that are not removed, newest first."""
     query = sa.select(adapter_versions).where(*_live(adapter_id)).order_by(adapter_versions.c.number.desc())
     return [_version(row) for row in connection.execute(query)]
 
@@ -287,18 +291,18 @@ def version_of(connection: sa.Connection, adapter_id: str, number: int) -> Versi
 def operators_names(connection: sa.Connection) -> set[str]:
     """Names of adapters without an owning tenant, or shared beyond it, which only an operator can do. The names of a
     tenant's private adapters stay available to others."""
-    found = list_adapters(connection, active=True)
-    return {one.name for one in found if one.tenant_id is None or set(one.shared) - {one.tenant_id}}
+    active = list_adapters(connection, active=True)
+    return {row.name for row in active if row.tenant_id is None or set(row.shared) - {row.tenant_id}}
 
 
 def live_digests(connection: sa.Connection) -> set[str]:
-    """Contents that some version has that is not removed."""
+    """Digests of all versions that are not removed."""
     query = sa.select(adapter_versions.c.digest).where(adapter_versions.c.removed_at.is_(None)).distinct()
     return set(connection.execute(query).scalars())
 
 
 def live_contents(connection: sa.Connection) -> dict[str, str]:
-    """Contents that some version has that is not removed, each with a base model that it is for."""
+    """Digest → base model, of all versions that are not removed."""
     query = sa.select(adapter_versions.c.digest, adapters.c.base_model).join(
         adapters, adapters.c.id == adapter_versions.c.adapter_id
     )
@@ -308,7 +312,7 @@ def live_contents(connection: sa.Connection) -> dict[str, str]:
 
 
 def quota_use(connection: sa.Connection, tenant_id: str, *, slab_item_bytes: int) -> AdapterQuotaUse:
-    """`slab_item_bytes`: bytes per parameter in a slab; 0 without slabs."""
+    """A tenant's use of its quotas. `slab_item_bytes`: bytes per parameter in a slab file; 0 without slab files."""
     columns = (adapter_versions.c[name] for name in ("adapter_id", "digest", "bytes", "parameters"))
     live = adapter_versions.c.removed_at.is_(None)
     query = sa.select(*columns).join(adapters, adapters.c.id == adapter_versions.c.adapter_id)
@@ -319,7 +323,7 @@ def quota_use(connection: sa.Connection, tenant_id: str, *, slab_item_bytes: int
     )
 
 
-# ---- what the writes above are made of
+# ---- parts of the writes
 
 
 def _live(adapter_id: str) -> tuple[sa.ColumnElement[bool], ...]:
@@ -383,14 +387,14 @@ def _check_alone(connection: sa.Connection, adapter: Adapter) -> None:
     for adapter_id in connection.execute(same.where(adapters.c.id != adapter.id)).scalars().all():
         other = adapter_by_id(connection, adapter_id)
         if both := set(other.shared) & set(adapter.shared):
-            who = "all tenants" if EVERYONE in both else ", ".join(sorted(both))
-            raise AdapterNameTaken(f"{adapter.name!r} is shared with {who} already: {other.id}", "shared")
+            sharers = "all tenants" if EVERYONE in both else ", ".join(sorted(both))
+            raise AdapterNameTaken(f"{adapter.name!r} is shared with {sharers} already: {other.id}", "shared")
 
 
-def _remove(connection: sa.Connection, *which: sa.ColumnElement[bool]) -> None:
+def _remove(connection: sa.Connection, *conditions: sa.ColumnElement[bool]) -> None:
     live = adapter_versions.c.removed_at.is_(None)
     now = clock.database_now(connection)
-    connection.execute(sa.update(adapter_versions).where(live, *which).values(removed_at=now))
+    connection.execute(sa.update(adapter_versions).where(live, *conditions).values(removed_at=now))
 
 
 def _adapter(row: sa.Row[Any], shares: Sequence[str]) -> Adapter:

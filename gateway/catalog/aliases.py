@@ -1,7 +1,7 @@
-"""Rows of aliases: names that stand for models, as an operator set them; they overrule the configuration's.
+"""Rows of aliases. A row overrides the alias of laneway.toml with the same name.
 
-Whoever writes here has bumped the revision before, so that one write comes after another. Nothing here knows who may
-do it, or which models there are.
+A writer must bump the revision first, in the same transaction: the revision's row lock serialises writes. Permissions,
+and whether the models exist, are checked by `gateway/admin`.
 """
 
 from __future__ import annotations
@@ -23,9 +23,12 @@ ALIASES_MAX = 1000
 
 
 class Alias(msgspec.Struct, frozen=True, kw_only=True):
-    """`models` in order, each with its part of the requests. `cheapest`: tenants that opted in get the cheapest of them
-    that can serve a request. `fallbacks`: models, tried in order when the chosen one is saturated or away; none: that
-    model's own. `tenants`: who may call it, by id or slug; null: all. `created_at` in Unix seconds, of a row."""
+    """A name that stands for models.
+
+    `models`: in order, each with its weight among the requests. `cheapest`: a tenant that opted in gets the cheapest
+    model that can serve the request. `fallbacks`: models tried in order when the chosen model is saturated or
+    unavailable; empty: the chosen model's own fallbacks. `tenants`: ids or slugs of the tenants that may call the
+    alias; None: all. `created_at`: Unix seconds; None for an alias of laneway.toml."""
 
     name: str
     models: tuple[TargetSection, ...]
@@ -40,16 +43,16 @@ class Alias(msgspec.Struct, frozen=True, kw_only=True):
         return self.active and (self.tenants is None or tenant_id in self.tenants or slug in self.tenants)
 
     def stands_for(self, models: Collection[str]) -> bool:
-        """Whether one of these serves requests for it."""
+        """Whether one of `models` has a weight above 0 in this alias."""
         return any(part.weight and part.model in models for part in self.models)
 
 
 def configured(config: Config) -> dict[str, Alias]:
-    """Those of laneway.toml, by name: its aliases, and the other names of its models."""
+    """The aliases of laneway.toml by name: its `[[aliases]]` tables, and the `aliases` of its models."""
     found = [_of_section(section) for section in config.aliases]
     for model in config.models:
         found += [
-            # Whoever may call the model may call it so.
+            # Without `tenants`: the model's own restriction applies.
             Alias(name=name, models=(TargetSection(model=model.name),), source="configuration")
             for name in model.aliases
         ]
@@ -73,7 +76,7 @@ def listing(connection: sa.Connection) -> list[Alias]:
 
 
 def in_force(connection: sa.Connection, config: Config) -> dict[str, Alias]:
-    """By name: the rows, and what the configuration says of other names."""
+    """Name → alias: all rows, and the aliases of laneway.toml without a row."""
     found = configured(config) | {alias.name: alias for alias in listing(connection)}
     return dict(sorted(found.items()))
 
@@ -84,7 +87,7 @@ def get(connection: sa.Connection, name: str) -> Alias | None:
 
 
 def put(connection: sa.Connection, alias: Alias) -> Alias:
-    """Make the row or replace it; `tenants` are ids. Raises InvalidValue."""
+    """Insert the row or replace it. `tenants` must be ids. Raises InvalidValue."""
     check(alias)
     before = get(connection, alias.name)
     values = {
@@ -108,7 +111,7 @@ def put(connection: sa.Connection, alias: Alias) -> Alias:
 
 
 def remove(connection: sa.Connection, name: str) -> Alias:
-    """What the configuration says of the name holds again. Raises RowNotFound."""
+    """Delete the row: an alias of laneway.toml with the same name is in force again. Raises RowNotFound."""
     before = get(connection, name)
     if before is None:
         raise RowNotFound(f"no alias {name!r} was set; one of laneway.toml can only be switched off", "alias")
@@ -117,15 +120,15 @@ def remove(connection: sa.Connection, name: str) -> Alias:
 
 
 def check(alias: Alias) -> None:
-    """What is wrong with it whatever models there are. Raises InvalidValue."""
+    """Check an alias, except whether its models exist. Raises InvalidValue."""
     if not re.fullmatch(NAME, alias.name):
         raise InvalidValue(f"an alias's name has 1 to 128 of a-z, A-Z, 0-9, '.', '_', '/', '-': {NAME}", "name")
-    for field, names in (("models", [one.model for one in alias.models]), ("fallbacks", list(alias.fallbacks))):
+    for field, names in (("models", [target.model for target in alias.models]), ("fallbacks", list(alias.fallbacks))):
         for name in names:
             if names.count(name) > 1:
-                raise InvalidValue(f"{name!r} is there {names.count(name)} times", field)
+                raise InvalidValue(f"{name!r} is listed {names.count(name)} times", field)
     if not any(target.weight for target in alias.models):
-        raise InvalidValue("every weight is 0, and the alias stands for nothing", "models")
+        raise InvalidValue("every weight is 0, so no model would serve the alias", "models")
 
 
 def _of_row(row: sa.Row[Any]) -> Alias:

@@ -1,7 +1,7 @@
-"""Base models as they are now: those of laneway.toml with the changes made to them, and those that were added.
+"""Rows of base models: the models of laneway.toml with operators' changes, and the models that operators added.
 
-A writer must have raised the revision before, which serialises writes. Nothing here knows the
-engine or who may do it.
+A writer must bump the revision first, in the same transaction: the revision's row lock serialises writes. Permissions
+and the engine are checked by `gateway/admin`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from gateway.tables import base_models
 PATH_CHARS_MAX = 256
 TENANTS_MAX = 1024
 FALLBACKS_MAX = 16
-MODELS_MAX = 64  # that an engine serves
+MODELS_MAX = 64  # active models of one engine
 PATH = r"^[a-zA-Z0-9][a-zA-Z0-9._/-]{0,255}$"
 
 Origin = Literal["config", "added"]
@@ -36,11 +36,11 @@ Dtype = Literal["float32", "bfloat16", "float16"]
 
 
 class BaseModel(msgspec.Struct, frozen=True, kw_only=True):
-    """A base model. `path` is absolute, `directory` the same as it was given. `tenants`: ids of the tenants that may
-    call it; None: all. `context_tokens` and `max_tokens_default` None: what its config.json says, and the gateway's.
-    Not
-    `active`: it is removed. Without an `id` nothing was ever changed of what laneway.toml says. Moments in Unix
-    seconds."""
+    """A base model, removed models included (`active` False).
+
+    `id` None: a model of laneway.toml that was never changed. `path`: the absolute directory; `directory`: as an
+    operator or laneway.toml gave it. `tenants`: ids of the tenants that may call the model; None: all. `context_tokens`
+    None: from config.json. `max_tokens_default` None: gateway.max_tokens_default. Moments in Unix seconds."""
 
     id: str | None
     name: str
@@ -58,7 +58,7 @@ class BaseModel(msgspec.Struct, frozen=True, kw_only=True):
     changed_at: int | None
 
     def files(self) -> tuple[str, str, int | None]:
-        """What an engine and a gateway load; all else of it changes without them."""
+        """Path, dtype and context length: a model must be loaded again only when one of these changes."""
         return self.path, self.dtype, self.context_tokens
 
     def allows(self, tenant_id: str | None) -> bool:
@@ -66,7 +66,8 @@ class BaseModel(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ModelChange(msgspec.Struct, frozen=True, kw_only=True):
-    """What is UNSET stays. `tenants`: by id or slug; None: all. `max_tokens_default` None: what laneway.toml says."""
+    """New values of a model's fields. UNSET: the field does not change. `tenants`: ids or slugs; None: all.
+    `max_tokens_default` None: as laneway.toml has it."""
 
     pinned: bool | msgspec.UnsetType = msgspec.UNSET
     tenants: Sequence[str] | msgspec.UnsetType | None = msgspec.UNSET
@@ -74,7 +75,7 @@ class ModelChange(msgspec.Struct, frozen=True, kw_only=True):
     max_tokens_default: int | msgspec.UnsetType | None = msgspec.UNSET
 
     def values(self) -> dict[str, Any]:
-        """Of the columns."""
+        """Column → value of the fields that are given."""
         given = {name: value for name, value in msgspec.structs.asdict(self).items() if value is not msgspec.UNSET}
         if "tenants" in given:
             given["tenants"] = [EVERYONE] if given["tenants"] is None else list(given["tenants"])
@@ -87,13 +88,14 @@ class ModelChange(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def configured(config: Config) -> list[BaseModel]:
-    """The models of laneway.toml. A model restricted to tenants is callable by none here: their ids are in a
-    database."""
+    """The models of laneway.toml, without a database. Their `tenants` are then unknown ids, so a restricted model is
+    returned with an empty list: no tenant may call it."""
     return [_of_section(section, None, None if section.tenants is None else ()) for section in config.models]
 
 
 def list_models(connection: sa.Connection, config: Config) -> list[BaseModel]:
-    """All models, removed ones included: those of laneway.toml in its order, then the added ones, the oldest first."""
+    """All models, removed models included: first the models of laneway.toml in its order, then added models, oldest
+    first."""
     rows = {row.name: row for row in connection.execute(sa.select(base_models).order_by(*_BY_AGE))}
     ids = _tenant_ids(connection, config.models)
     found = []
@@ -101,8 +103,8 @@ def list_models(connection: sa.Connection, config: Config) -> list[BaseModel]:
         allowed = None if section.tenants is None else tuple(ids[slug] for slug in section.tenants if slug in ids)
         row = rows.get(section.name)
         found.append(_of_section(section, row if row is not None and row.path is None else None, allowed))
-    among = {section.name for section in config.models}
-    added = [row for name, row in rows.items() if row.path is not None and name not in among]
+    configured_names = {section.name for section in config.models}
+    added = [row for name, row in rows.items() if row.path is not None and name not in configured_names]
     return [*found, *(_of_row(row, config.models_dir) for row in added)]
 
 
@@ -119,8 +121,7 @@ def model_named(connection: sa.Connection, config: Config, name: str) -> BaseMod
 
 
 def taken_names(connection: sa.Connection, config: Config, tenant: Tenant | None = None) -> dict[str, str]:
-    """Names taken by active base models and aliases, and which of the two each is. With `tenant`, only names that this
-    tenant sees."""
+    """Name → "a base model" or "an alias", for all active ones. With `tenant`: only names that the tenant sees."""
     models = [model for model in active_models(connection, config) if tenant is None or model.allows(tenant.id)]
     names = {model.name for model in models}
     aliases = [alias for alias in alias_rows.in_force(connection, config).values() if alias.active]
@@ -181,7 +182,7 @@ def _of_row(row: sa.Row[Any], models_dir: Path) -> BaseModel:
 
 
 def _changed(model: BaseModel, row: sa.Row[Any]) -> BaseModel:
-    """With what the row says beside."""
+    """The model with the row's values; a NULL column leaves the model's own value."""
     values: dict[str, Any] = {
         "id": row.id,
         "active": row.active,
@@ -209,15 +210,15 @@ def check_name(name: str) -> None:
 
 
 class NoSuchDirectory(InvalidValue):
-    """The message does not name the models' folder; on the host, `where` does."""
+    """The message does not contain the path of gateway.models_dir, since an answer over HTTP must not show it."""
 
     def __init__(self, path: str) -> None:
         super().__init__(f"the models' folder has no directory {path!r}, or a dead link in it", "path")
 
 
 def directory_in(models_dir: Path, path: str) -> Path:
-    """The directory of that relative path in the models' folder, wherever links lead within it: whoever may add a model
-    reads nothing else of the host. Raises InvalidValue."""
+    """The directory `path` below `models_dir`. Symbolic links may point only to places inside `models_dir`, so that a
+    caller of the admin API cannot read other files of the host. Raises InvalidValue."""
     parts = path.split("/")
     if re.match(PATH, path) is None or path.endswith("\n") or ".." in parts:
         raise InvalidValue(
@@ -228,8 +229,8 @@ def directory_in(models_dir: Path, path: str) -> Path:
     directory = models_dir / path
     try:
         root = models_dir.resolve(strict=True)
-        within = [directory, *directory.iterdir()]
-        outside = [one.name for one in within if not one.resolve(strict=True).is_relative_to(root)]
+        paths = [directory, *directory.iterdir()]
+        outside = [path_.name for path_ in paths if not path_.resolve(strict=True).is_relative_to(root)]
     except (FileNotFoundError, NotADirectoryError):
         raise NoSuchDirectory(path) from None
     except (OSError, RuntimeError) as error:
@@ -250,7 +251,7 @@ def insert(connection: sa.Connection, name: str, **values: Any) -> None:
 
 
 def change(connection: sa.Connection, name: str, **values: Any) -> None:
-    """What is given, of a model of which something was changed before or not."""
+    """Change the given columns; insert a row for a model that has none."""
     row = connection.execute(sa.select(base_models.c.id).where(base_models.c.name == name)).one_or_none()
     if row is None:
         insert(connection, name, **values)

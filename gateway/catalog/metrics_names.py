@@ -1,7 +1,4 @@
-"""Which names of models and adapters /metrics shows: names that only some tenants may see are left out.
-
-It edits metrics text made elsewhere.
-"""
+"""Removes from the text of /metrics the names of models and adapters that only some tenants may see."""
 
 from __future__ import annotations
 
@@ -14,16 +11,16 @@ from prometheus_client import CollectorRegistry, Gauge, generate_latest
 
 from engine.protocol.frames import REMOVED_MODELS, StatusReport
 
-# What all adapters that are not open to every tenant are called.
+# Stands for all adapters that are not open to every tenant.
 PRIVATE = "private"
-# Names in one label of vllm:lora_requests_info; further ones are left out.
+# The largest number of names in one label of vllm:lora_requests_info; further names are left out.
 NAMES_MAX = 64
 _MODEL = re.compile(rb'([{,](?:model_name|model|from|to)=")((?:[^"\\]|\\.)*)"')
 
 
 def without_restricted(text: bytes, open_models: Collection[str], secret: bytes) -> bytes:
-    """`text` with a stable pseudonym for each base model that is not one of `open_models`, which every tenant may
-    call."""
+    """`text` with a stable pseudonym in place of each base model's name that is not in `open_models`, the models that
+    every tenant may call."""
     known = {name.encode() for name in (*open_models, REMOVED_MODELS)}
 
     def named(found: re.Match[bytes]) -> bytes:
@@ -37,12 +34,12 @@ def without_restricted(text: bytes, open_models: Collection[str], secret: bytes)
 
 
 def adapters_in_use(report: StatusReport, names: Mapping[str, str]) -> bytes:
-    """Prometheus text: which adapters running and waiting requests use, under vLLM's name, and how many. `names`:
-    digest → name of adapters that every tenant may call; the others are shown as PRIVATE."""
+    """Prometheus text with the adapters that running and waiting requests use: their names in vLLM's metric, and their
+    number. `names`: digest → name of adapters that every tenant may call; others are shown as PRIVATE."""
     registry = CollectorRegistry()
     info = Gauge(
         "vllm:lora_requests_info",
-        f"When this was so, in Unix seconds. Adapters that are not shared with all tenants are called {PRIVATE}.",
+        f"Unix seconds of this state. Adapters that are not shared with all tenants are shown as {PRIVATE}.",
         ["max_lora", "running_lora_adapters", "waiting_lora_adapters"],
         registry=registry,
     )

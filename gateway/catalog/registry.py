@@ -1,7 +1,7 @@
-"""Which models a tenant may call: the base models that are served and the adapters of the registry.
+"""The names that each tenant may call: served base models and registered adapters.
 
-It answers from memory, reloaded when the revision moved; `adapter_rows` changes the tables. What a tenant may not see
-does not exist for it. Nothing here knows the engine.
+The registry is in memory and reloaded when the revision has changed; `catalog/adapters.py` writes the tables. A name
+that a tenant may not see is refused like an unknown name.
 """
 
 from __future__ import annotations
@@ -21,13 +21,14 @@ from gateway.catalog.adapters import EVERYONE, Adapter, list_adapters, live_dige
 from gateway.catalog.base_models import BaseModel
 from gateway.errors import ModelNotFound, ModelUnavailable
 
-OWNER = "laneway"  # `owned_by` of what belongs to no tenant
+OWNER = "laneway"  # `owned_by` of models and adapters without an owning tenant
 
 
 class ModelTarget(msgspec.Struct, frozen=True):
-    """What a `model` in a request means for one tenant. Whatever is promoted meanwhile, the request keeps this one."""
+    """The base model and adapter that serve a `model` of a request. The request keeps them if another version is
+    promoted while it runs."""
 
-    name: str  # as it was asked for
+    name: str  # as in the request
     model: str
     adapter: Adapter | None
 
@@ -38,11 +39,12 @@ class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
     created: int
     owned_by: str
     parent: str | None = None  # an adapter's base model
-    max_model_len: int | None = None  # tokens of the longest context; null while the engine is away
+    max_model_len: int | None = None  # tokens of the longest context; null while the engine is unavailable
 
 
 class ServedName(msgspec.Struct, frozen=True):
-    """A base model that is served here. `created` in Unix seconds. `refused`: why it cannot be now; None: it can."""
+    """A base model under its name. `created` in Unix seconds. `refused`: why the model cannot be served; None: it
+    can."""
 
     model: BaseModel
     created: int
@@ -50,7 +52,7 @@ class ServedName(msgspec.Struct, frozen=True):
 
 
 class Registry:
-    """The visible names, in memory."""
+    """The names of base models and adapters, by the tenants that may call them."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -77,8 +79,8 @@ class Registry:
         self._index()
 
     def serve(self, models: Iterable[ServedName]) -> None:
-        """These base models, and those of the adapters that are theirs."""
-        self._models = {one.model.name: one for one in models}
+        """Replace the base models. Adapters of other base models cannot be called."""
+        self._models = {served.model.name: served for served in models}
         self._index()
 
     def _index(self) -> None:
@@ -88,17 +90,17 @@ class Registry:
         self._everyones = {row.name: row for row in usable if EVERYONE in row.shared}
 
     def resolve(self, tenant_id: str | None, name: str) -> ModelTarget:
-        """The first of these with that name whose base model the tenant may call: the tenant's own adapter, a base
-        model, an adapter shared with the tenant, an adapter shared with everyone. Raises ModelNotFound, with the same
-        message for another tenant's name and for an unknown one; ModelUnavailable for a callable model that cannot be
-        loaded."""
+        """The target of a name. Search order: the tenant's own adapter, a base model, an adapter shared with the
+        tenant, an adapter shared with everyone; a target whose base model the tenant may not call is skipped. Raises
+        ModelNotFound, with the same message for another tenant's name and for an unknown name; ModelUnavailable for a
+        model that cannot be loaded."""
         target = self.find(tenant_id, name)
         if self.is_refused(target.model):
             raise ModelUnavailable(name)
         return target
 
     def is_refused(self, model: str) -> bool:
-        """Whether a base model is there in name alone: it cannot be loaded, or was removed a moment ago."""
+        """Whether a base model cannot serve requests: it cannot be loaded, or was removed since its name was found."""
         served = self._models.get(model)
         return served is None or served.refused is not None
 
@@ -111,21 +113,21 @@ class Registry:
         raise ModelNotFound(name)
 
     def _meanings(self, tenant_id: str | None, name: str) -> Iterator[tuple[str, Adapter | None]]:
-        """In order: the base model, which may not be there, and the adapter of it."""
-        asked = (tenant_id or "", name)
-        if (own := self._own.get(asked)) is not None:
+        """Base model (which may be unknown) and adapter of each meaning of the name, in the order of `resolve`."""
+        key = (tenant_id or "", name)
+        if (own := self._own.get(key)) is not None:
             yield own.base_model, own
         yield name, None
-        for adapter in (self._shared.get(asked), self._everyones.get(name)):
+        for adapter in (self._shared.get(key), self._everyones.get(name)):
             if adapter is not None:
                 yield adapter.base_model, adapter
 
     def visible(self, tenant_id: str | None) -> list[ModelCard]:
-        """Base models, then the tenant's own adapters, which overrule those, then what is shared with it; of all these
-        what can be called now."""
+        """The cards of all names that the tenant can call now: base models, own adapters (which hide base models of the
+        same name), adapters shared with the tenant."""
         own = {name for owner, name in self._own if owner == tenant_id}
         shared = {name for tenant, name in self._shared if tenant == tenant_id} | self._everyones.keys()
-        models = [name for name, one in self._models.items() if name not in own and one.model.allows(tenant_id)]
+        models = [name for name, served in self._models.items() if name not in own and served.model.allows(tenant_id)]
         cards = []
         for name in dict.fromkeys([*models, *sorted(own), *sorted(shared)]):
             with contextlib.suppress(ModelNotFound, ModelUnavailable):
@@ -142,12 +144,12 @@ class Registry:
         return ModelCard(id=name, created=adapter.created_at, owned_by=owner, parent=adapter.base_model)
 
     def base(self, name: str) -> BaseModel | None:
-        """The base model of that name, as long as it is served, to whomever."""
+        """The base model of that name, whichever tenants may call it; None: no active model has the name."""
         served = self._models.get(name)
         return None if served is None else served.model
 
     def created(self, model: str) -> int:
-        """Of a base model that is served; Unix seconds."""
+        """When a base model was created, in Unix seconds. Raises KeyError for an unknown name."""
         return self._models[model].created
 
     def active(self) -> dict[str, str]:
@@ -155,23 +157,23 @@ class Registry:
         return {row.digest: row.base_model for row in self._callable()}
 
     def names(self) -> dict[str, str]:
-        """Digest → name of all callable adapters; any of the names if a content has several."""
+        """Digest → name of all callable adapters; a content with several names has an arbitrary one of them."""
         return {row.digest: row.name for row in self._callable()}
 
     def open_names(self) -> dict[str, str]:
-        """Digest → name of the adapters that every tenant may call: shared with all, of a model that is open to all."""
-        bases = {name for name, one in self._models.items() if one.model.tenants is None}
+        """Digest → name of the adapters that every tenant may call: shared with all, and of a base model for all."""
+        bases = {name for name, served in self._models.items() if served.model.tenants is None}
         return {row.digest: row.name for row in self._everyones.values() if row.base_model in bases}
 
     def pinned(self) -> set[str]:
-        """Digests that are to stay in the engine's memory."""
+        """Digests of callable adapters that an operator pinned."""
         return {row.digest for row in self._callable() if row.pinned}
 
     def _callable(self) -> list[Adapter]:
         return [*self._own.values(), *self._shared.values(), *self._everyones.values()]
 
     def kept(self) -> frozenset[str]:
-        """Digests of all versions that are served, or may be promoted."""
+        """Digests of all versions that are served or can still be promoted."""
         return self._kept
 
 

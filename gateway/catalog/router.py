@@ -1,7 +1,7 @@
-"""Which models may serve a request, and in which order: what its `model` stands for to this tenant.
+"""Finds the models that may serve a request from its `model` field: a base model, an adapter or an alias.
 
-An alias stands for one of its models by weight, the same one for the requests of one conversation. It answers from
-memory, reloaded when the revision moved. It must never know what is in a prompt, or how tokens are made.
+An alias stands for one of its models, chosen by weight; all requests of one conversation get the same model. Aliases
+are in memory and reloaded when the revision has changed.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from gateway.config.file import Config
 from gateway.config.settings import TargetSection
 from gateway.errors import ModelNotFound
 
-PARTS = 2**52  # a double tells halves of them apart
+PARTS = 2**52  # a double represents n + 0.5 exactly for every n below it
 
 
 class Route(msgspec.Struct, frozen=True):
-    """What may serve a request. `candidates`: one, or of a cheapest alias all, in order, of which the cheapest capable
-    one is to be chosen. `among`: all that the name stands for, of which another request may get another. `fallbacks` of
-    each follow it, where it is saturated or not there."""
+    """The targets that may serve a request. `candidates`: one target; for a cheapest alias all of its targets in order,
+    of which the caller must choose the cheapest that can serve the request. `among`: all targets that the name stands
+    for; other requests may get another of them. `Router.fallbacks` has the targets to try after a candidate."""
 
     candidates: tuple[ModelTarget, ...]
     among: tuple[ModelTarget, ...]
@@ -39,7 +39,7 @@ class Route(msgspec.Struct, frozen=True):
 
 
 class Router:
-    """Of one gateway process."""
+    """One per gateway process."""
 
     def __init__(
         self,
@@ -50,8 +50,8 @@ class Router:
         now_s: Callable[[], float],
         context_tokens: Callable[[str], int | None],
     ) -> None:
-        """`served`: names of the base models that the engine serves at this moment. `now_s`: by the database.
-        `context_tokens`: the longest context of a base model; None while no engine has told it."""
+        """`served`: returns the names of the base models that the engine serves now. `now_s`: the database's clock.
+        `context_tokens`: returns the longest context of a base model; None before an engine has reported it."""
         self._config = config
         self._database = database
         self._registry = registry
@@ -59,7 +59,7 @@ class Router:
         self._now_s = now_s
         self._context_tokens = context_tokens
         self._aliases: Mapping[str, Alias] = alias_rows.configured(config)
-        self._prices: Mapping[str, Sequence[PriceVersion]] = {}  # of models of cheapest aliases, latest first
+        self._prices: Mapping[str, Sequence[PriceVersion]] = {}  # of the models in cheapest aliases, latest first
 
     async def reload(self) -> None:
         """Raises DatabaseUnavailable."""
@@ -72,11 +72,12 @@ class Router:
             model: prices.listing(connection, subject_kind="model", subject=model) for model in sorted(models)
         }
 
-    # ---- what a name stands for
+    # ---- targets of a name
 
     def route(self, caller: Caller, name: str, sticky: str) -> Route:
-        """A base model or an adapter that the tenant sees, or else an alias. Requests with the same `sticky` value get
-        the same model. Raises ModelNotFound, with the same message for another tenant's name and for an unknown one."""
+        """The route of a name: a base model or an adapter that the tenant may call, else an alias. Requests with the
+        same `sticky` value get the same model of an alias. Raises ModelNotFound, with the same message for another
+        tenant's name and for an unknown name."""
         target = self._target(caller, name)
         if target is not None:
             return Route((target,), (target,))
@@ -90,13 +91,14 @@ class Router:
         if alias.cheapest and caller.cheapest:
             return Route(among, among, alias)
         served = self._served()
-        # If none is served, the chosen one's refusal is the answer.
+        # If none is served, one is chosen all the same: the caller gets its refusal.
         parts = [(part, target) for part, target in parts if target.model in served] or parts
         chosen = choose(alias.name, caller.tenant_id or "", sticky, [part for part, _ in parts])
         return Route((next(target for target in among if target.model == chosen),), among, alias)
 
     def fallbacks(self, caller: Caller, route: Route, first: ModelTarget) -> list[ModelTarget]:
-        """What to try when `first` is saturated or not there. An adapter's base is its model: nothing else has it."""
+        """The targets to try, in order, when `first` is saturated or unavailable. An adapter has none: no other base
+        model can serve it."""
         if first.adapter is not None:
             return []
         names = route.alias.fallbacks if route.alias is not None else ()
@@ -111,34 +113,36 @@ class Router:
         return alias if alias is not None and alias.is_for(caller.tenant_id, caller.tenant_slug) else None
 
     def _parts(self, caller: Caller, alias: Alias) -> list[tuple[TargetSection, ModelTarget]]:
-        """Its models that this tenant may call, in order; of weight 0 none."""
+        """The alias's models that this tenant may call, in order, without models of weight 0."""
         found = [(part, self._model(caller, part.model)) for part in alias.models if part.weight]
         return [(part, target) for part, target in found if target is not None]
 
     def _model(self, caller: Caller, name: str) -> ModelTarget | None:
-        """The base model of that name, whatever else the tenant calls so; None: it may not call it."""
+        """The base model of that name, even if the tenant has an adapter of the same name. None: the tenant may not
+        call the model."""
         base = self._registry.base(name)
         return ModelTarget(name, name, None) if base is not None and base.allows(caller.tenant_id) else None
 
     def _target(self, caller: Caller, name: str) -> ModelTarget | None:
-        """A base model or an adapter that the tenant may call, also where it cannot be loaded now."""
+        """A base model or an adapter that the tenant may call, even if it cannot be loaded now."""
         try:
             return self._registry.find(caller.tenant_id, name)
         except ModelNotFound:
             return None
 
-    # ---- what it costs
+    # ---- prices
 
     def unit_prices(self, model: str, currency: str, tier: str) -> UnitPrices | None:
-        """In force now, of a model of a cheapest alias; None: it has no price there."""
+        """The prices in force now, of a model of a cheapest alias; None: the model has no price in that currency and
+        tier."""
         now = round(self._now_s() * SECOND)
         version = prices.in_force(self._prices.get(model, ()), currency, now)
         return None if version is None else version.tiers.get(tier)
 
-    # ---- what a tenant sees
+    # ---- a tenant's list of models
 
     def visible(self, caller: Caller) -> list[ModelCard]:
-        """Base models and adapters as the registry has them, then aliases by name."""
+        """Cards of base models and adapters in the registry's order, then of aliases by name."""
         cards = [self._with_context(card) for card in self._registry.visible(caller.tenant_id)]
         aliases = [name for name in self._aliases if self._target(caller, name) is None]
         found = [self._alias_card(caller, name) for name in sorted(aliases)]
@@ -154,16 +158,17 @@ class Router:
         return card
 
     def _alias_card(self, caller: Caller, name: str) -> ModelCard | None:
-        """An alias has no parent: which model serves is said by each answer. None while there is none for it."""
+        """The card of an alias; None if no model can serve it. An alias has no `parent`: each answer names the model
+        that served it."""
         alias = self._alias(caller, name)
         parts = [] if alias is None else self._parts(caller, alias)
-        there = [target.model for _, target in parts if not self._registry.is_refused(target.model)]
-        if alias is None or not there:
+        models = [target.model for _, target in parts if not self._registry.is_refused(target.model)]
+        if alias is None or not models:
             return None
         created = alias.created_at
-        if created is None:  # the configuration's, which has no date: its first model's
-            created = self._registry.created(there[0])
-        known = [context for model in there if (context := self._context_tokens(model)) is not None]
+        if created is None:  # an alias of laneway.toml has no date: use its first model's
+            created = self._registry.created(models[0])
+        known = [context for model in models if (context := self._context_tokens(model)) is not None]
         return ModelCard(id=name, created=created, owned_by=OWNER, max_model_len=min(known, default=None))
 
     def _with_context(self, card: ModelCard) -> ModelCard:
@@ -171,13 +176,13 @@ class Router:
 
 
 def choose(alias: str, tenant: str, sticky: str, parts: Sequence[TargetSection]) -> str:
-    """One of these models, by weight (each over 0): always the same for the same words. Each model draws a number of
-    its own, and the largest for its weight wins: where a model comes, goes or changes its weight, only requests that
-    it gains or loses change theirs."""
+    """Choose a model by weight (each above 0), the same for the same arguments: weighted rendezvous hashing. Each model
+    gets a score from its own hash and weight, and the highest score wins. When a model is added, removed or gets
+    another weight, only requests that this model gains or loses change their model."""
 
-    def drawn(part: TargetSection) -> float:
-        words = "\0".join((alias, tenant, sticky, part.model)).encode()
-        number = int.from_bytes(hashlib.sha256(words).digest()[:8]) >> 12
+    def score(part: TargetSection) -> float:
+        hashed = "\0".join((alias, tenant, sticky, part.model)).encode()
+        number = int.from_bytes(hashlib.sha256(hashed).digest()[:8]) >> 12
         return -part.weight / math.log((number + 0.5) / PARTS)
 
-    return max(parts, key=drawn).model
+    return max(parts, key=score).model

@@ -1,6 +1,7 @@
-"""What one gateway process holds of base models: which there are, the tokenizer of each, and why one cannot be served.
+"""The base models of one gateway process: the list from the database, the tokenizer of each model, and the reason why a
+model cannot be served.
 
-It follows the database, and loads files beside the event loop. It must never know the engine's connection or HTTP.
+Files are read outside the event loop. This module knows neither the engine's connection nor HTTP.
 """
 
 from __future__ import annotations
@@ -28,8 +29,8 @@ _log = logging.getLogger(__name__)
 
 @dataclass(slots=True, frozen=True)
 class ServedModel:
-    """A base model as the gateway knows it. Those of one `vocabulary` have the same words by the same ids, those of one
-    `encoding` make the same ids of a prompt."""
+    """A base model that requests can use. `vocabulary`: a digest; models with the same one map ids to the same tokens.
+    `encoding`: a digest; models with the same one encode a prompt to the same ids."""
 
     name: str
     tokenizer: Tokenizer
@@ -40,8 +41,8 @@ class ServedModel:
 
 
 class ModelFiles:
-    """What a gateway reads of a model's directory. `vocabulary` and `encoding` are those of every model whose files of
-    these say the same: an id is the same word to them, and a prompt the same ids."""
+    """The tokenizer of a model's directory, with the digests of VOCABULARY_FILES (`vocabulary`) and ENCODING_FILES
+    (`encoding`), and the time of config.json (`created`, Unix seconds)."""
 
     def __init__(self, path: str) -> None:
         """Raises OSError or ValueError."""
@@ -54,19 +55,20 @@ class ModelFiles:
 
 
 class ServedModels:
-    """One per process. `served` is one mapping for ever; a request in flight keeps what it took of it."""
+    """One per process. `served` is changed in place and never replaced, so other parts may hold it. A request in flight
+    keeps its `ServedModel` when the mapping changes."""
 
     def __init__(self, config: Config, database: Database, registry: Registry) -> None:
-        """Loads all that are served, by the database where it can be read. Raises OSError or ValueError where that is
-        none of them."""
+        """Read the list from the database, or from laneway.toml alone while the database is unavailable, and load the
+        files of all active models. Raises OSError or ValueError if no model's files can be loaded."""
         self.served: dict[str, ServedModel] = {}
         self.all: Sequence[BaseModel] = _at_start(config, database)
         self._config = config
         self._database = database
         self._registry = registry
-        self._files: dict[str, ModelFiles] = {}  # by name, of models that are not removed
-        self._faults: dict[str, tuple[str, str]] = {}  # by name: the path, and why it cannot be loaded here
-        self._refused: Mapping[str, str] = {}  # by the engine
+        self._files: dict[str, ModelFiles] = {}  # name → files of an active model
+        self._faults: dict[str, tuple[str, str]] = {}  # name → path, and why its files cannot be loaded
+        self._refused: Mapping[str, str] = {}  # name → why the engine refuses the model
         self._following = asyncio.Lock()
         for model in self.active().values():
             files = _read(model.path)
@@ -78,31 +80,32 @@ class ServedModels:
         self._apply()
 
     def active(self) -> dict[str, BaseModel]:
-        """Models that are not removed, by name, including those that cannot be loaded."""
+        """Models that are not removed, by name; models that cannot be loaded are included."""
         return {model.name: model for model in self.all if model.active}
 
     def refused(self, name: str) -> str | None:
-        """Why a model that is not removed cannot be served; None: it can, as far as is known."""
+        """Why an active model cannot be served; None if no reason is known."""
         fault = self._faults.get(name)
         return self._refused.get(name) if fault is None else f"its files cannot be used by a gateway: {fault[1]}"
 
     def all_refused(self) -> dict[str, str]:
-        found = {name: self.refused(name) for name in self.active()}
-        return {name: reason for name, reason in found.items() if reason is not None}
+        """Name → reason of all active models that cannot be served."""
+        reasons = {name: self.refused(name) for name in self.active()}
+        return {name: reason for name, reason in reasons.items() if reason is not None}
 
     def refuse(self, refused: Mapping[str, str]) -> None:
-        """What the engine refuses now, and why, in place of what it refused before."""
+        """Replace the models that the engine refuses: name → reason."""
         self._refused = refused
         self._apply()
 
     def keep_files(self, name: str, files: ModelFiles) -> None:
-        """What was read of a model that was added just now."""
+        """Keep the files that were already read when a model was added, so that `load_files` need not read them."""
         self._files[name] = files
         self._faults.pop(name, None)
 
     async def follow(self) -> None:
-        """Take over what the database says. What is removed or changed holds when this returns; a model that is new
-        once its files are read, which `load` does. Raises DatabaseUnavailable."""
+        """Read the list from the database. Removed and changed models take effect at once; a new model is served after
+        `load_files` has read its files. Raises DatabaseUnavailable."""
         self.all = await self._database.read(lambda connection: list_models(connection, self._config))
         active = self.active()
         paths = {name: model.path for name, model in active.items()}
@@ -111,8 +114,8 @@ class ServedModels:
         self._apply()
 
     async def load_files(self) -> bool:
-        """Read the files of new models, and again of models whose files could not be read, one after another and
-        outside the event loop. Returns whether all could be read."""
+        """Read the files of new models, and of models whose files could not be read before, one after another and in a
+        thread. Returns whether the files of all active models are loaded."""
         async with self._following:
             for model in list(self.active().values()):
                 if model.name not in self._files:
@@ -121,7 +124,7 @@ class ServedModels:
         return not self._faults
 
     def _take_files(self, model: BaseModel, files: ModelFiles | OSError | ValueError) -> None:
-        """What came of reading them."""
+        """Store the result of `_read`; log a fault unless it is the same as before."""
         if isinstance(files, ModelFiles):
             self._files[model.name] = files
             self._faults.pop(model.name, None)
@@ -132,7 +135,7 @@ class ServedModels:
         self._faults[model.name] = fault
 
     def _apply(self) -> None:
-        """Serve what is active and loaded, under the names and for the tenants that hold now."""
+        """Bring `served` and the registry's names in line with the list, the loaded files and the engine's refusals."""
         served: dict[str, ServedModel] = {}
         names: list[ServedName] = []
         for model in self.active().values():
@@ -155,7 +158,7 @@ class ServedModels:
 
 
 def _digest(directory: Path, names: Sequence[str]) -> str:
-    """Of files' contents, or that they are not there. Raises OSError."""
+    """SHA-256 over the contents of these files; a missing file counts as empty. Raises OSError."""
     digest = hashlib.sha256()
     for name in names:
         content = (directory / name).read_bytes() if (directory / name).exists() else b""
@@ -164,7 +167,7 @@ def _digest(directory: Path, names: Sequence[str]) -> str:
 
 
 def _read(path: str) -> ModelFiles | OSError | ValueError:
-    """Also in a thread."""
+    """The files, or the error as a value. May run in a thread."""
     try:
         return ModelFiles(path)
     except (OSError, ValueError) as error:
@@ -172,7 +175,8 @@ def _read(path: str) -> ModelFiles | OSError | ValueError:
 
 
 def _at_start(config: Config, database: Database) -> Sequence[BaseModel]:
-    """By laneway.toml alone while the database cannot be read; what it says is taken over once it can."""
+    """The list from the database; from laneway.toml alone while the database is unavailable, until `follow` reads
+    it."""
     if database.sqlite_path is not None and not database.sqlite_path.exists():
         return configured(config)
     try:

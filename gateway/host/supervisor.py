@@ -1,6 +1,5 @@
-"""The parent of the engine and the gateway: starts both, starts again what dies, stops both, leaves no orphan.
-
-It knows processes, signals and readiness. It must never know what a request, a tenant or a token is.
+"""The parent process of an engine and its gateway: it starts them, restarts a process that ends or makes no progress,
+and stops them in order. No child outlives it (on Linux).
 """
 
 from __future__ import annotations
@@ -26,9 +25,9 @@ from gateway.config.private_files import make_private
 START_S_MAX = 300.0
 BACKOFF_MIN_S = 0.2
 BACKOFF_MAX_S = 5.0
-# A child that lived this long had a good start: its next restart begins with the shortest wait again.
+# After a child has run this long, its next restart waits BACKOFF_MIN_S again.
 STEADY_S = 10.0
-# From SIGTERM to SIGKILL. The gateway gets its configured grace (2 s) and this margin.
+# The gateway gets SIGKILL gateway.shutdown_grace_s and this margin after SIGTERM.
 STOP_MARGIN_S = 0.5
 # The engine exits within 1.5 s of SIGTERM (engine.__main__.STOP_S_MAX). On a GPU the kernel then takes seconds to unpin
 # host memory (adapter_host_bytes, host_pool_bytes, weights_host_bytes) and to destroy the device's context, and SIGKILL
@@ -43,32 +42,33 @@ PR_SET_PDEATHSIG = 1
 
 
 class CannotStart(Exception):
-    """What stands in the way of a start, in one sentence for the person who typed the command."""
+    """The processes cannot start. The message is one sentence for the person who typed the command."""
 
 
 class Pulse(Protocol):
     async def lost(self) -> str:
-        """Wait until the child, which is alive and ready, stands still for too long; how."""
+        """Wait until the child, which runs and is ready, has made no progress for too long. Returns a predicate for a
+        message: "the engine …"."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class ChildSpec:
-    """One process to keep. It is ready when it has printed its ready line on stdout, if it `speaks`, and
-    /health/ready at `health` answers 200, if it has one."""
+    """One process to run. It is ready when it has printed its ready line on stdout (if `speaks`), and /health/ready at
+    the address `health` answers 200 (if not None)."""
 
     name: str
     argv: list[str]
     environ: dict[str, str]
-    stop_s: float
-    orphan_signal: signal.Signals  # what the kernel sends it when its parent dies
+    stop_s: float  # from SIGTERM to SIGKILL
+    orphan_signal: signal.Signals  # sent by the kernel to the process when its parent dies
     health: tuple[str, int] | None = None  # host, port
     speaks: bool = False
-    pulse: Pulse | None = None  # a living process that makes no progress is killed
+    pulse: Pulse | None = None  # the process is killed when it makes no progress
 
 
 class Child:
-    """A process that is kept alive: `pid` and `ready` are of its present life."""
+    """A process that is restarted whenever it ends. `pid` and `ready` describe the current process."""
 
     def __init__(
         self,
@@ -77,8 +77,8 @@ class Child:
         changed: Callable[[], None],
         needs: Sequence[Child] = (),
     ) -> None:
-        """`changed` is called at each new pid. `needs`: without these it cannot be ready, so before they are it is not
-        asked."""
+        """`changed` is called at each new pid. `needs`: children without which this one cannot be ready; its health is
+        probed only when they are ready."""
         self.spec = spec
         self.pid = 0
         self.ready = asyncio.Event()
@@ -91,7 +91,7 @@ class Child:
         self._stopped = False
 
     async def live(self) -> str:
-        """Start it once and wait for its end; return how it ended."""
+        """Start the process once and wait until it ends; return how it ended."""
         piped = self.spec.speaks
         self._spoken.clear()
         try:
@@ -101,14 +101,14 @@ class Child:
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=asyncio.subprocess.PIPE if piped else None,
                 limit=LINE_BYTES_MAX,
-                start_new_session=True,  # Ctrl-C in the terminal comes to the parent alone, which stops them in order
+                start_new_session=True,  # Ctrl-C reaches the parent alone, which stops its children in order
                 preexec_fn=die_with_parent(self.spec.orphan_signal),
             )
-        except OSError as error:  # no memory or no pid left just now
+        except OSError as error:  # e.g. no memory or no pid is free
             return f"it could not be started: {error}"
         self.pid = process.pid
         self._changed()
-        if self._stopped:  # while it was being started
+        if self._stopped:  # `stop` was called during the start
             self.kill()
         becoming = asyncio.create_task(self._become_ready())
         watching = asyncio.create_task(self._watch_pulse())
@@ -118,7 +118,7 @@ class Child:
         finally:
             self.ready.clear()
             if reading is not None:
-                await asyncio.wait([reading], timeout=1.0)  # what it said last
+                await asyncio.wait([reading], timeout=1.0)  # its last lines
             for watch in (becoming, watching, reading):
                 if watch is not None:
                     watch.cancel()
@@ -177,8 +177,8 @@ class Child:
     async def _watch_pulse(self) -> None:
         if self.spec.pulse is not None:
             await self.ready.wait()
-            how = await self.spec.pulse.lost()
-            self._say(f"the {self.spec.name} {how} and is killed")
+            reason = await self.spec.pulse.lost()
+            self._say(f"the {self.spec.name} {reason} and is killed")
             self.kill()
 
     async def until_healthy(self) -> None:
@@ -190,15 +190,17 @@ class Child:
 
 
 class Supervisor:
-    """Keeps its children alive until told to stop; then those with a health check, who ask, stop before the others,
-    who answer. `changed(pids)` is called when all are ready, and again at each new pid."""
+    """Runs its children until `request_stop`. Then gateways (the children with a health check) stop before the engine,
+    on which they depend. `changed(pids)` is called when all are ready, and again at each new pid."""
 
     def __init__(
         self, specs: list[ChildSpec], say: Callable[[str], None], changed: Callable[[dict[str, int]], None]
     ) -> None:
-        self._answerers = [Child(spec, say, self._tell) for spec in specs if spec.health is None]
-        self._askers = [Child(spec, say, self._tell, self._answerers) for spec in specs if spec.health is not None]
-        self.children = [*self._askers, *self._answerers]
+        self._engines = [Child(spec, say, self._report_pids) for spec in specs if spec.health is None]
+        self._gateways = [
+            Child(spec, say, self._report_pids, self._engines) for spec in specs if spec.health is not None
+        ]
+        self.children = [*self._gateways, *self._engines]
         self._say = say
         self._changed = changed
         self._stopping = asyncio.Event()
@@ -208,15 +210,15 @@ class Supervisor:
         return {child.spec.name: child.pid for child in self.children}
 
     def request_stop(self) -> None:
-        """Stop in order; asked a second time, kill."""
+        """Stop the children in order; a second call kills them."""
         if self._stopping.is_set():
             for child in self.children:
                 child.kill()
         self._stopping.set()
 
     async def run(self, on_ready: Callable[[], None]) -> None:
-        """Start everything, call `on_ready` once all serve, and keep it so until `request_stop`.
-        Raises CannotStart when a child ends, or is not ready in time, before all were ready once."""
+        """Start all children, call `on_ready` when all are ready, and restart those that end until `request_stop`.
+        Raises CannotStart when a child ends before all were ready, or all are not ready within START_S_MAX."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, self.request_stop)
@@ -238,7 +240,7 @@ class Supervisor:
         finally:
             self._stopping.set()
             all_ready.cancel()
-            for children in (self._askers, self._answerers):
+            for children in (self._gateways, self._engines):
                 await asyncio.gather(*(child.stop() for child in children))
             await asyncio.gather(all_ready, stop, *keepers, return_exceptions=True)
 
@@ -261,7 +263,7 @@ class Supervisor:
             if self._stopping.is_set():
                 return
             if not self._started:
-                raise CannotStart(f"the {name} ended before it was ready ({end}); its own words are above")
+                raise CannotStart(f"the {name} ended before it was ready ({end}); its output is above")
             if time.monotonic() - began >= STEADY_S:
                 wait_s = BACKOFF_MIN_S
             self._say(f"the {name} ended ({end}); it starts again in {wait_s:g} s")
@@ -270,16 +272,16 @@ class Supervisor:
             wait_s = min(wait_s * 2, BACKOFF_MAX_S)
             child.restarts += 1
 
-    def _tell(self) -> None:
+    def _report_pids(self) -> None:
         if not self._started:
             return
         try:
             self._changed(self.pids())
-        except OSError as error:  # a full disk is no reason to stop serving
-            self._say(f"the new pids could not be told: {error}")
+        except OSError as error:  # a full disk must not stop the service
+            self._say(f"the new pids could not be written: {error}")
 
     async def _announce(self, child: Child, life: asyncio.Task[str]) -> None:
-        """Say when there is service again, or nothing when the child died before."""
+        """After a restart, log when requests are served again; log nothing if the child ends before."""
         began = time.monotonic()
         serving = asyncio.create_task(self._serving(child))
         await asyncio.wait([serving, life], return_when=asyncio.FIRST_COMPLETED)
@@ -305,8 +307,9 @@ def engine_spec(
     on_gpu: bool = False,
     raise_targets: bool = False,
 ) -> ChildSpec:
-    """The engine says on stdout when it is ready. Alone it can do nothing useful, so it dies with its parent.
-    `raise_targets`: of tiers, rather than refuse to start on a machine that cannot keep them."""
+    """The engine's process. It prints a line on stdout when it is ready. Without gateways it is of no use, so SIGKILL
+    ends it when the parent dies. `raise_targets`: raise the tiers' targets on a machine that cannot meet them, instead
+    of refusing to start."""
     argv = [sys.executable, "-m", "engine", "--socket", str(socket_path), "--config", str(config_file)]
     if raise_targets:
         argv.append("--raise-targets")
@@ -329,9 +332,9 @@ def gateway_specs(
     environ: dict[str, str],
     pulse: Callable[[int], Pulse] | None = None,
 ) -> list[ChildSpec]:
-    """The gateway's processes. With `health`, ready is when /health/ready there says so; of several, which answer at
-    one address, each also says itself that it listens, and has its `pulse`, by number. Orphaned, they may still settle
-    what they have."""
+    """The gateway's processes. `health`: the address at which /health/ready is probed; None: not probed. Several
+    workers share that address, so each also prints a ready line, and `pulse(number)` watches it. When the parent dies
+    they get SIGTERM, so that they settle their requests."""
     argv = [sys.executable, "-m", "gateway"]
     several = workers > 1
     return [
@@ -350,8 +353,8 @@ def gateway_specs(
 
 
 def die_with_parent(number: signal.Signals) -> Callable[[], None] | None:
-    """For `preexec_fn`: the kernel sends `number` to the child when its parent dies, however it dies. Linux only;
-    elsewhere a parent killed with SIGKILL leaves its children."""
+    """A `preexec_fn`: the kernel sends the signal `number` to the child when its parent dies (PR_SET_PDEATHSIG). Linux
+    only; elsewhere the children of a parent that gets SIGKILL keep running."""
     if sys.platform != "linux":
         return None
     prctl = ctypes.CDLL(None, use_errno=True).prctl
@@ -359,7 +362,7 @@ def die_with_parent(number: signal.Signals) -> Callable[[], None] | None:
 
     def in_child() -> None:
         prctl(PR_SET_PDEATHSIG, number.value)
-        if os.getppid() != parent:  # it died before the line above
+        if os.getppid() != parent:  # the parent died before prctl
             os._exit(1)
 
     return in_child
@@ -386,7 +389,7 @@ def is_ready_line(line: bytes) -> bool:
 
 
 def warnings_of(ready_line: bytes) -> list[str]:
-    """What the child has to say to the operator, in a sentence each."""
+    """The child's warnings for the operator, one sentence each."""
     warnings = msgspec.json.decode(ready_line).get("warnings")
     return [str(warning) for warning in warnings] if isinstance(warnings, list) else []
 
@@ -409,7 +412,7 @@ async def healthy(host: str, port: int) -> bool:
 
 
 def check_port(host: str, port: int) -> None:
-    """Raises CannotStart when the address cannot be bound."""
+    """Check that the address can be bound. Raises CannotStart."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -424,8 +427,8 @@ def check_port(host: str, port: int) -> None:
 
 @contextlib.contextmanager
 def lock_data_dir(data_dir: Path, lock: str = "lock") -> Iterator[None]:
-    """Hold the data directory: two Laneways over one engine socket and one SQLite file would be no service at all.
-    Raises CannotStart when another one holds its file `lock`."""
+    """Lock the data directory: two instances must not share an engine socket and a SQLite file. Raises CannotStart when
+    another process holds its file `lock`."""
     make_private(data_dir)
     with (data_dir / lock).open("a+") as file:
         try:

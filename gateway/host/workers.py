@@ -1,7 +1,7 @@
-"""The workers of one host: each answers on a Unix socket for its own metrics, so that any of them can tell all, and
-that it still moves, for whoever keeps it.
+"""The workers of one host. Each worker answers two commands on a Unix socket: METRICS with its metrics, so that any
+worker can answer /metrics for all of them, and PULSE, by which the supervisor sees that its event loop makes progress.
 
-A worker's counters start again with it, so its series keep their own label. It must never know what is measured.
+The series of each worker keep a label of their own, since a worker's counters begin at 0 when it restarts.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from pathlib import Path
 ANSWER_S_MAX = 1.0
 ANSWER_BYTES_MAX = 4 * 1024 * 1024
 UP = "laneway_worker_up"
-# What may be asked, a line.
+# The commands of the socket, one line each.
 METRICS, PULSE = b"metrics\n", b"pulse\n"
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerIndex:
-    """Which worker of how many this process is, counted from 0."""
+    """The index of this process among the host's workers: `number`, from 0, of `workers`."""
 
     number: int = 0
     workers: int = 1
@@ -42,20 +42,21 @@ def socket_path(data_dir: Path, number: int) -> Path:
 class Workers:
     """The metrics of all workers of a host. With one worker no socket is opened."""
 
-    def __init__(self, data_dir: Path, place: WorkerIndex, own: Callable[[], bytes]) -> None:
+    def __init__(self, data_dir: Path, index: WorkerIndex, own: Callable[[], bytes]) -> None:
+        """`own`: returns this process's metrics in Prometheus' text format."""
         self._data_dir = data_dir
-        self._place = place
+        self._index = index
         self._own = own
         self._server: asyncio.Server | None = None
 
     async def start(self) -> None:
-        """Raises OSError."""
-        if self._place.alone:
+        """Open this worker's socket. Raises OSError."""
+        if self._index.alone:
             return
         mask = os.umask(0o177)
         try:
             self._server = await asyncio.start_unix_server(
-                self._tell, os.fspath(socket_path(self._data_dir, self._place.number))
+                self._answer, os.fspath(socket_path(self._data_dir, self._index.number))
             )
         finally:
             os.umask(mask)
@@ -65,41 +66,42 @@ class Workers:
             self._server.close()
 
     async def metrics(self) -> bytes:
-        """This process's own, in Prometheus' text format; with siblings, everybody's, each series with its worker."""
-        if self._place.alone:
+        """Metrics in Prometheus' text format: of this process alone, or of all workers, each series with the label
+        `worker`."""
+        if self._index.alone:
             return self._own()
-        numbers = range(self._place.workers)
+        numbers = range(self._index.workers)
         texts = await asyncio.gather(*(self._ask(number) for number in numbers))
         return merge_metrics(dict(zip(numbers, texts, strict=True)))
 
     async def silent_workers(self) -> list[int]:
-        """Which of the workers do not answer now."""
-        others = [number for number in range(self._place.workers) if number != self._place.number]
+        """The numbers of the other workers that do not answer now."""
+        others = [number for number in range(self._index.workers) if number != self._index.number]
         answers = await asyncio.gather(*(ask_worker(socket_path(self._data_dir, number), PULSE) for number in others))
         return [number for number, answer in zip(others, answers, strict=True) if answer != PULSE]
 
-    async def _tell(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(OSError, TimeoutError, ValueError):  # ValueError: a line without an end
             async with asyncio.timeout(ANSWER_S_MAX):
-                asked = await reader.readline()
-                writer.write(PULSE if asked == PULSE else self._own())
+                command = await reader.readline()
+                writer.write(PULSE if command == PULSE else self._own())
                 await writer.drain()
         writer.close()
 
     async def _ask(self, number: int) -> bytes | None:
-        """None when it does not answer."""
-        if number == self._place.number:
+        """The metrics of a worker; None: it does not answer."""
+        if number == self._index.number:
             return self._own()
         return await ask_worker(socket_path(self._data_dir, number), METRICS)
 
 
-async def ask_worker(path: Path, question: bytes) -> bytes | None:
-    """What the worker at `path` answers; None when it does not, within ANSWER_S_MAX."""
+async def ask_worker(path: Path, command: bytes) -> bytes | None:
+    """The answer of the worker with the socket `path`; None: no answer within ANSWER_S_MAX."""
     try:
         async with asyncio.timeout(ANSWER_S_MAX):
             reader, writer = await asyncio.open_unix_connection(os.fspath(path))
             try:
-                writer.write(question)
+                writer.write(command)
                 return await _read_all(reader)
             finally:
                 writer.close()
@@ -117,7 +119,8 @@ async def _read_all(reader: asyncio.StreamReader) -> bytes | None:
 
 
 def merge_metrics(texts: dict[int, bytes | None]) -> bytes:
-    """One text of those of all workers: each family once, each series with the label `worker`."""
+    """Merge the metrics of all workers (None: a worker did not answer) into one text: each family once, each series
+    with the label `worker`."""
     heads: dict[str, list[str]] = {}
     series: dict[str, list[str]] = {}
     for worker, text in texts.items():

@@ -308,7 +308,7 @@ def test_a_name_with_slashes(stack: Stack, operator: httpx.Client) -> None:
         ("new", {"models": [{"model": MODEL}], "fallbacks": ["nobody"]}, "there is no base model 'nobody'"),
         ("new", {"models": [{"model": MODEL, "weight": 0}]}, "every weight is 0"),
         ("new", {"models": [{"model": MODEL, "weight": -1}]}, "Expected `float` >= 0"),
-        ("new", {"models": [{"model": MODEL}, {"model": MODEL}]}, "is there 2 times"),
+        ("new", {"models": [{"model": MODEL}, {"model": MODEL}]}, "is listed 2 times"),
         ("new", {"models": []}, "length >= 1"),
         ("new", {"models": [{"model": MODEL}], "tenants": ["nobody"]}, "there is no tenant 'nobody'"),
         ("new", {"models": [{"model": MODEL}], "weights": [1]}, "weights"),

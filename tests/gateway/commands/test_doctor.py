@@ -163,7 +163,7 @@ def test_a_redis_that_answers_and_one_that_does_not(doctor: Doctor, redis_url: s
     assert doctor.checks(LANEWAY_REDIS_URL=redis_url)["redis"]["status"] == "ok"
     found = doctor.checks(LANEWAY_REDIS_URL=f"redis://:hunter2@127.0.0.1:{free_port()}/0")["redis"]
     assert found["status"] == "warn"
-    assert "each gateway limits by itself" in found["advice"]
+    assert "each gateway enforces its part of a rate limit" in found["advice"]
     assert "hunter2" not in json.dumps(found)
 
 
@@ -220,7 +220,7 @@ def test_models_that_are_not_there(doctor: Doctor, tmp_path: Path) -> None:
     found = doctor.checks('[[models]]\nname = "a"\npackage = "no-such-package"\n')["models"]
     assert (found["status"], "no-such-package, which is not installed" in found["detail"]) == ("fail", True)
     found = doctor.checks('[[models]]\nname = "laneway-tiny"\npackage = "laneway"\n')["models"]
-    assert (found["status"], "laneway-tiny: to be made from packages" in found["detail"]) == ("warn", True)
+    assert (found["status"], "laneway-tiny: not made from packages yet" in found["detail"]) == ("warn", True)
 
 
 def test_a_console_that_is_built_or_not(doctor: Doctor, tmp_path: Path) -> None:
