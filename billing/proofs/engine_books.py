@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from billing import tables
 from billing.books import rollups
 from billing.clock import SECOND, Clock, database_now
-from billing.proofs.equalities import Imbalance
+from billing.proofs.imbalances import Imbalance
 
 # After this time without a report, an engine and its requests in flight count as ended.
 SILENT_S = 180
