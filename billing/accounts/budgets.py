@@ -198,13 +198,13 @@ def states(
     return states_of(connection, listing(connection, tenant_id=tenant_id, scope_id=scope_id), clock)
 
 
-def found(connection: sa.Connection, asked: ListQuery, *, tenant_id: str | None = None) -> ListPage[BudgetState]:
+def found(connection: sa.Connection, list_query: ListQuery, *, tenant_id: str | None = None) -> ListPage[BudgetState]:
     """A page of active budgets in their present windows. Raises InvalidValue."""
     query = sa.select(_budgets).join(tables.tenants, tables.tenants.c.id == _budgets.c.tenant_id)
     query = query.outerjoin(tables.projects, tables.projects.c.id == _budgets.c.scope_id).where(_budgets.c.active)
     if tenant_id is not None:
         query = query.where(_budgets.c.tenant_id == tenant_id)
-    listed = page(connection, query, _SORTED, asked, _budget, lambda budget: budget.id)
+    listed = page(connection, query, _SORTED, list_query, _budget, lambda budget: budget.id)
     return ListPage(states_of(connection, listed.items), listed.next)
 
 

@@ -119,12 +119,12 @@ def listing(connection: sa.Connection, *, after: str = "", limit: int = 100) -> 
     return [Tenant(*row) for row in connection.execute(query)]
 
 
-def found(connection: sa.Connection, asked: ListQuery, *, tenant_id: str | None = None) -> ListPage[Tenant]:
+def found(connection: sa.Connection, list_query: ListQuery, *, tenant_id: str | None = None) -> ListPage[Tenant]:
     """A page of all tenants, or of the one tenant. Raises InvalidValue."""
     query = sa.select(_tenants)
     if tenant_id is not None:
         query = query.where(_tenants.c.id == tenant_id)
-    return page(connection, query, _SORTED_TENANTS, asked, lambda row: Tenant(*row), lambda tenant: tenant.id)
+    return page(connection, query, _SORTED_TENANTS, list_query, lambda row: Tenant(*row), lambda tenant: tenant.id)
 
 
 def update(
@@ -236,12 +236,14 @@ def projects(connection: sa.Connection, tenant_id: str) -> list[Project]:
     return [Project(*row) for row in connection.execute(query)]
 
 
-def found_projects(connection: sa.Connection, asked: ListQuery, *, tenant_id: str | None = None) -> ListPage[Project]:
+def found_projects(
+    connection: sa.Connection, list_query: ListQuery, *, tenant_id: str | None = None
+) -> ListPage[Project]:
     """A page of all tenants' projects, or of one tenant's. Raises InvalidValue."""
     query = sa.select(_projects)
     if tenant_id is not None:
         query = query.where(_projects.c.tenant_id == tenant_id)
-    return page(connection, query, _SORTED_PROJECTS, asked, lambda row: Project(*row), lambda project: project.id)
+    return page(connection, query, _SORTED_PROJECTS, list_query, lambda row: Project(*row), lambda project: project.id)
 
 
 def _check_zone(time_zone: str) -> None:

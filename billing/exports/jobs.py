@@ -120,12 +120,12 @@ def listing(
     return [ExportJob(*row) for row in connection.execute(query)]
 
 
-def found(connection: sa.Connection, asked: ListQuery, *, tenant_id: str | None = None) -> ListPage[ExportJob]:
+def found(connection: sa.Connection, list_query: ListQuery, *, tenant_id: str | None = None) -> ListPage[ExportJob]:
     """Raises InvalidValue."""
     query = sa.select(_exports)
     if tenant_id is not None:
         query = query.where(_exports.c.tenant_id == tenant_id)
-    return page(connection, query, _SORTED, asked, lambda row: ExportJob(*row), lambda job: job.sequence)
+    return page(connection, query, _SORTED, list_query, lambda row: ExportJob(*row), lambda job: job.sequence)
 
 
 def cancel(connection: sa.Connection, export_id: str, clock: Clock = database_now) -> ExportJob:

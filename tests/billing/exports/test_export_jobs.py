@@ -318,7 +318,7 @@ def test_a_job_ends_with_the_gateway_that_began_it(
         finally:
             parent.kill()
             parent.wait()
-    wait(lambda: "the gateway is gone" in (directory / "said").read_text())
+    wait(lambda: "the gateway has ended" in (directory / "said").read_text())
     assert get(books, job).state == "running"  # until the lease is over
     lease(books, "gw_1", -1.0)
     lease(books, "gw_2")
