@@ -43,7 +43,7 @@ _SORTED = ListColumns(
 
 
 class InvoiceLine(msgspec.Struct, frozen=True, kw_only=True):
-    """A row of invoice_lines. A line of usage has picos = tokens × unit_price_picos."""
+    """A row of invoice_lines. In lines of usage picos = tokens × unit_price_picos."""
 
     invoice_id: str
     line: int
@@ -136,7 +136,7 @@ def listing(
     after: tuple[int, str] | None = None,
     limit: int = LIST_MAX,
 ) -> list[Invoice]:
-    """Invoices in the order of their period's start and id; a page begins after that pair."""
+    """Invoices in the order of their period's (start_at, id); a page begins after the pair `after`."""
     query = _joined().order_by(_periods.c.start_at, _periods.c.id).limit(min(limit, LIST_MAX))
     if tenant_id is not None:
         query = query.where(_invoices.c.tenant_id == tenant_id)
@@ -226,7 +226,7 @@ def _close(connection: sa.Connection, period: Period, sequence: int, actor: str,
         closed_at=now,
         closed_by=actor,
     )
-    # The next period must exist: late usage is counted in it.
+    # The next period must exist, since late usage counts in it.
     periods.ensure(connection, {period.tenant_id: (period.end_at, period.end_at)}, now)
     connection.execute(sa.update(_periods).where(_periods.c.id == period.id).values(msgspec.structs.asdict(closed)))
     following = sa.and_(_periods.c.tenant_id == period.tenant_id, _periods.c.start_at == period.end_at)
