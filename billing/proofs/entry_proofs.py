@@ -37,12 +37,14 @@ _unit = tables.unit_prices
 
 def entered(connection: sa.Connection, month: str | None) -> list[Imbalance]:
     """Usage and corrections between the bounds of each period = their entries, by tenant, currency, account and meter.
-    First the entries recorded between the bounds, which needs no join. An ending that was in a journal at a bound is
-    recorded in a later month than it ended in, so tenants that differ are compared again by transaction."""
+    Entries are first selected by recorded_at, which needs no join with usage. But the entries of an ending that was in
+    a journal at the end of its month are recorded in the next month. So tenants whose sums differ are compared again,
+    with entries selected by the moment of their request. The transactions of the remaining differences are then
+    listed."""
     expected, found = _expected_entries(connection, month), _found_entries(connection, month)
-    if month is not None:  # a tenant without a period of the month has no usage folded into it
-        having = set(connection.execute(select(_periods.c.tenant_id).where(_periods.c.month == month)).scalars())
-        expected, found = ({k: v for k, v in sums.items() if k[0] in having} for sums in (expected, found))
+    if month is not None:  # a tenant without a period of the month has no folded usage in it
+        with_period = set(connection.execute(select(_periods.c.tenant_id).where(_periods.c.month == month)).scalars())
+        expected, found = ({k: v for k, v in sums.items() if k[0] in with_period} for sums in (expected, found))
     differ = differing_keys(expected, found)
     if differ and month is not None:
         tenant_ids = sorted({key[0] for key in differ})
@@ -51,8 +53,8 @@ def entered(connection: sa.Connection, month: str | None) -> list[Imbalance]:
         differ = differing_keys(expected, found)
     if not differ:
         return []
-    single = _transactions(connection, sorted({key[0] for key in differ}))
-    return single[:FINDINGS_MAX] or differences("entries", expected, found)
+    transactions = _transactions(connection, sorted({key[0] for key in differ}))
+    return transactions[:FINDINGS_MAX] or differences("entries", expected, found)
 
 
 def _expected_entries(connection: sa.Connection, month: str | None) -> Amounts:
@@ -89,7 +91,8 @@ def _found_entries(connection: sa.Connection, month: str | None) -> Amounts:
 
 
 def _entries_of_month(connection: sa.Connection, month: str, tenant_ids: Sequence[str]) -> Amounts:
-    """Entries of these tenants: a request's by the month in which it ended, others by the month of recorded_at."""
+    """Sums of these tenants' entries of the month: entries of a request by the moment when it ended, others by
+    recorded_at."""
     key = (_entries.c.tenant_id, _entries.c.currency, _entries.c.account, _entries.c.meter)
     moment = sa.func.coalesce(_usage.c.finished_at, _entries.c.recorded_at)
     query = (
@@ -109,7 +112,8 @@ def _amounts(connection: sa.Connection, query: Statement) -> Amounts:
 
 
 def _transactions(connection: sa.Connection, tenant_ids: Sequence[str]) -> list[Imbalance]:
-    """Requests and corrections of these tenants whose receivable differs, and entries that belong to neither."""
+    """Transactions of these tenants whose receivable differs from the usage row or correction, including entries
+    without either, or whose entries within these tenants do not sum to 0."""
     of_usage = select(_usage.c.request_id.label("id"), _usage.c.cost_picos.label("picos")).where(
         _usage.c.tenant_id.in_(tenant_ids)
     )

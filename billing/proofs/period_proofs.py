@@ -17,7 +17,7 @@ from billing.proofs.imbalances import FINDINGS_MAX, Imbalance
 from billing.proofs.queries import Amounts, Statement, differences, first_rows, month_bounds, of_month, select, sum_of
 
 HOURS_AT_ONCE = 200  # in one statement: SQLite nests no deeper than 1000
-BEGINNERS_MAX = 500  # tenants in their first month that a statement lists by id
+BEGINNERS_MAX = 500  # tenants in their first period that a statement lists by id
 
 _usage = tables.usage
 _hours = tables.usage_hours
@@ -31,7 +31,7 @@ _SUMMED = ("requests", "input_tokens", "cached_input_tokens", "output_tokens", "
 
 
 def rolled_up(connection: sa.Connection, month: str | None) -> list[Imbalance]:
-    """Usage in each period, up to the cursor = the roll-ups of that period, by model, adapter, tier and price."""
+    """The usage rows of each period, up to the cursor = the period's roll-ups, by model, adapter, tier and price."""
     folded = rollups.read_cursor(connection).sequence
     key = ("model", "tier", "price_version_id")
     sums = {name: column for name, column in rollups.sums().items() if name in _SUMMED}
@@ -54,7 +54,7 @@ def rolled_up(connection: sa.Connection, month: str | None) -> list[Imbalance]:
 
 
 def rolled_up_hours(connection: sa.Connection, first: int, last: int) -> list[Imbalance]:
-    """As `rolled_up` by tenant, for the hours in which usage with first < sequence ≤ last finished."""
+    """Usage = roll-ups by tenant and hour, for the hours in which usage rows with first < sequence ≤ last finished."""
     batch = sa.and_(_usage.c.sequence > first, _usage.c.sequence <= last)
     hours = sorted(connection.execute(select(rollups.hour()).where(batch).distinct()).scalars())
     found: list[Imbalance] = []
@@ -81,10 +81,11 @@ def _in_hours(connection: sa.Connection, hours: Sequence[int]) -> list[Imbalance
 
 
 def invoiced(connection: sa.Connection, month: str | None) -> list[Imbalance]:
-    """Each closed period has its invoice, whose lines and head = the roll-ups by meter and the corrections."""
+    """Each closed period has an invoice; the invoice's totals = the roll-ups and the corrections; its lines = the
+    roll-ups by meter and the corrections."""
     closed = of_month(select(_periods.c.id, _invoices), month).where(_periods.c.state == "closed")
-    heads = connection.execute(closed.outerjoin(_invoices, _invoices.c.period_id == _periods.c.id)).all()
-    found = [Imbalance("invoices of a closed period", row[0], 1, 0) for row in heads if row.period_id is None]
+    invoice_rows = connection.execute(closed.outerjoin(_invoices, _invoices.c.period_id == _periods.c.id)).all()
+    found = [Imbalance("invoices of a closed period", row[0], 1, 0) for row in invoice_rows if row.period_id is None]
     expected: Amounts = {}
     for name, table, column in (("usage", _hours, "cost_picos"), ("correction", _corrections, "picos")):
         sums = select(table.c.period_id, sum_of(table.c[column])).join(_periods, _periods.c.id == table.c.period_id)
@@ -94,12 +95,12 @@ def invoiced(connection: sa.Connection, month: str | None) -> list[Imbalance]:
     tokens = of_month(select(_hours.c.period_id, *meters).join(_periods, _periods.c.id == _hours.c.period_id), month)
     for row in connection.execute(tokens.where(_periods.c.state == "closed").group_by(_hours.c.period_id)):
         expected |= {(row[0], meter): int(row[at]) for at, meter in enumerate(METERS, 1)}
-    heads_say: Amounts = {}
-    lines_say: Amounts = {key: value for key, value in expected.items() if value == 0}
-    for row in heads:
+    totals_found: Amounts = {}
+    lines_found: Amounts = {key: value for key, value in expected.items() if value == 0}
+    for row in invoice_rows:
         if row.period_id is not None:
-            heads_say[row.period_id, "usage"] = row.usage_picos
-            heads_say[row.period_id, "correction"] = row.correction_picos
+            totals_found[row.period_id, "usage"] = row.usage_picos
+            totals_found[row.period_id, "correction"] = row.correction_picos
     by_line = select(
         _invoices.c.period_id, _lines.c.kind, _lines.c.meter, sum_of(_lines.c.tokens), sum_of(_lines.c.picos)
     )
@@ -108,12 +109,12 @@ def invoiced(connection: sa.Connection, month: str | None) -> list[Imbalance]:
     for period_id, kind, meter, count, picos in connection.execute(
         by_line.group_by(_invoices.c.period_id, _lines.c.kind, _lines.c.meter)
     ):
-        lines_say[period_id, kind] = lines_say.get((period_id, kind), 0) + int(picos)
+        lines_found[period_id, kind] = lines_found.get((period_id, kind), 0) + int(picos)
         if kind == "usage":
-            lines_say[period_id, meter] = int(count)
+            lines_found[period_id, meter] = int(count)
     picos_only = {key: value for key, value in expected.items() if key[1] in ("usage", "correction")}
-    found += differences("invoice", picos_only, heads_say)
-    return (found + differences("invoice lines", expected, lines_say))[:FINDINGS_MAX]
+    found += differences("invoice", picos_only, totals_found)
+    return (found + differences("invoice lines", expected, lines_found))[:FINDINGS_MAX]
 
 
 def exported(connection: sa.Connection, month: str | None) -> list[Imbalance]:
@@ -131,8 +132,9 @@ def exported(connection: sa.Connection, month: str | None) -> list[Imbalance]:
 
 
 def _readable(connection: sa.Connection, month: str | None) -> list[sa.ColumnElement[bool]]:
-    """Conditions that all tenants' usage rows of the month meet, so that few rows of other months are read: a row ended
-    in the month, or was written after the month before was closed. A tenant's first month has all earlier rows too."""
+    """Conditions that all usage rows of the month meet, of all tenants, so that few rows of other months are read: a
+    row ended in the month, or was written after the previous month was closed, or is of a tenant whose first period
+    this is."""
     if month is None:
         return []
     first, last = month_bounds(connection, month)
@@ -152,7 +154,8 @@ def _readable(connection: sa.Connection, month: str | None) -> list[sa.ColumnEle
 def _roll_up_imbalances(
     connection: sa.Connection, raw: Statement, kept: Statement, key: Iterable[str], what: str
 ) -> list[Imbalance]:
-    """Groups whose sums are not 0; `kept` has the roll-ups' sums, negated."""
+    """An imbalance for each sum of `raw` + `kept` that is not 0, by `key`. `kept` has the roll-ups' sums, negated. The
+    amounts are 0 and usage − roll-ups."""
     both = sa.union_all(raw, kept).subquery()
     keys = [both.c[name] for name in key]
     sums = {name: sum_of(both.c[name]) for name in _SUMMED}

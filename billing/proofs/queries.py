@@ -1,4 +1,4 @@
-"""Parts of the proofs' queries: a month's periods, sums of entries, and groups whose amounts differ."""
+"""Parts that the proofs' queries share: the periods of a month, sums of entries, and groups whose amounts differ."""
 
 from __future__ import annotations
 
@@ -26,10 +26,12 @@ def sum_of(column: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
 
 
 def received_picos() -> sa.ColumnElement[Any]:
+    """The sum of the entries of the account `receivable`."""
     return sum_of(sa.case((_entries.c.account == "receivable", _entries.c.amount_picos), else_=0))
 
 
 def first_rows(connection: sa.Connection, query: Statement) -> Sequence[Any]:
+    """At most FINDINGS_MAX rows."""
     return connection.execute(query.limit(FINDINGS_MAX)).all()
 
 
@@ -45,7 +47,7 @@ def month_bounds(connection: sa.Connection, month: str) -> tuple[int, int]:
 
 
 def in_period_of(month: str | None, tenant_id: sa.ColumnElement[str], moment: sa.ColumnElement[int]) -> Any:
-    """Joins with the tenant's period of the month, if `moment` is between its bounds."""
+    """Join condition: the tenant's period of the month contains `moment`."""
     return sa.and_(
         _periods.c.tenant_id == tenant_id,
         _periods.c.month == month,
@@ -61,8 +63,9 @@ def in_month(
     tenant_id: sa.ColumnElement[str],
     moment: sa.ColumnElement[int],
 ) -> Statement:
-    """Rows whose moment is in their tenant's month. The earliest and latest bounds come first, so that an index finds
-    the rows; if all tenants' bounds are equal, the join is left out, which halves the time over millions of rows."""
+    """`query` for rows whose `moment` is in their tenant's period of the month; None: all rows. A condition with the
+    earliest and the latest bound of all tenants lets an index find the rows. If all tenants have the same bounds, the
+    join with the periods is omitted, which halves the time over millions of rows."""
     if month is None:
         return query
     first, last = month_bounds(connection, month)
@@ -74,9 +77,11 @@ def in_month(
 
 
 def differing_keys(expected: Amounts, found: Amounts) -> set[tuple[str, ...]]:
+    """Keys with different amounts; a missing key has the amount 0."""
     return {key for key in expected.keys() | found.keys() if expected.get(key, 0) != found.get(key, 0)}
 
 
 def differences(what: str, expected: Amounts, found: Amounts) -> list[Imbalance]:
+    """An imbalance for each of the first FINDINGS_MAX differing keys."""
     keys = sorted(differing_keys(expected, found))
     return [Imbalance(what, " ".join(key), expected.get(key, 0), found.get(key, 0)) for key in keys[:FINDINGS_MAX]]

@@ -1,6 +1,8 @@
-"""Reconciles the whole ledger, a month, or the usage since the last minute's result. Each result is stored as a row.
+"""Reconciles the whole ledger, a month, or the usage since the last result of kind "minute". Each result is stored as a
+row.
 
-A minute's reconciliation costs as much as the usage of that minute. `engine_books` compares the engines' tokens.
+The cost of a minute's reconciliation grows with the usage of that minute only. `engine_books` compares the engines'
+tokens.
 """
 
 from __future__ import annotations
@@ -23,8 +25,9 @@ from billing.proofs.ledger_audit import ledger_imbalances
 from billing.proofs.sums import Sums
 from billing.proofs.sums import sums as sums_of_month
 
-MINUTE_ROWS_MAX = 100_000  # usage rows of one minute's check; the next check has the rest
-# A minute's check repeats the corrections of this time before: created_at is read before the commit.
+MINUTE_ROWS_MAX = 100_000  # usage rows of one minute's check; the next check reads the rest
+# A minute's check repeats the corrections of this time before the last check: a correction may become visible this long
+# after its created_at.
 CORRECTIONS_AGAIN_S = 120
 RESULTS_KEPT_MAX = 10_000  # sound results; results with findings are never deleted
 LIST_MAX = 1000
@@ -40,15 +43,15 @@ PERIOD_PROOFS: tuple[PeriodProof, ...] = (
 )
 
 _results = tables.reconciliations
-# For few and new rows: starting parallel workers takes longer than reading them, and their pages are in memory.
+# For few and new rows, whose pages are in memory: starting parallel workers takes longer than reading the rows.
 _FEW_AND_NEW = sa.text("SET LOCAL max_parallel_workers_per_gather = 0; SET LOCAL random_page_cost = 1.1")
 
 
 class Reconciliation(msgspec.Struct, frozen=True, kw_only=True):
     """The result of one reconciliation, of usage with sequence_from < sequence ≤ sequence_to at the moment `at`.
-    `overshot`: budget windows. `engine_gap`: the ledger's tokens less the engines', when nothing ran; `engines`: the
-    tokens that each engine had lost by then; `engine_bounds`: bounds of the gap, whatever ran. `sums`: both compared
-    amounts of each currency."""
+    `overshot`: budget windows over their limit. `engine_gap`: the ledger's tokens less the engines', if no request ran;
+    `engines`: the lost tokens of each engine at that moment; `engine_bounds`: bounds of the gap while requests run.
+    `sums`: owed and entered amounts of each currency."""
 
     number: int = 0
     kind: Kind
@@ -69,7 +72,8 @@ class Reconciliation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OpenFindings(msgspec.Struct, frozen=True):
-    """Findings since the last reconciliation of the whole ledger, and its own."""
+    """The findings of the last reconciliation of the whole ledger and of all later results. `overshot`: of the newest
+    result only."""
 
     imbalances: int
     overshot: int
@@ -117,7 +121,7 @@ def reconcile_minute(connection: sa.Connection, clock: Clock = database_now) -> 
 
 
 def record(connection: sa.Connection, result: Reconciliation) -> Reconciliation:
-    """Store the result; a minute's result is where the next one begins."""
+    """Store the result. The next minute's reconciliation begins where a stored result of kind "minute" ends."""
     row = {
         "kind": result.kind,
         "at": result.at,
@@ -157,7 +161,7 @@ def listing(connection: sa.Connection, *, before: int | None = None, limit: int 
 
 
 def open_findings(connection: sa.Connection) -> OpenFindings:
-    """For gauges that should be 0: a minute's finding counts until the whole ledger is reconciled."""
+    """For gauges, which should be 0. A finding of a minute counts until the whole ledger is reconciled."""
     last = newest_result(connection)
     if last is None:
         return OpenFindings(0, 0, None)

@@ -1,4 +1,4 @@
-"""What is owed and what is entered in the ledger, by currency."""
+"""Sums of usage and corrections, and of their ledger entries, by currency."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ _corrections = tables.corrections
 
 
 class Sums(msgspec.Struct, frozen=True):
-    """Sums in one currency, owed by usage and corrections and entered in the ledger. `transactions`: of the former."""
+    """Sums in one currency. `owed_picos`: of `transactions` usage rows and corrections. `entered_picos`: of receivable
+    entries."""
 
     currency: str
     transactions: int
@@ -24,7 +25,8 @@ class Sums(msgspec.Struct, frozen=True):
 
 
 def sums(connection: sa.Connection, month: str | None) -> list[Sums]:
-    """Sums of a month, or of everything, by currency; usage by finished_at, entries by recorded_at."""
+    """Sums by currency of a month, or (None) of all months. A usage row counts in the month of finished_at, a
+    correction in that of created_at, an entry in that of recorded_at."""
     of_usage = select(_usage.c.currency, sa.func.count().label("n"), sum_of(_usage.c.cost_picos).label("picos"))
     moved = select(_corrections.c.currency, sa.func.count().label("n"), sum_of(_corrections.c.picos).label("picos"))
     booked = select(_entries.c.currency, sa.literal_column("0").label("n"), received_picos().label("picos"))
@@ -32,7 +34,7 @@ def sums(connection: sa.Connection, month: str | None) -> list[Sums]:
         of_usage = of_usage.join(_periods, in_period_of(month, _usage.c.tenant_id, _usage.c.finished_at))
         moved = moved.join(_periods, in_period_of(month, _corrections.c.tenant_id, _corrections.c.created_at))
         booked = booked.join(_periods, in_period_of(month, _entries.c.tenant_id, _entries.c.recorded_at))
-    return _beside(
+    return _by_currency(
         connection,
         [of_usage.group_by(_usage.c.currency), moved.group_by(_corrections.c.currency)],
         booked.group_by(_entries.c.currency),
@@ -45,14 +47,16 @@ def sums_of_usage(connection: sa.Connection, first: int, last: int) -> list[Sums
     owed = select(_usage.c.currency, sa.func.count().label("n"), sum_of(_usage.c.cost_picos).label("picos"))
     booked = select(_entries.c.currency, sa.literal_column("0").label("n"), received_picos().label("picos"))
     booked = booked.join(_usage, _usage.c.request_id == _entries.c.transaction_id).where(batch)
-    return _beside(connection, [owed.where(batch).group_by(_usage.c.currency)], booked.group_by(_entries.c.currency))
+    return _by_currency(
+        connection, [owed.where(batch).group_by(_usage.c.currency)], booked.group_by(_entries.c.currency)
+    )
 
 
-def _beside(connection: sa.Connection, owed: list[Statement], booked: Statement) -> list[Sums]:
+def _by_currency(connection: sa.Connection, owed: list[Statement], booked: Statement) -> list[Sums]:
     found: dict[str, list[int]] = {}
-    for side, query in ((1, owed), (2, [booked])):
-        for one in query:
-            for currency, number, picos in connection.execute(one):
+    for side, queries in ((1, owed), (2, [booked])):
+        for query in queries:
+            for currency, number, picos in connection.execute(query):
                 row = found.setdefault(currency, [0, 0, 0])
                 row[0] += number
                 row[side] += int(picos)
