@@ -131,10 +131,10 @@ def compare_gaps(
 
 
 def update_bounds(connection: sa.Connection, before: Bounds | None) -> tuple[Bounds | None, list[Imbalance]]:
-    """Narrow the bounds by the newest counts, whatever runs. Each token that was settled or lost before an engine was
-    read is among the tokens that it made (but may count twice, once as lost). Each token that it made is settled
-    later, lost, or of a hold that is open or expired lately. So each count bounds the same number from below and from
-    above; bounds that contradict each other are an imbalance."""
+    """Narrow the bounds by the newest counts, also while requests run. Each token that was settled or lost before an
+    engine was read is among the tokens that it made (but may count twice, once as lost). Each token that it made is
+    settled later, lost, or made for a hold that is open or expired recently. So each count bounds the same number from
+    below and from above; bounds that contradict each other are an imbalance."""
     rows = connection.execute(sa.select(_counts).order_by(_counts.c.read_at, _counts.c.epoch)).all()
     if not rows or any(row.ledger_before is None for row in rows):
         return None, []
