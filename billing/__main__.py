@@ -1,7 +1,8 @@
 """`python -m billing EXPORT_ID …`: one export job in a process of its own, so that it takes no time from a gateway's
-event loop and frees its memory at its end. The database is LANEWAY_DATABASE_URL's.
+event loop and frees its memory at its end. LANEWAY_DATABASE_URL names the database.
 
-It ends when the job is cancelled or claimed by another gateway, and when the gateway that started it has ended.
+The process ends when the job is cancelled or claimed by another gateway, and when the gateway that started it has
+ended.
 """
 
 from __future__ import annotations
@@ -30,16 +31,16 @@ class _Watch:
         self._export_id = export_id
         self._gateway_id = gateway_id
         self._parent = os.getppid()
-        self._said = 0.0
+        self._stored_at = 0.0
 
     def progress(self, read: int, total: int, rows: int) -> None:
-        """Raises Cancelled."""
+        """Store the progress at most every PROGRESS_S. Raises ExportCancelled if the job must stop."""
         now = time.monotonic()
-        if read < total and now - self._said < PROGRESS_S:
+        if read < total and now - self._stored_at < PROGRESS_S:
             return
-        self._said = now
+        self._stored_at = now
         if os.getppid() != self._parent:
-            raise ExportCancelled("the gateway is gone")
+            raise ExportCancelled("the gateway has ended")
         mine = self._database.write_sync(
             lambda c: jobs.record_progress(
                 c, self._export_id, self._gateway_id, read_rows=read, all_rows=total, rows=rows
@@ -59,15 +60,15 @@ def work(database: Database, export_id: str, gateway_id: str, directory: Path, b
         )
         mine = database.write_sync(lambda c: jobs.finish(c, export_id, gateway_id, made))
     except ExportCancelled as error:
-        return _say(error, EXIT_STOPPED)
+        return _report(error, EXIT_STOPPED)
     except (BillingRefused, BooksDiffer, MissingLibrary, ExportTooLarge) as error:
-        return _say(error, EXIT_REFUSED)
+        return _report(error, EXIT_REFUSED)
     except (DatabaseUnavailable, OSError) as error:
-        return _say(error, EXIT_AGAIN)
+        return _report(error, EXIT_AGAIN)
     return 0 if mine else EXIT_STOPPED
 
 
-def _say(error: Exception, status: int) -> int:
+def _report(error: Exception, status: int) -> int:
     sys.stderr.write(f"{error}\n")
     return status
 
@@ -75,8 +76,10 @@ def _say(error: Exception, status: int) -> int:
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m billing", description=__doc__)
     parser.add_argument("export_id")
-    parser.add_argument("--gateway", required=True, help="whose job it is")
-    parser.add_argument("--directory", type=Path, required=True, help="is there, and takes the file and its manifest")
+    parser.add_argument("--gateway", required=True, help="id of the gateway that claimed the job")
+    parser.add_argument(
+        "--directory", type=Path, required=True, help="an existing folder for the file and its manifest"
+    )
     parser.add_argument("--bytes-max", type=int, required=True)
     options = parser.parse_args()
     os.nice(NICE)

@@ -1,8 +1,8 @@
 """Statements over many rows for the ledger, on either database: PostgreSQL gets columns as arrays, SQLite lists of
 values. A group of hundreds of requests needs a dozen statements.
 
-SQLite runs in this process, and SQLAlchemy takes several times as long per statement as SQLite does. So statements for
-SQLite go to the driver directly, inside SQLAlchemy's transaction. It knows no particular table.
+Per statement SQLAlchemy takes several times as long as SQLite, which runs in this process. So statements for SQLite are
+passed to the driver directly, inside SQLAlchemy's transaction. The module knows no particular table.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from sqlalchemy.sql.functions import FunctionElement
 
 Row = Sequence[Any]
 # Rows per SQLite statement: a few fixed sizes, so that each statement is prepared once. `executemany` would release the
-# interpreter's lock for every row, and wait for the event loop to get it back.
+# interpreter's lock for every row, and wait for the event loop's thread to acquire it again.
 SQLITE_ROWS = (64, 16, 4, 1)
 
 
 class BulkInsert:
-    """INSERT of `columns` (by default all except the column that the database counts). With `on_conflict`, an existing
+    """INSERT of `columns` (by default all except the autoincrement column). With `on_conflict`, an existing
     row gets the new values of all other columns; with `keep`, it does not change."""
 
     def __init__(

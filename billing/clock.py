@@ -1,6 +1,6 @@
 """Billing's time: integer microseconds since 1970 UTC, by the database's clock; and the bounds of budget windows.
 
-Gateways' clocks may differ, so nothing here may read another clock than the database's.
+Gateways' clocks may differ, so this module reads no clock but the database's.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _POSTGRES_NOW = sa.text("SELECT (extract(epoch FROM clock_timestamp()) * 1000000
 
 
 def database_now(connection: sa.Connection) -> int:
-    """Microseconds UTC by the database's clock. SQLite runs in this process, so there it is this host's."""
+    """Microseconds UTC by the database's clock. SQLite runs in this process and uses the clock of this host."""
     if connection.dialect.name == "sqlite":
         return time.time_ns() // 1000
     return int(connection.execute(_POSTGRES_NOW).scalar_one())
@@ -33,7 +33,7 @@ def database_now(connection: sa.Connection) -> int:
 
 def from_datetime(moment: datetime) -> int:
     """Exact microseconds of an aware datetime."""
-    assert moment.tzinfo is not None, "a datetime without a zone names no moment"
+    assert moment.tzinfo is not None, "the datetime has no time zone"
     return (moment - _EPOCH) // timedelta(microseconds=1)
 
 
@@ -52,8 +52,8 @@ def is_time_zone(name: str) -> bool:
 
 
 def zone_of(name: str) -> ZoneInfo:
-    """The time zone from the package `tzdata`, never from this host: gateways must agree on where a day begins, or a
-    budget would have two windows. Raises FileNotFoundError."""
+    """The time zone from the package `tzdata`, never from this host: if gateways had different time zone data,
+    a budget would have two windows for one day. Raises FileNotFoundError."""
     with files("tzdata").joinpath("zoneinfo", *name.split("/")).open("rb") as file:
         return ZoneInfo.from_file(file, key=name)
 

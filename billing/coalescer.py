@@ -1,7 +1,7 @@
 """Coalesces items into batches: the items submitted while one batch is in flight share the next one.
 
-It knows no SQL, no file and no server: `run_batch` does the work. `billing.ledger.ledger` has a loop of its own, and
-says why.
+It knows no SQL, no file and no server: `run_batch` does the work. `billing.ledger.ledger` has a loop of its own, for
+the reasons in its docstring.
 """
 
 from __future__ import annotations
@@ -16,11 +16,12 @@ Answer = TypeVar("Answer")
 
 
 class TooManyWaiting(Exception):
-    """`backlog_max` items wait already."""
+    """The backlog has `backlog_max` items."""
 
 
 class Coalescer(Generic[Item, Answer]):
-    """Of one event loop. One batch is in flight at a time, so items take effect in the order of their submission."""
+    """For use in one event loop. One batch is in flight at a time, so items take effect in the order of their
+    submission."""
 
     def __init__(
         self,
@@ -31,8 +32,8 @@ class Coalescer(Generic[Item, Answer]):
         backlog_max: int | None = None,
     ) -> None:
         """`run_batch` gets 1 to `batch_max` items and returns one answer or one exception for each; an exception that
-        it raises is the answer to all of them. `name`: of the asyncio task. Without `backlog_max` the backlog has no
-        bound."""
+        it raises is the answer to all of them. `name`: the name of the asyncio task. Without `backlog_max` the backlog
+        has no bound."""
         self._run_batch = run_batch
         self._name = name
         self._batch_max = batch_max
@@ -42,10 +43,10 @@ class Coalescer(Generic[Item, Answer]):
         self._stop_error: Exception | None = None
 
     def submit(self, item: Item) -> asyncio.Future[Answer]:
-        """An item whose future is cancelled before its batch begins is left out; an item cancelled later runs
-        without a waiter. Raises TooManyWaiting."""
+        """Add an item to the backlog; the future gets its answer. If the future is cancelled before the item's batch
+        begins, the item does not run; if later, the item runs and its answer is dropped. Raises TooManyWaiting."""
         if self._backlog_max is not None and len(self._backlog) >= self._backlog_max:
-            raise TooManyWaiting(f"{self._backlog_max} wait already")
+            raise TooManyWaiting(f"the backlog has its maximum of {self._backlog_max} items")
         loop = asyncio.get_running_loop()
         waiter: asyncio.Future[Answer] = loop.create_future()
         waiter.add_done_callback(_retrieve)
@@ -55,7 +56,7 @@ class Coalescer(Generic[Item, Answer]):
         return waiter
 
     def fail_backlog(self, error: Exception) -> None:
-        """Answer all items that wait for a batch with `error`; the batch in flight goes on."""
+        """Answer all items that wait for a batch with `error`; the batch in flight continues."""
         while self._backlog:
             _answer(self._backlog.popleft()[1], error)
 

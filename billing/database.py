@@ -1,4 +1,4 @@
-"""The one way to the SQL database: functions of a connection, run in threads, each in a transaction of its own.
+"""Access to the SQL database: functions that take a connection run in threads, each in a transaction of its own.
 
 SQLite: WAL, one writer thread, `BEGIN IMMEDIATE`. PostgreSQL: psycopg, a bounded pool. It knows no table.
 """
@@ -19,23 +19,23 @@ from sqlalchemy import event, exc
 T = TypeVar("T")
 
 READERS = 4
-REPORTERS = 2  # threads for long sums, apart from the READERS' look-ups
+REPORTERS = 2  # threads for long reports, separate from the threads for short look-ups
 WRITERS = 3  # the writer thread, the background writer's, and a command's thread in the same process
 CACHE_KIB = 16 * 1024  # page cache of each SQLite connection
-BUSY_TIMEOUT_S = 10  # how long SQLite waits for another process's write, the CLI's for instance
+BUSY_TIMEOUT_S = 10  # how long SQLite waits for a write of another process, for instance of the command line
 CONNECT_TIMEOUT_S = 5
 POOL_TIMEOUT_S = 10
-SILENCE_TIMEOUT_S = 10  # without a TCP acknowledgement for this time, PostgreSQL's host counts as unavailable
+SILENCE_TIMEOUT_S = 10  # after this time without a TCP acknowledgement, PostgreSQL's host counts as unavailable
 LOCK_TIMEOUT_S = 10
 # A process that stalls in the middle of a transaction must not hold its locks any longer.
 IDLE_IN_TRANSACTION_TIMEOUT_S = 10
-# SQLSTATEs of a PostgreSQL that lacks rights or tables now. As after psycopg's InternalError (a read-only standby,
-# damaged data), the statement is not at fault and may be repeated.
+# SQLSTATEs for missing rights or tables. As with psycopg's InternalError (a read-only standby, damaged data), the fault
+# is the server's and not the statement's, so the statement may be repeated.
 CANNOT_SERVE = ("42501", "42P01")
-# SQLite's errors for a row or a statement at fault. All its other errors concern its file, which is locked, full,
+# SQLite's errors for a wrong row or statement. All other errors concern the database file, which is locked, full,
 # missing or damaged (a plain DatabaseError).
 OUR_MISTAKE = (sqlite3.IntegrityError, sqlite3.DataError, sqlite3.ProgrammingError, sqlite3.NotSupportedError)
-# The row is at fault: no repeat will succeed.
+# The row is wrong: a retry would fail again.
 ROW_REFUSED = (exc.DataError, exc.IntegrityError, sqlite3.DataError, sqlite3.IntegrityError)
 
 
@@ -77,7 +77,7 @@ class Database:
 
     async def administer(self, function: Callable[[sa.Connection], T]) -> T:
         """`write` for administrative writes. At most one of them is in the writer thread's queue, so that the ledger
-        waits for one at most."""
+        waits for at most one."""
         async with self._administering:
             return await self.write(function)
 
@@ -90,8 +90,8 @@ class Database:
         return await asyncio.get_running_loop().run_in_executor(self._reporters, self.read_sync, function)
 
     async def write_in_background(self, function: Callable[[sa.Connection], T]) -> T:
-        """`write` for long writes without a waiting request, in a thread of its own beside the ledger's. On SQLite the
-        ledger waits for it all the same, so it must be short there."""
+        """`write` for long writes without a waiting request, in a thread of its own beside the ledger's. SQLite
+        has one writer at a time, so there the ledger waits for it, and it must be short."""
         return await asyncio.get_running_loop().run_in_executor(self._keeper, self.write_sync, function)
 
     def write_sync(self, function: Callable[[sa.Connection], T]) -> T:

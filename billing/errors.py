@@ -29,7 +29,7 @@ class TenantQuotaExceeded(BillingRefused):
 
 
 class QuotaBytesExceeded(BillingRefused):
-    """As TenantQuotaExceeded, for a quota of bytes: a smaller item may fit."""
+    """A tenant's quota of bytes is used up. Unlike TenantQuotaExceeded, a smaller item may still fit."""
 
 
 class NotPossibleYet(BillingRefused):

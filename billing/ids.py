@@ -1,4 +1,4 @@
-"""Identifiers of rows: a prefix that says what it names, and 128 random bits."""
+"""Identifiers of rows: a prefix for the kind of row, and 128 random bits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One number that grows with every administrative write, and a log of what each write concerns.
+"""The revision, a number that every administrative write raises, and a log of the rows that each write concerns.
 
 A gateway compares the number with the last one it read, and drops the part of its caches that the log names. The number
 moves in the transaction that makes the change, so neither is visible without the other. The log keeps the last
@@ -16,14 +16,15 @@ from billing import tables
 
 LOG_ROWS_MAX = 1000  # gateways read the log several times a second
 PRUNE_EVERY = 100  # writes
-# Kinds of writes that may change prices, currencies or time zones. Of logged writes, only these move `price_token`.
+# Kinds of writes that may change prices, currencies or time zones. Of the logged writes, only these raise
+# `price_token`.
 OF_PRICES = ("everything", "prices", "tenants")
 
 _log = tables.revision_log
 
 
 class Change(msgspec.Struct, frozen=True):
-    """The row that a write concerns: its kind and its tenant; None: the operator's."""
+    """The row that a write concerns: its kind, and the tenant that it belongs to; None: the operator."""
 
     kind: str
     tenant_id: str | None = None
@@ -40,7 +41,8 @@ _BUMP = (
     .returning(_row.c.number)
 )
 _READ = sa.select(_row.c.number).where(_row.c.id == 1)
-# For the ledger: grows with writes that may concern prices, and with writes of older versions, which have no log.
+# The ledger reloads its prices when this token grows: by writes that may change prices, and by writes of processes of
+# older versions, which log nothing.
 price_token = sa.select(_row.c.number - _row.c.unpriced).where(_row.c.id == 1).scalar_subquery()
 
 
@@ -50,7 +52,7 @@ def lock(connection: sa.Connection) -> None:
 
 
 def bump(connection: sa.Connection, change: Change = EVERYTHING) -> None:
-    """Raise the number, and log what the write concerns. Locks the row too."""
+    """Raise the number and log the change. Locks the row, as `lock` does."""
     unpriced_by = 0 if change.kind in OF_PRICES else 1
     number = connection.execute(_BUMP, {"unpriced_by": unpriced_by}).scalar_one()
     connection.execute(sa.insert(_log).values(number=number, kind=change.kind, tenant_id=change.tenant_id))

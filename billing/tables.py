@@ -1,7 +1,7 @@
 """Billing's tables, and the metadata of all of Laneway's tables. Knows nothing of the code that writes them.
 
 Moments are integer microseconds UTC (`…_at`, `…_from`, `…_start`), money is integer picos, ids are prefixed strings.
-Rows of the tables in APPEND_ONLY are never changed: triggers of the migrations see to it.
+Triggers in the migrations refuse changes to rows of the tables in APPEND_ONLY.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ metadata = sa.MetaData(
     }
 )
 
-# SQLite generates values only for INTEGER PRIMARY KEY, which has 64 bits there too.
+# SQLite generates values only for an INTEGER PRIMARY KEY, which has 64 bits in SQLite too.
 Sequence = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
 
 APPEND_ONLY = (
@@ -32,7 +32,7 @@ APPEND_ONLY = (
     "invoices",
     "invoice_lines",
 )
-# In place of null in the roll-ups' keys, where a null would not be equal to another null.
+# The value in the roll-ups' keys in place of null, since a null is not equal to another null.
 NONE = ""
 
 revision = sa.Table(
@@ -40,7 +40,8 @@ revision = sa.Table(
     metadata,
     sa.Column("id", sa.Integer, primary_key=True, autoincrement=False),
     sa.Column("number", sa.BigInteger, nullable=False),
-    # How many of the writes in `number` concern no price. The ledger reloads prices when the difference grows.
+    # The number of the writes counted in `number` that concern no price. The ledger reloads prices when
+    # `number` − `unpriced` grows.
     sa.Column("unpriced", sa.BigInteger, nullable=False, server_default=sa.text("0")),
 )
 
@@ -63,10 +64,10 @@ tenants = sa.Table(
     sa.Column("currency", sa.String(3), nullable=False),
     sa.Column("status", sa.String(16), nullable=False),
     sa.Column("default_max_tokens", sa.BigInteger),
-    # Of the tenant's share in its tier: a share of weight 2 is served twice as much as one of 1 while both wait.
+    # While two shares of a tier wait, a share of weight 2 is served twice as much as a share of weight 1.
     sa.Column("share_weight", sa.Double, nullable=False, server_default=sa.text("1.0")),
     sa.Column("created_at", sa.BigInteger, nullable=False),
-    sa.Column("time_zone", sa.String(64), nullable=False, server_default="UTC"),  # IANA; where budgets' days begin
+    sa.Column("time_zone", sa.String(64), nullable=False, server_default="UTC"),  # IANA; of budgets' days and months
     # Aliases that allow it choose the cheapest model that can serve a request.
     sa.Column("cheapest", sa.Boolean, nullable=False, server_default=sa.false()),
     sa.CheckConstraint("status IN ('active', 'suspended')", name="status"),
@@ -120,7 +121,7 @@ budgets = sa.Table(
     sa.Column("created_at", sa.BigInteger, nullable=False),
     sa.Column("kind", sa.String(16), nullable=False, server_default="hard"),
     sa.Column("thresholds", sa.String(64)),  # percentages: "50,80,100"; null: none
-    # The first key of the rotations that made the key. All keys of these rotations count in this budget.
+    # Of a rotated key: the first key of its chain of rotations. All keys of the chain count in this budget.
     sa.Column("first_key_id", sa.String(64), index=True),
     sa.CheckConstraint("scope IN ('tenant', 'project', 'key')", name="scope"),
     sa.CheckConstraint("kind IN ('hard', 'soft')", name="kind"),
@@ -206,14 +207,14 @@ holds = sa.Table(
     sa.Column("tier", sa.String(32), nullable=False),
     sa.Column("price_version_id", sa.ForeignKey("price_versions.id"), nullable=False),
     sa.Column("prompt_tokens", sa.BigInteger, nullable=False),
-    sa.Column("max_tokens", sa.BigInteger, nullable=False),  # as granted
+    sa.Column("max_tokens", sa.BigInteger, nullable=False),  # the grant
     sa.Column("hold_picos", sa.BigInteger, nullable=False),
     sa.Column("held_at", sa.BigInteger, nullable=False),
     sa.Column("state", sa.String(16), nullable=False),
     sa.Column("ended_at", sa.BigInteger),
-    sa.Column("ending", sa.String(64)),  # how it ended, in a word: stop, length, client_left, refused, …
+    sa.Column("ending", sa.String(64)),  # stop, length, client_left, refused, …
     sa.Column("settled_picos", sa.BigInteger, nullable=False),
-    sa.Column("lost_tokens", sa.BigInteger, nullable=False),  # settled after the hold had expired: not charged
+    sa.Column("lost_tokens", sa.BigInteger, nullable=False),  # of a settlement after the hold had expired; not charged
     sa.CheckConstraint("state IN ('held', 'settled', 'voided', 'expired')", name="state"),
     sa.CheckConstraint("settled_picos <= hold_picos", name="settled_picos"),
 )
@@ -231,7 +232,8 @@ sa.Index(
     postgresql_where=holds.c.lost_tokens > 0,
 )
 
-# Holds that ended unsettled. (With OR: for a partial index SQLite needs the index's own expression in the query.)
+# Holds that ended unsettled. SQLite uses a partial index only if the query has the index's own expression, so both use
+# this OR.
 UNSETTLED = sa.or_(holds.c.state == "voided", holds.c.state == "expired")
 sa.Index("ix_holds_unsettled", holds.c.ended_at, sqlite_where=UNSETTLED, postgresql_where=UNSETTLED)
 sa.Index(
@@ -285,12 +287,12 @@ usage = sa.Table(
     sqlite_autoincrement=True,
 )
 
-# Requests with rare endings: a search for them does not read all the others.
+# An index of requests with rare endings, so that a search for them does not read all other requests.
 UNUSUAL = sa.and_(usage.c.ending != "stop", usage.c.ending != "length")
 sa.Index("ix_usage_unusual", usage.c.finished_at, sqlite_where=UNUSUAL, postgresql_where=UNUSUAL)
 
-# Recomputes of preempted requests; `tier` is the tier that preempted, not the request's. A tier's device time is
-# device_s of its usage rows and of its rows here.
+# Recomputes of preempted requests, charged to the tier that preempted: `tier` is not the request's own. A tier's device
+# time is device_s of its usage rows plus device_s of its rows in this table.
 usage_recompute = sa.Table(
     "usage_recompute",
     metadata,
@@ -308,7 +310,7 @@ entries = sa.Table(
     sa.Column("transaction_id", sa.String(64), nullable=False, index=True),  # the id of the request or the correction
     sa.Column("tenant_id", sa.String(64), nullable=False),
     sa.Column("account", sa.String(16), nullable=False),
-    sa.Column("meter", sa.String(32)),  # of revenue
+    sa.Column("meter", sa.String(32)),  # of a revenue entry
     sa.Column("amount_picos", sa.BigInteger, nullable=False),
     sa.Column("currency", sa.String(3), nullable=False),
     sa.Column("recorded_at", sa.BigInteger, nullable=False),
@@ -317,7 +319,7 @@ entries = sa.Table(
     sqlite_autoincrement=True,
 )
 
-# One row: the time of the last audit, and since when audits have seen the database without a gap.
+# One row: the time of the last audit, and the time since which audits have reached the database without a gap.
 audits = sa.Table(
     "audits",
     metadata,
@@ -352,8 +354,8 @@ billing_periods = sa.Table(
     # Usage from before start_at with a higher sequence was recorded after the previous period was closed, and is in
     # this period. Null while the previous period is open.
     sa.Column("late_after", sa.BigInteger),
-    sa.Column("closed_sequence", sa.BigInteger),  # when it was closed; later rows are in the next period
-    sa.Column("sequence_min", sa.BigInteger),  # of its own rows, when it was closed; null: it has none
+    sa.Column("closed_sequence", sa.BigInteger),  # usage up to here was counted when it was closed
+    sa.Column("sequence_min", sa.BigInteger),  # of the period's rows when it was closed; null: it has none
     sa.Column("sequence_max", sa.BigInteger),
     sa.Column("closed_at", sa.BigInteger),
     sa.Column("closed_by", sa.String(128)),
@@ -375,14 +377,14 @@ corrections = sa.Table(
     sa.Column("tenant_id", sa.String(64), nullable=False),
     sa.Column("project_id", sa.String(64)),
     sa.Column("key_id", sa.String(64)),
-    sa.Column("request_id", sa.String(64), index=True),  # null: free
-    sa.Column("model", sa.String(200)),  # null: for example a credit
+    sa.Column("request_id", sa.String(64), index=True),  # null: a free correction
+    sa.Column("model", sa.String(200)),  # null, for example, for a credit
     sa.Column("adapter", sa.String(200)),
     sa.Column("tier", sa.String(32)),
     sa.Column("meter", sa.String(32)),
-    sa.Column("price_version_id", sa.ForeignKey("price_versions.id")),  # then picos = tokens × its price
+    sa.Column("price_version_id", sa.ForeignKey("price_versions.id")),  # with it, picos = tokens × its unit price
     sa.Column("currency", sa.String(3), nullable=False),
-    sa.Column("tokens", sa.BigInteger, nullable=False),  # more (or less, below 0) than was recorded
+    sa.Column("tokens", sa.BigInteger, nullable=False),  # added to the recorded tokens; below 0: taken off
     sa.Column("picos", sa.BigInteger, nullable=False),
     sa.Column("reason", sa.String(500), nullable=False),
     sa.Column("actor", sa.String(128), nullable=False),
@@ -446,7 +448,7 @@ usage_hours = sa.Table(
     *_rolled_up("key_id", "model", "adapter", "tier", "price_version_id", "period_id", "project_id"),
     sa.Column("currency", sa.String(3), nullable=False),
     sa.Column("requests", sa.BigInteger, nullable=False),
-    sa.Column("input_tokens", sa.BigInteger, nullable=False),  # of the prompt, not cached
+    sa.Column("input_tokens", sa.BigInteger, nullable=False),  # uncached prompt tokens
     sa.Column("cached_input_tokens", sa.BigInteger, nullable=False),
     sa.Column("output_tokens", sa.BigInteger, nullable=False),  # billed
     sa.Column("made_tokens", sa.BigInteger, nullable=False),
@@ -474,8 +476,8 @@ recompute_hours = sa.Table(
     sa.Index("ix_recompute_hours_period_id", "period_id"),
 )
 
-# One row: every usage row up to `sequence` is committed, in a period and in the roll-ups, and no other row can get such
-# a sequence. Transactions that fold, close or correct lock it.
+# One row: every usage row up to `sequence` is committed, in a period and in the roll-ups, and no row can appear below
+# it any more. Transactions that fold usage, close a period or make a correction lock the row.
 rollup_cursor = sa.Table(
     "rollup_cursor",
     metadata,
@@ -499,10 +501,10 @@ reconciliations = sa.Table(
     sa.Column("imbalances", sa.BigInteger, nullable=False),
     sa.Column("overshot", sa.BigInteger, nullable=False),
     sa.Column("findings", sa.JSON, nullable=False),
-    # At a quiet moment: the ledger's tokens less all engines' tokens. It is constant while the engines are the same.
+    # While no request ran: the ledger's tokens less all engines' tokens. Constant while the engines are the same.
     sa.Column("engine_gap", sa.BigInteger),
-    sa.Column("engines", sa.Text),  # their epochs
-    sa.Column("engine_bounds", sa.Text),  # bounds of the gap, whatever runs (engine_books.py)
+    sa.Column("engines", sa.Text),  # the engines' lost tokens by epoch, as JSON
+    sa.Column("engine_bounds", sa.Text),  # bounds of the gap while requests run (engine_books.py), as JSON
     sa.CheckConstraint("kind IN ('minute', 'month', 'whole')", name="kind"),
     sqlite_autoincrement=True,
 )
@@ -515,8 +517,9 @@ engine_counts = sa.Table(
     sa.Column("made_tokens", sa.BigInteger, nullable=False),
     sa.Column("overrun_tokens", sa.BigInteger, nullable=False),
     sa.Column("lost_tokens", sa.BigInteger, nullable=False),
-    sa.Column("ledger_tokens", sa.BigInteger),  # the ledger's at that moment; null if a request ran
-    # Tokens settled before the engine was read; and after it, with the most that open holds may still settle.
+    sa.Column("ledger_tokens", sa.BigInteger),  # the ledger's tokens at that moment; null if a request ran
+    # The ledger's settled tokens before the engine's counts were read; and after, plus the most that open holds may
+    # still settle.
     sa.Column("ledger_before", sa.BigInteger),
     sa.Column("ledger_bound", sa.BigInteger),
     sa.Column("read_at", sa.BigInteger, nullable=False),
@@ -535,7 +538,7 @@ exports = sa.Table(
     sa.Column("state", sa.String(16), nullable=False),
     sa.Column("actor", sa.String(128), nullable=False),
     sa.Column("created_at", sa.BigInteger, nullable=False),
-    sa.Column("gateway_id", sa.String(64)),  # whose process writes the file; its claim lasts while its lease does
+    sa.Column("gateway_id", sa.String(64)),  # the gateway that runs the job; its claim ends with its lease
     sa.Column("host", sa.String(255)),
     sa.Column("attempts", sa.Integer, nullable=False),
     sa.Column("started_at", sa.BigInteger),
@@ -555,14 +558,14 @@ exports = sa.Table(
 )
 
 # Names of keys, adapters, projects, the tenant and the issuer (`provider`) in exports of a period. A closed period has
-# the names of its first export for ever, so that later exports give the same bytes after a rename.
+# the names of its first export permanently, so that later exports give the same bytes after a rename.
 export_names = sa.Table(
     "export_names",
     metadata,
     sa.Column("period_id", sa.ForeignKey("billing_periods.id"), primary_key=True),
     sa.Column("subject_id", sa.String(64), primary_key=True),
     sa.Column("name", sa.String(200), nullable=False),
-    sa.Column("kept_at", sa.BigInteger),  # null: stored by a version without this column, and final
+    sa.Column("kept_at", sa.BigInteger),  # null: stored by a version without this column; such a name never changes
 )
 
 # The sum of an export's rows for each invoice of its closed periods, for the proof `exported`.

@@ -1,7 +1,7 @@
-"""Checks texts that callers write and that people read later in a terminal, a spreadsheet or a log.
+"""Checks texts of API callers that people later read in a terminal, a spreadsheet or a log.
 
 A control character, a line end or a direction mark in a name could forge a row of a table, or control a terminal.
-Nothing here knows what a text names.
+This module does not know what a text is the name of.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from billing.errors import InvalidValue
 def check_text(text: str, param: str, what: str, chars_max: int, *, chars_min: int = 1, lines: bool = False) -> None:
     """Check that `text` has `chars_min` to `chars_max` characters, all printable (`str.isprintable`: no control
     characters, direction marks, private use characters or lone surrogates). `lines` also allows line ends. `what`
-    begins the message. Raises InvalidValue."""
+    is the beginning of the error message ("a name is"). Raises InvalidValue."""
     shown = text.replace("\r\n", " ").replace("\n", " ") if lines else text
     if not chars_min <= len(text) <= chars_max or not shown.isprintable():
         count = f"{chars_min} to {chars_max}" if chars_min else f"at most {chars_max}"

@@ -1,7 +1,7 @@
-"""A timeout that hardly counts stalls of its own process.
+"""A timeout in which a stall of its own process counts as at most one of STEPS steps.
 
-With `asyncio.timeout`, a stall of this process looks like a slow peer: the deadline fires in the first iteration of the
-event loop after the stall, and the peer's answer needs several iterations to arrive.
+With `asyncio.timeout`, a stall of this process has the effect of a slow peer: the deadline fires in the first iteration
+of the event loop after the stall, but the peer's answer needs several iterations to arrive.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""`python -m migrations URL`: bring the schema to the newest revision. Without URL: LANEWAY_DATABASE_URL, which other
-users of the host cannot read, as they can a command line with a password in it."""
+"""`python -m migrations URL`: upgrade the schema to the newest revision. Without URL: the URL in LANEWAY_DATABASE_URL.
+A URL with a password belongs there, since other users of the host can read command lines."""
 
 from __future__ import annotations
 
@@ -21,9 +21,13 @@ def main() -> None:
         help="sqlite:///path or postgresql+psycopg://user@host/database",
     )
     parser.add_argument(
-        "--draft", metavar="MESSAGE", help="write a new revision from what the tables have and it lacks"
+        "--draft",
+        metavar="MESSAGE",
+        help="write a draft revision: the difference between our tables and the schema",
     )
-    parser.add_argument("--check", action="store_true", help="change nothing; 3 when the schema is not the newest")
+    parser.add_argument(
+        "--check", action="store_true", help="change nothing; exit status 3 unless the schema is the newest"
+    )
     arguments = parser.parse_args()
     if not arguments.url:
         parser.error("a URL is needed")

@@ -1,11 +1,11 @@
-"""What alembic runs: the revisions, over the connection that `upgrade` opened. Knows the tables and nothing else."""
+"""Run by alembic: the revisions, on the connection that `upgrade` opened. This module knows the tables only."""
 
 from __future__ import annotations
 
 import sqlalchemy as sa
 from alembic import context
 
-import gateway.tables  # noqa: F401 - its tables join the metadata when it is imported
+import gateway.tables  # noqa: F401 - the import adds its tables to the metadata
 from billing.tables import metadata
 
 connection: sa.Connection = context.config.attributes["connection"]

@@ -1,4 +1,4 @@
-"""Bring a database's schema to the newest revision, in one transaction, whoever else tries at the same time."""
+"""Upgrades a database's schema to the newest revision in one transaction. Concurrent upgrades wait for each other."""
 
 from __future__ import annotations
 
@@ -16,13 +16,14 @@ from alembic.config import Config
 from alembic.script import ScriptDirectory
 from sqlalchemy import event
 
-ADVISORY_LOCK = 0x1A9E_3A71  # ours: two hosts that upgrade one PostgreSQL at once take turns
+ADVISORY_LOCK = 0x1A9E_3A71  # of PostgreSQL; serialises upgrades by several hosts
 BUSY_TIMEOUT_S = 30
 WAL_RETRY_S = 0.02
 
 
 def upgrade(url: str) -> None:
-    """Run every revision that `url` lacks. Nothing happens when it is at the newest; all or nothing when it is not."""
+    """Run all revisions that the database at `url` lacks, in one transaction. Without such a revision nothing
+    changes."""
     with _migrating(url) as connection:
         command.upgrade(configuration(connection), "head")
 
@@ -34,7 +35,7 @@ def is_current(url: str) -> bool:
 
 
 def revisions(url: str) -> tuple[str | None, str | None]:
-    """The schema's revision, None without tables, and the newest."""
+    """The schema's revision, None without tables, and the newest revision."""
     from alembic.migration import MigrationContext
 
     with _migrating(url) as connection:
@@ -43,7 +44,8 @@ def revisions(url: str) -> tuple[str | None, str | None]:
 
 
 def new_revision(url: str, message: str) -> None:
-    """Write a revision from the difference between the tables and the schema of `url`: a draft, to be read."""
+    """Write a new revision from the difference between our tables and the schema of `url`. It is a draft, to be
+    reviewed and edited."""
     with _migrating(url) as connection:
         command.revision(configuration(connection), message, autogenerate=True)
 
@@ -78,7 +80,7 @@ def _migrating(url: str) -> Iterator[sa.Connection]:
 
 
 def _own_transactions(engine: sa.Engine) -> None:
-    """Let us begin SQLite's transactions, so that tables are made and altered inside them."""
+    """Begin SQLite's transactions here and not in the driver, so that they include CREATE TABLE and ALTER TABLE."""
 
     @event.listens_for(engine, "connect")
     def connect(dbapi_connection: Any, _record: object) -> None:
@@ -91,7 +93,8 @@ def _own_transactions(engine: sa.Engine) -> None:
 
 
 def _use_wal(dbapi_connection: Any) -> None:
-    """The change to WAL wants the file alone, and does not wait for it as other statements do."""
+    """Change the journal mode to WAL. This needs exclusive access to the file, and SQLite's busy timeout does not apply
+    to it, so it is retried here."""
     deadline = time.monotonic() + BUSY_TIMEOUT_S
     while True:
         try:

@@ -1,4 +1,5 @@
-"""Alerts of budgets and their outbox: written with the counters that crossed a threshold, delivered later by a gateway.
+"""Alerts of budgets and their outbox. They are written with the counters that reached a threshold; a gateway delivers
+them later.
 
 A gateway claims a delivery for a limited time, so that another attempt follows if the gateway dies. This module knows
 webhooks and times, and must never know how a delivery is sent.
@@ -64,7 +65,7 @@ class Delivery(msgspec.Struct, frozen=True):
 
 
 class ClaimedDelivery(msgspec.Struct, frozen=True):
-    """A delivery to attempt now: the `attempt`th time."""
+    """A delivery to attempt now. `attempt` counts the attempts from 1."""
 
     alert: Alert
     webhook_id: str
@@ -115,14 +116,14 @@ def record(connection: sa.Connection, crossings: Iterable[Crossing], now: int) -
     connection.execute(sa.insert(_alerts), made)
     whose = sa.or_(_webhooks.c.tenant_id.is_(None), _webhooks.c.tenant_id.in_({alert["tenant_id"] for alert in made}))
     query = sa.select(_webhooks.c.id, _webhooks.c.tenant_id).where(_webhooks.c.active, whose)
-    told = [
+    new_deliveries = [
         {"alert_id": alert["id"], "webhook_id": webhook.id, "state": "pending", "attempts": 0, "next_attempt_at": now}
         for webhook in connection.execute(query)
         for alert in made
         if webhook.tenant_id in (None, alert["tenant_id"])
     ]
-    if told:
-        connection.execute(sa.insert(_deliveries), told)
+    if new_deliveries:
+        connection.execute(sa.insert(_deliveries), new_deliveries)
 
 
 def listing(
@@ -161,8 +162,9 @@ def any_due(connection: sa.Connection) -> bool:
 
 
 def claim(connection: sa.Connection, *, retry_s: float, limit: int = CLAIM_MAX) -> list[ClaimedDelivery]:
-    """Claim due deliveries, the longest overdue first, and count an attempt of each. Without `record_attempts` they are
-    due again after `retry_s`, doubled with each attempt up to RETRY_S_MAX. After ATTEMPTS_MAX a delivery has failed."""
+    """Claim due deliveries, the longest overdue first, and count an attempt of each. Unless
+    `record_attempts` records their success, they are due again after `retry_s`, doubled with each attempt up to
+    RETRY_S_MAX. After ATTEMPTS_MAX attempts a delivery has failed."""
     now = database_now(connection)
     rows = connection.execute(_DUE.limit(limit), {"now": now}).all()
     claimed: list[ClaimedDelivery] = []
@@ -186,8 +188,8 @@ def claim(connection: sa.Connection, *, retry_s: float, limit: int = CLAIM_MAX) 
 
 
 def record_attempts(connection: sa.Connection, results: Iterable[tuple[ClaimedDelivery, str | None]]) -> None:
-    """Record results of attempts: None is delivered. A failed delivery stays due as `claim` set it, until its last
-    attempt."""
+    """Record the results of attempts, each with its error; None: delivered. A failed attempt is repeated when `claim`
+    set it due; the last attempt ends the delivery as failed."""
     now = database_now(connection)
     done: list[Values] = []
     failed: list[Values] = []
@@ -209,7 +211,7 @@ def _of(alert_id: str, webhook_id: str, **values: object) -> Values:
 
 
 def _change(connection: sa.Connection, rows: list[Values]) -> None:
-    """Update pending deliveries with the rows, all of the same columns. A delivery made meanwhile, by an attempt whose
-    claim had run out, stays delivered."""
+    """Update pending deliveries; all rows have the same columns. A delivery that an attempt with an expired claim has
+    made meanwhile is no longer pending, so it does not change."""
     if rows:
         connection.execute(_SET, rows)

@@ -1,7 +1,7 @@
-"""Budget rows under lock, and the counters of their windows: the one place where held and posted amounts change.
+"""Locked budget rows and the counters of their windows. No other module changes held and posted amounts.
 
-A window must never change without a lock of its budget's row, and rows are locked in the order of their ids. It knows
-amounts and limits, not requests.
+A window must never change without a lock on its budget's row, and rows are locked in the order of their ids. This
+module knows amounts and limits, not requests.
 """
 
 from __future__ import annotations
@@ -43,7 +43,8 @@ _LOCK = Query(
         sa.or_(
             sa.and_(
                 _budgets.c.active,
-                # A rotation changes scope_id while a hold may wait for the row; first_key_id still finds it then.
+                # A rotation may change scope_id while a hold waits for the row; first_key_id finds the row all the
+                # same.
                 sa.or_(among(_budgets.c.scope_id, "scope_ids"), among(_budgets.c.first_key_id, "scope_ids")),
             ),
             among(_budgets.c.id, "budget_ids"),
@@ -76,7 +77,7 @@ class BudgetWindow:
 
 @dataclass(slots=True, frozen=True)
 class LockedBudget:
-    """A locked row."""
+    """A row of `budgets` that this transaction has locked."""
 
     id: str
     scope: Scope
@@ -92,7 +93,7 @@ class LockedBudget:
 
     @property
     def bound(self) -> int:
-        """The most that the window's counters may hold: a hard limit, or the range of a counter."""
+        """The maximum of held + posted in a window: the limit of a hard budget, or PICOS_MAX of a soft budget."""
         return self.limit_amount if self.kind == "hard" else PICOS_MAX
 
     def amount(self, tokens: int, picos: int) -> int:
@@ -110,15 +111,15 @@ class Crossing:
 
 
 class Counters:
-    """All budgets that one transaction may change, locked until it ends."""
+    """The budgets that one transaction may change. Their rows are locked until it ends."""
 
     def __init__(
         self, budgets: Iterable[LockedBudget] = (), now: int = 0, zones: Mapping[str, ZoneInfo] | None = None
     ) -> None:
-        """`zones`: the time zone of each scope id whose budgets apply to a hold."""
+        """`zones`: for each scope id of the holds (tenant, project, key), the time zone of its tenant."""
         self._budgets = {budget.id: budget for budget in budgets}
         self._windows: dict[tuple[str, int], BudgetWindow] = {}
-        self._by_scope_id: dict[str, list[LockedBudget]] = {}  # of keys by the first key of their rotations
+        self._by_scope_id: dict[str, list[LockedBudget]] = {}  # a rotated key: by its first key
         self._present: dict[str, tuple[int, ZoneInfo]] = {}  # by budget id: the start of its present window
         starts: dict[tuple[Period, str], int] = {}
         for budget in self._budgets.values():
@@ -142,7 +143,7 @@ class Counters:
         charges: Collection[tuple[str, int]],
         now: int,
     ) -> Counters:
-        """Lock the active budgets of the scope ids in `zones`, and those named in `charges` (budget id, window
+        """Lock the active budgets of the scope ids in `zones`, and the budgets of `charges` (budget id, window
         start)."""
         if not zones and not charges:
             return cls()
@@ -153,7 +154,7 @@ class Counters:
         return counters
 
     def _read_windows(self, connection: sa.Connection, charged: set[int]) -> None:
-        """Called once the locks are held, so that it sees every earlier commit of other gateways."""
+        """Read the windows after the locks were acquired, so that all earlier commits of other gateways are visible."""
         if not self._budgets:
             return
         starts = charged | {start for start, _zone in self._present.values()}
@@ -186,11 +187,11 @@ class Counters:
             window.changed = True
 
     def release_hold(self, charges: Iterable[tuple[str, int]], tokens: int, picos: int) -> None:
-        """Undo `hold`."""
+        """Undo `add_hold`."""
         for budget_id, start in charges:
             window = self.window(budget_id, start)
             window.held -= self._budgets[budget_id].amount(tokens, picos)
-            assert window.held >= 0, f"{budget_id} released more than it held"
+            assert window.held >= 0, f"{budget_id}: more was released than held"
             window.changed = True
 
     def post(self, charges: Iterable[tuple[str, int]], tokens: int, picos: int) -> None:
@@ -200,7 +201,7 @@ class Counters:
             window.changed = True
 
     def cross(self) -> list[Crossing]:
-        """Thresholds reached since the last alert; each is returned once."""
+        """The thresholds that windows reached in this transaction, each for the first time."""
         crossed: list[Crossing] = []
         for window in self._windows.values():
             budget = self._budgets[window.budget_id]

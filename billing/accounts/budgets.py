@@ -27,7 +27,7 @@ from billing.revision import Change
 BUDGETS_MAX = 32  # active budgets of one tenant, project or key: each is a locked row in every hold
 
 THRESHOLDS_MAX = 10
-THRESHOLD_MAX = 1000  # percent: usage may exceed a soft budget
+THRESHOLD_MAX = 1000  # percent; above 100, since usage may exceed a soft budget
 SOFT_THRESHOLDS = (80, 100)  # default of soft budgets, in percent
 
 _WINDOW_MAX = 32 * 24 * 3600 * SECOND  # longer than the window of any budget by day or month
@@ -52,8 +52,8 @@ _SORTED = ListColumns(
 
 class Budget(msgspec.Struct, frozen=True):
     """`limit_amount` is in tokens or picos, by `unit`. `scope_id` is the id of a tenant, a project or a key;
-    `thresholds` are percentages, ascending. `first_key_id`: the first key of the rotations that made the key; all
-    keys of these rotations count in this budget. None if the key replaced no other."""
+    `thresholds` are percentages, ascending. `first_key_id`, of a rotated key: the first key of its chain of rotations;
+    all keys of the chain count in this budget. None if the key replaced no other key."""
 
     id: str
     tenant_id: str
@@ -75,7 +75,8 @@ class Budget(msgspec.Struct, frozen=True):
 
 
 class BudgetState(msgspec.Struct, frozen=True):
-    """A budget in its present window. `left` is negative if a soft limit is exceeded, or a limit was lowered."""
+    """A budget in its present window. `left` is negative if a soft limit is exceeded, or a limit was lowered.
+    `resets_at`: the end of the window; None for a total budget."""
 
     budget: Budget
     window_start: int
@@ -98,7 +99,7 @@ def create(
     thresholds: Sequence[int] | None = None,
     first_key_id: str | None = None,
 ) -> Budget:
-    """Create a budget, which counts holds from now on, not earlier ones. Raises InvalidValue, RowNotFound."""
+    """Create a budget. It counts new holds only, not the holds that exist already. Raises InvalidValue, RowNotFound."""
     _check_choice(scope, ("tenant", "project", "key"), "scope")
     _check_choice(unit, ("tokens", "money"), "unit")
     _check_choice(period, ("day", "month", "total"), "period")
@@ -165,7 +166,7 @@ def change(
     checked = _checked(kind, thresholds)
     values: dict[str, object] = {"limit_amount": limit_amount, "kind": kind, "thresholds": _thresholds_text(checked)}
     after = _change(connection, budget_id, values)
-    # The budget's row is locked, as for a hold: an amount over the new limit was within the old one.
+    # The budget's row is locked, as for a hold, so an amount over the new limit was within the old limit.
     taken = _windows.c.held + _windows.c.posted
     over = sa.and_(_windows.c.budget_id == budget_id, taken > limit_amount, taken > _windows.c.excused)
     connection.execute(sa.update(_windows).where(over).values(excused=taken))
@@ -173,13 +174,13 @@ def change(
 
 
 def remove(connection: sa.Connection, budget_id: str) -> Budget:
-    """Stop enforcing the budget. Its row stays, since open holds count in it."""
+    """Deactivate the budget. Its row is not deleted, since open holds count in it."""
     return _change(connection, budget_id, {"active": False})
 
 
 def hand_over(connection: sa.Connection, key_id: str, to: str) -> list[tuple[Budget, Budget]]:
-    """Move the active budgets of a key to the key that replaces it, with their used and held amounts. The old key's
-    holds count in them too, while it is valid. Returns each budget before and after."""
+    """Move the active budgets of a key to the key that replaces it, with their used and held amounts. While the old key
+    is valid, its holds count in these budgets too. Returns each budget before and after."""
     found = listing(connection, scope_id=key_id)
     return [
         (budget, _change(connection, budget.id, {"scope_id": to, "first_key_id": budget.counts_for}))
@@ -198,13 +199,13 @@ def states(
     return states_of(connection, listing(connection, tenant_id=tenant_id, scope_id=scope_id), clock)
 
 
-def found(connection: sa.Connection, asked: ListQuery, *, tenant_id: str | None = None) -> ListPage[BudgetState]:
+def found(connection: sa.Connection, list_query: ListQuery, *, tenant_id: str | None = None) -> ListPage[BudgetState]:
     """A page of active budgets in their present windows. Raises InvalidValue."""
     query = sa.select(_budgets).join(tables.tenants, tables.tenants.c.id == _budgets.c.tenant_id)
     query = query.outerjoin(tables.projects, tables.projects.c.id == _budgets.c.scope_id).where(_budgets.c.active)
     if tenant_id is not None:
         query = query.where(_budgets.c.tenant_id == tenant_id)
-    listed = page(connection, query, _SORTED, asked, _budget, lambda budget: budget.id)
+    listed = page(connection, query, _SORTED, list_query, _budget, lambda budget: budget.id)
     return ListPage(states_of(connection, listed.items), listed.next)
 
 
@@ -212,7 +213,7 @@ def fullest_budgets(
     connection: sa.Connection, *, tenant_id: str | None = None, limit: int, clock: Clock = database_now
 ) -> list[BudgetState]:
     """Active budgets of money, ordered by the part of the limit that is used or held in their present windows, largest
-    first. A budget with the limit 0 precedes all others; other unused budgets are last."""
+    first. Budgets with the limit 0 precede all others; other unused budgets are last."""
     now = clock(connection)
     began = sa.case((_budgets.c.period == "total", 0), else_=now - _WINDOW_MAX)
     taken = _windows.c.held + _windows.c.posted
@@ -286,9 +287,9 @@ def _checked(kind: Kind, thresholds: Sequence[int] | None) -> tuple[int, ...]:
     if thresholds is None:
         return SOFT_THRESHOLDS if kind == "soft" else ()
     if kind == "soft" and not thresholds:
-        raise InvalidValue("a soft budget without a threshold would do nothing", "thresholds")
+        raise InvalidValue("a soft budget without a threshold would have no effect", "thresholds")
     if len(thresholds) > THRESHOLDS_MAX or len(set(thresholds)) < len(thresholds):
-        raise InvalidValue(f"at most {THRESHOLDS_MAX} thresholds, each once", "thresholds")
+        raise InvalidValue(f"at most {THRESHOLDS_MAX} thresholds, all different", "thresholds")
     if not all(1 <= threshold <= THRESHOLD_MAX for threshold in thresholds):
         raise InvalidValue(f"a threshold is 1 to {THRESHOLD_MAX} percent", "thresholds")
     return tuple(sorted(thresholds))

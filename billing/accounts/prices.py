@@ -22,7 +22,8 @@ from billing.revision import Change
 PICOS_PER_UNIT = 10**12
 # The largest amount a 64-bit counter holds: 9.2 million currency units.
 PICOS_MAX = 2**63 - 1
-# Prompt and completion of one request together. With UNIT_PRICE_PICOS_MAX it limits a hold to PICOS_MAX.
+# Prompt and completion of one request together. This limit × UNIT_PRICE_PICOS_MAX is less than PICOS_MAX, so a hold
+# fits.
 REQUEST_TOKENS_MAX = 2**24
 # A tenth of a currency unit per token.
 UNIT_PRICE_PICOS_MAX = 10**11
@@ -77,11 +78,11 @@ def publish(
     effective_from: int | None = None,
 ) -> PriceVersion:
     """Publish the prices of a model (by name) or an adapter (by id): base prices in picos per token, times each tier's
-    multiplier ("0.5", "3", Fraction(1, 2)). Without `effective_from` they are in force at once.
+    multiplier ("0.5", "3", Fraction(1, 2)). Without `effective_from` the prices are in force at once.
     Raises InvalidValue for a price that is not an integer, negative, over UNIT_PRICE_PICOS_MAX or cheaper uncached than
     cached, and for a moment in the past; AlreadyExists if a version is in force from the same moment."""
     if not subject:
-        raise InvalidValue("a price needs a model's name or an adapter's id", "subject")
+        raise InvalidValue("a price needs the name of a model or the id of an adapter", "subject")
     if len(currency) != 3 or not (currency.isascii() and currency.isupper()):
         raise InvalidValue("a currency is three capital letters (ISO 4217)", "currency")
     tiers = by_tier(UnitPrices(input, cached_input, output), multipliers)
@@ -171,7 +172,7 @@ def _tiers_of(connection: sa.Connection, version_ids: list[str]) -> dict[str, di
 
 def in_force(versions: Sequence[PriceVersion], currency: str, now: int) -> PriceVersion | None:
     """The version in force at `now` (microseconds UTC). `versions`: of one subject, the latest `effective_from` first.
-    If `now` is before the last publication, the clock was set back: the publication's time is used instead, since
+    If `now` is before the last publication, the clock was set back. Then the time of the publication is used, since
     otherwise no version might be in force."""
     now = max([now, *(version.created_at for version in versions)])
     return next((one for one in versions if one.effective_from <= now and one.currency == currency), None)
@@ -185,8 +186,8 @@ class TenantTerms(msgspec.Struct, frozen=True):
 
 
 class PriceBook:
-    """A writer thread's cache of prices and tenants, emptied above REMEMBERED_MAX. Versions never change; the version
-    in force changes only with the revision's price token or with time."""
+    """A cache of prices and tenants for one writer thread, emptied above REMEMBERED_MAX items. Versions never change;
+    the version in force changes only with the revision's price token or with time."""
 
     REMEMBERED_MAX = 10_000
 
@@ -219,7 +220,7 @@ class PriceBook:
     def in_force(
         self, connection: sa.Connection, model: str, adapter: str | None, currency: str, now: int
     ) -> PriceVersion | None:
-        """The version of the adapter's own price, or else of its model's."""
+        """The version in force of the adapter's own price, or else of its model's price; None: there is no price."""
         subjects: list[tuple[SubjectKind, str]] = [("model", model)]
         if adapter is not None:
             subjects.insert(0, ("adapter", adapter))
@@ -232,8 +233,8 @@ class PriceBook:
         return None
 
     def any_free(self, connection: sa.Connection, currency: str) -> bool:
-        """Whether a price in this currency, in force or not, has free output. With one, an exhausted budget of money
-        may still admit a request."""
+        """Whether some price in this currency, in force or not, has free output. If so, an exhausted money budget may
+        still admit a request."""
         if currency not in self._any_free:
             versions, units = tables.price_versions, tables.unit_prices
             free = (

@@ -44,7 +44,7 @@ _SORTED_PROJECTS = ListColumns(
 
 class Tenant(msgspec.Struct, frozen=True):
     """`slug`: the name in /t/<slug>. `tier`: the highest tier of the tenant's keys. `time_zone`: of its budget windows
-    and periods. `share_weight`: while two tenants wait in a tier, a tenant with twice the weight is served twice as
+    and periods. `share_weight`: while two tenants wait in a tier, the tenant with twice the weight is served twice as
     much. `cheapest`: aliases that allow it choose the cheapest model that can serve a request."""
 
     id: str
@@ -61,7 +61,8 @@ class Tenant(msgspec.Struct, frozen=True):
 
 
 class Project(msgspec.Struct, frozen=True):
-    """A group of a tenant's keys. `default_max_tokens` applies to requests that name none, unless their key has one."""
+    """A group of a tenant's keys. `default_max_tokens` applies to requests without a limit of their own whose key has
+    no default either."""
 
     id: str
     tenant_id: str
@@ -119,12 +120,12 @@ def listing(connection: sa.Connection, *, after: str = "", limit: int = 100) -> 
     return [Tenant(*row) for row in connection.execute(query)]
 
 
-def found(connection: sa.Connection, asked: ListQuery, *, tenant_id: str | None = None) -> ListPage[Tenant]:
-    """A page of all tenants, or of the one tenant. Raises InvalidValue."""
+def found(connection: sa.Connection, list_query: ListQuery, *, tenant_id: str | None = None) -> ListPage[Tenant]:
+    """A page of all tenants, or of the tenant `tenant_id` only. Raises InvalidValue."""
     query = sa.select(_tenants)
     if tenant_id is not None:
         query = query.where(_tenants.c.id == tenant_id)
-    return page(connection, query, _SORTED_TENANTS, asked, lambda row: Tenant(*row), lambda tenant: tenant.id)
+    return page(connection, query, _SORTED_TENANTS, list_query, lambda row: Tenant(*row), lambda tenant: tenant.id)
 
 
 def update(
@@ -195,7 +196,7 @@ def update_project(
     name: str | None = None,
     default_max_tokens: int | msgspec.UnsetType | None = msgspec.UNSET,
 ) -> Project:
-    """Change the given fields. Raises InvalidValue, also for another name of the default project, AlreadyExists and
+    """Change the given fields. Raises InvalidValue, also if the default project would be renamed, AlreadyExists and
     RowNotFound."""
     before = get_project(connection, project_id)
     if before is None:
@@ -236,12 +237,14 @@ def projects(connection: sa.Connection, tenant_id: str) -> list[Project]:
     return [Project(*row) for row in connection.execute(query)]
 
 
-def found_projects(connection: sa.Connection, asked: ListQuery, *, tenant_id: str | None = None) -> ListPage[Project]:
+def found_projects(
+    connection: sa.Connection, list_query: ListQuery, *, tenant_id: str | None = None
+) -> ListPage[Project]:
     """A page of all tenants' projects, or of one tenant's. Raises InvalidValue."""
     query = sa.select(_projects)
     if tenant_id is not None:
         query = query.where(_projects.c.tenant_id == tenant_id)
-    return page(connection, query, _SORTED_PROJECTS, asked, lambda row: Project(*row), lambda project: project.id)
+    return page(connection, query, _SORTED_PROJECTS, list_query, lambda row: Project(*row), lambda project: project.id)
 
 
 def _check_zone(time_zone: str) -> None:

@@ -1,4 +1,5 @@
-"""Webhooks: addresses to which alerts are delivered. Every write bumps the revision. It opens no connection."""
+"""Webhooks: addresses to which alerts are delivered. Every write bumps the revision. This module opens no
+connection."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ from billing.errors import InvalidValue, RowNotFound
 from billing.ids import new_id
 from billing.revision import Change
 
-# Active webhooks of the operator, and of each tenant: every alert writes a row for each of them.
+# The most active webhooks of the operator, and of each tenant. Each alert writes a delivery for each webhook.
 WEBHOOKS_MAX = 100
 TENANT_WEBHOOKS_MAX = 10
 URL_CHARS_MAX = 2048
@@ -50,13 +51,13 @@ _SELECT = sa.select(*(_webhooks.c[name] for name in Webhook.__struct_fields__))
 
 
 def create(connection: sa.Connection, *, url: str, tenant_id: str | None = None) -> MadeWebhook:
-    """Raises InvalidValue."""
+    """Create a webhook; without `tenant_id`, for alerts of all tenants. Raises InvalidValue."""
     check_url(url)
     own = sa.select(sa.func.count()).where(_webhooks.c.active, _webhooks.c.tenant_id.is_not_distinct_from(tenant_id))
     limit = WEBHOOKS_MAX if tenant_id is None else TENANT_WEBHOOKS_MAX
     if connection.execute(own).scalar_one() >= limit:
-        whose = "for all tenants" if tenant_id is None else "of the tenant's"
-        raise InvalidValue(f"there are {limit} webhooks {whose} already")
+        whose = "for all tenants" if tenant_id is None else "of the tenant"
+        raise InvalidValue(f"there are {limit} webhooks {whose} already, the limit")
     webhook = Webhook(new_id("whk"), tenant_id, url, True, database_now(connection))
     secret = SECRET_PREFIX + secrets.token_urlsafe(32)
     connection.execute(sa.insert(_webhooks).values(**msgspec.structs.asdict(webhook), secret=secret))
@@ -88,7 +89,7 @@ def remove(connection: sa.Connection, webhook_id: str) -> Webhook:
 
 
 def check_url(url: str) -> None:
-    """Raises InvalidValue unless `url` is an http or https address without credentials, which lists would show."""
+    """Raises InvalidValue unless `url` is an http or https address without credentials, since lists show it."""
     try:
         parts = urlsplit(url)
         _ = parts.port  # raises ValueError for a port out of range

@@ -1,6 +1,6 @@
-"""Corrections: amounts owed beside usage, as new ledger entries; existing rows never change.
+"""Corrections: amounts owed in addition to usage, as new ledger entries; existing rows never change.
 
-A correction is in the open period at the moment it was made. Budgets do not count it. Knows no HTTP.
+A correction belongs to the period that is open when it is made. Budgets do not count it. This module knows no HTTP.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from billing.texts import check_text
 
 REASON_CHARS_MAX = 500
 LIST_MAX = 1000
-# The sum of a period's corrections, positive or negative: its usage has the other half of an invoice's range.
+# The absolute sum of a period's corrections. The other half of an invoice's range is for its usage.
 PERIOD_PICOS_MAX = PICOS_MAX // 2
 
 _corrections = tables.corrections
@@ -30,8 +30,9 @@ _METER_TOKENS = {
 
 
 class Correction(msgspec.Struct, frozen=True, kw_only=True):
-    """A row of corrections. Of a request: the request's names, and `tokens` more or fewer of one meter, at the billed
-    price. Free (`request_id` None): `picos` of the tenant's currency, and the names that the caller gave."""
+    """A row of corrections. A correction of a request has the request's key, model and so on, and adds `tokens` (below
+    0: takes them off) of one meter, at the billed price. A free correction (`request_id` None) is an amount in the
+    tenant's currency, with the key, model and so on that the caller gave."""
 
     sequence: int = 0
     id: str
@@ -69,13 +70,13 @@ def correct_request(
     _check_words(reason, meter)
     if not 0 < abs(tokens) <= REQUEST_TOKENS_MAX:
         raise InvalidValue(f"must be ±1 to ±{REQUEST_TOKENS_MAX}", "tokens")
-    rollups.lock_cursor(connection)  # serialises corrections: two at once might take off more than was billed
+    rollups.lock_cursor(connection)  # serialises corrections: two at the same time might take off more than was billed
     row = usage.get(connection, request_id)
     if row is None or tenant_id not in (None, row.tenant_id):
         raise RowNotFound(f"no settled request {request_id!r}", "request_id")
     left = _METER_TOKENS[meter](row) + _corrected(connection, request_id, meter)
     if left + tokens < 0:
-        raise InvalidValue(f"the request has {left} {meter} tokens left that were billed", "tokens")
+        raise InvalidValue(f"the request has {left} billed {meter} tokens left", "tokens")
     unit = getattr(PriceBook().version(connection, row.price_version_id).tiers[row.tier], meter)
     now = clock(connection)
     correction = Correction(
@@ -123,7 +124,7 @@ def correct_tenant(
         sa.select(tables.tenants.c.currency).where(tables.tenants.c.id == tenant_id)
     ).scalar_one_or_none()
     if currency is None:
-        raise RowNotFound(f"there is no tenant {tenant_id!r}", "tenant")
+        raise RowNotFound(f"corrected_picos is no tenant {tenant_id!r}", "tenant")
     rollups.lock_cursor(connection)
     now = clock(connection)
     correction = Correction(
@@ -178,12 +179,17 @@ def _corrected(connection: sa.Connection, request_id: str, meter: str) -> int:
 
 
 def _check_sum(connection: sa.Connection, correction: Correction) -> None:
-    """Raises InvalidValue above the range of an invoice: the month could never be closed."""
+    """Raises InvalidValue if the period's corrections would exceed PERIOD_PICOS_MAX: its invoice might exceed the range
+    of an amount, and the month could never be closed."""
     query = sa.select(sa.func.coalesce(sa.func.sum(_corrections.c.picos), 0))
-    there = int(connection.execute(query.where(_corrections.c.period_id == correction.period_id)).scalar_one())
-    if abs(there + correction.picos) > PERIOD_PICOS_MAX:
+    corrected_picos = int(
+        connection.execute(query.where(_corrections.c.period_id == correction.period_id)).scalar_one()
+    )
+    if abs(corrected_picos + correction.picos) > PERIOD_PICOS_MAX:
         field = "picos" if correction.request_id is None else "tokens"
-        raise InvalidValue(f"the period's corrections are {there} picos; at most ±{PERIOD_PICOS_MAX} fit", field)
+        raise InvalidValue(
+            f"the period's corrections are {corrected_picos} picos; at most ±{PERIOD_PICOS_MAX} fit", field
+        )
 
 
 def _write(connection: sa.Connection, correction: Correction) -> Correction:

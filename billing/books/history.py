@@ -1,8 +1,8 @@
-"""The history of requests in pages: running requests first, then the newest ending first; and all data of one request.
-Prompts and answers are not in the database.
+"""The history of requests in pages: first the running requests, then the ended requests, newest ending first. And all
+data of one request. Prompts and answers are not in the database.
 
-A page takes as long among millions of requests as among ten: it walks an index from the end of the previous page, and
-the roll-ups say in which hours a model, an adapter or a tier had requests.
+The time for a page does not depend on the number of requests: a page continues an index from the end of the previous
+page, and the roll-ups have the hours in which a model, an adapter or a tier had requests.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from billing.errors import RowNotFound
 
 Status = Literal["held", "settled", "voided", "expired"]
 LIMIT_MAX = 1000
-COMMON = ("stop", "length")  # endings of most requests, which need no index
+COMMON = ("stop", "length")  # endings of most requests; an index for them would not help
 
 _holds = tables.holds
 _usage = tables.usage
@@ -40,8 +40,8 @@ _MEASURED = (
 
 
 class RequestFilter(msgspec.Struct, frozen=True, kw_only=True):
-    """Every given value must match; `start` ≤ when it ended (or, while it runs, when it began) < `end`, in
-    microseconds UTC."""
+    """Every given value must match, and `start` ≤ moment < `end`, in microseconds UTC. The moment is the request's
+    ending, or its beginning while it runs."""
 
     status: Status | None = None
     ending: str | None = None
@@ -64,7 +64,7 @@ class RequestFilter(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RequestCursor(msgspec.Struct, frozen=True, array_like=True):
-    """The last request of a page."""
+    """The last request of a page. `at`: as in RequestRow."""
 
     running: bool
     at: int
@@ -72,8 +72,8 @@ class RequestCursor(msgspec.Struct, frozen=True, array_like=True):
 
 
 class RequestRow(msgspec.Struct, frozen=True, kw_only=True):
-    """One request. Measured values are None until it is settled. `ending`: in one word. `at`: when it ended, or
-    when it began while it runs. Moments in microseconds UTC."""
+    """One request. Measured values are None until it is settled. `at`: the moment of its ending, or of its beginning
+    while it runs. Moments in microseconds UTC."""
 
     request_id: str
     status: Status
@@ -222,8 +222,8 @@ def _settled(
 
 
 def _lowest(connection: sa.Connection, which: RequestFilter, after: RequestCursor | None, limit: int) -> int | None:
-    """How far back to search, by the roll-ups: to the hour that completes `limit` matching requests before `after`, or
-    to the oldest matching hour. None: no request matches."""
+    """The moment from which to search, by the roll-ups: the start of the hour that completes `limit` matching requests
+    before `after`, or of the oldest matching hour. None: the roll-ups have no matching request."""
     ends = min(MOMENT_MAX if after is None else after.at + 1, which.end or MOMENT_MAX)
     query = sa.select(_hours.c.hour, sa.func.sum(_hours.c.requests)).where(_hours.c.hour < ends)
     if which.start is not None:
@@ -231,7 +231,7 @@ def _lowest(connection: sa.Connection, which: RequestFilter, after: RequestCurso
     for name, value in which.names().items():
         query = query.where(_hours.c[name] == value)
     lowest, below = None, 0
-    # Each row of the roll-ups stands for at least one matching request.
+    # Each hour of the roll-ups has at least one matching request.
     for hour, requests in connection.execute(
         query.group_by(_hours.c.hour).order_by(_hours.c.hour.desc()).limit(limit + 2)
     ):
@@ -244,10 +244,10 @@ def _lowest(connection: sa.Connection, which: RequestFilter, after: RequestCurso
 
 
 def _conditions(which: RequestFilter, table: sa.Table, moment: sa.Column[Any]) -> list[sa.ColumnElement[bool]]:
-    wanted = which.names() | {
+    values = which.names() | {
         name: value for name in ("request_id", "ending") if (value := getattr(which, name)) is not None
     }
-    found: list[sa.ColumnElement[bool]] = [table.c[name] == value for name, value in wanted.items()]
+    found: list[sa.ColumnElement[bool]] = [table.c[name] == value for name, value in values.items()]
     if which.start is not None:
         found.append(moment >= which.start)
     if which.end is not None:

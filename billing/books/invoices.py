@@ -1,6 +1,7 @@
-"""Closing a period makes its invoice, from the period's roll-ups and corrections; neither changes again.
+"""Closes a period and makes its invoice from its roll-ups and corrections. Neither changes after that.
 
-Usage recorded later is in the next period. No price is recomputed: a line is tokens × their billed unit price.
+Usage that is recorded after the closing counts in the next period. No price is recomputed: a line is tokens × the unit
+price at which they were billed.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ _SORTED = ListColumns(
 
 
 class InvoiceLine(msgspec.Struct, frozen=True, kw_only=True):
-    """A row of invoice_lines. A line of usage has picos = tokens × unit_price_picos."""
+    """A row of invoice_lines. In lines of usage picos = tokens × unit_price_picos."""
 
     invoice_id: str
     line: int
@@ -73,19 +74,19 @@ class Invoice(msgspec.Struct, frozen=True, kw_only=True):
 
 def close(connection: sa.Connection, tenant_id: str, month: str, *, actor: str, clock: Clock = database_now) -> Invoice:
     """Close the tenant's first open period, which must be `month`. Raises RowNotFound, InvalidValue if it is closed,
-    NotPossibleYet before its end, and while one of its holds or an earlier period is open."""
+    NotPossibleYet before its end, while a hold of the period is open, and while an earlier period is open."""
     rollups.lock_cursor(connection)
     now = clock(connection)
-    rollups.fold_all(connection, clock)  # creates the periods of usage that has none yet
+    rollups.fold_all(connection, clock)  # creates missing periods for the usage
     period = _closable(connection, tenant_id, month, now)
     # No hold of the period is open now, so this fold includes the usage of all its requests.
     sequence = rollups.fold_all(connection, clock)
     if sequence is None:
-        raise NotPossibleYet("settlements are in progress for too long; try again in a moment")
+        raise NotPossibleYet("settlements in progress take too long; try again in a moment")
     lines = _usage_lines(connection, period)
     usage_picos = sum(line["picos"] for line in lines)
     spent = sa.select(sa.func.coalesce(sa.func.sum(_hours.c.cost_picos), 0)).where(_hours.c.period_id == period.id)
-    assert usage_picos == int(connection.execute(spent).scalar_one()), f"the lines of {period.id} are not its usage"
+    assert usage_picos == int(connection.execute(spent).scalar_one()), f"{period.id}: lines and roll-ups differ"
     corrected = _correction_lines(connection, period)
     correction_picos = sum(line["picos"] for line in corrected)
     if max(abs(usage_picos), abs(correction_picos), abs(usage_picos + correction_picos)) > PICOS_MAX:
@@ -135,7 +136,7 @@ def listing(
     after: tuple[int, str] | None = None,
     limit: int = LIST_MAX,
 ) -> list[Invoice]:
-    """Invoices in the order of their period's start and id; a page begins after that pair."""
+    """Invoices in the order of their period's (start_at, id); a page begins after the pair `after`."""
     query = _joined().order_by(_periods.c.start_at, _periods.c.id).limit(min(limit, LIST_MAX))
     if tenant_id is not None:
         query = query.where(_invoices.c.tenant_id == tenant_id)
@@ -147,7 +148,7 @@ def listing(
 
 
 def found(
-    connection: sa.Connection, asked: ListQuery, *, tenant_id: str | None = None, month: str | None = None
+    connection: sa.Connection, list_query: ListQuery, *, tenant_id: str | None = None, month: str | None = None
 ) -> ListPage[Invoice]:
     """A page of invoices. Raises InvalidValue."""
     query = _joined()
@@ -155,24 +156,24 @@ def found(
         query = query.where(_invoices.c.tenant_id == tenant_id)
     if month is not None:
         query = query.where(_periods.c.month == periods.check_month(month))
-    return page(connection, query, _SORTED, asked, _invoice, lambda invoice: invoice.id)
+    return page(connection, query, _SORTED, list_query, _invoice, lambda invoice: invoice.id)
 
 
 def _closable(connection: sa.Connection, tenant_id: str, month: str, now: int) -> Period:
-    asked = periods.get(connection, tenant_id, month)
-    if asked.state == "closed":
+    period = periods.get(connection, tenant_id, month)
+    if period.state == "closed":
         raise InvalidValue(f"{month} is closed already", "month")
     first = periods.first_open(connection, tenant_id)
     assert first is not None
-    if first.id != asked.id:
+    if first.id != period.id:
         raise NotPossibleYet(f"{first.month} is still open and must be closed first", "month")
-    if now < asked.end_at:
-        raise NotPossibleYet(f"{month} has not ended: it ends at {rfc3339(asked.end_at)}", "month")
-    of_period = sa.and_(_holds.c.state == "held", _holds.c.tenant_id == tenant_id, _holds.c.held_at < asked.end_at)
-    still = int(connection.execute(sa.select(sa.func.count()).select_from(_holds).where(of_period)).scalar_one())
-    if still:
-        raise NotPossibleYet(f"{still} holds of {month} are still open", "month")
-    return asked
+    if now < period.end_at:
+        raise NotPossibleYet(f"{month} has not ended: it ends at {rfc3339(period.end_at)}", "month")
+    of_period = sa.and_(_holds.c.state == "held", _holds.c.tenant_id == tenant_id, _holds.c.held_at < period.end_at)
+    open_holds = int(connection.execute(sa.select(sa.func.count()).select_from(_holds).where(of_period)).scalar_one())
+    if open_holds:
+        raise NotPossibleYet(f"{open_holds} holds of {month} are still open", "month")
+    return period
 
 
 def _usage_lines(connection: sa.Connection, period: Period) -> list[dict[str, Any]]:
@@ -225,7 +226,7 @@ def _close(connection: sa.Connection, period: Period, sequence: int, actor: str,
         closed_at=now,
         closed_by=actor,
     )
-    # The next period must exist: late usage is counted in it.
+    # The next period must exist, since late usage counts in it.
     periods.ensure(connection, {period.tenant_id: (period.end_at, period.end_at)}, now)
     connection.execute(sa.update(_periods).where(_periods.c.id == period.id).values(msgspec.structs.asdict(closed)))
     following = sa.and_(_periods.c.tenant_id == period.tenant_id, _periods.c.start_at == period.end_at)

@@ -1,7 +1,7 @@
-"""Each tier's revenue and cost of device time, over the periods of a month, and a preview of other prices for them.
+"""Each tier's revenue and cost of device time in the periods of a month; and a preview of the month at other prices.
 Both are sums of the roll-ups, up to the cursor's sequence.
 
-Device time of recomputes is a cost of the tier that preempted, never of the preempted request's tier.
+Device time of recomputes is a cost of the tier that preempted, not of the preempted request's tier.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ _corrections = tables.corrections
 
 
 class TierMargin(msgspec.Struct, frozen=True, kw_only=True):
-    """`usage_picos` and `correction_picos` are revenue. `cost_picos`: of device_s and preemption_s; of these
-    `preemption_picos` for the recomputes that this tier caused. Tier None: corrections without a tier."""
+    """`usage_picos` and `correction_picos` are revenue. `cost_picos`: the cost of device_s and preemption_s, including
+    `preemption_picos`, the cost of the recomputes that this tier caused. Tier None: corrections without a tier."""
 
     tier: str | None
     currency: str
@@ -41,7 +41,7 @@ class TierMargin(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Margins(msgspec.Struct, frozen=True, kw_only=True):
-    """Tiers by name. Usage rows up to `sequence` are included."""
+    """Tiers in the order of their names. Usage rows up to `sequence` are included."""
 
     month: str
     sequence: int
@@ -50,7 +50,8 @@ class Margins(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TenantPreview(msgspec.Struct, frozen=True, kw_only=True):
-    """One tenant's charge for the previewed model or adapter, and its charge at the previewed prices."""
+    """One tenant's charge for the model or adapter (`was_picos`), and the charge at the previewed prices
+    (`would_picos`)."""
 
     tenant_id: str
     requests: int
@@ -134,8 +135,9 @@ def preview(
     tiers: Mapping[str, UnitPrices],
     tenant_id: str | None = None,
 ) -> Preview:
-    """Price the month's usage of an adapter, or of a model without its adapters that have own prices, at these prices
-    by tier. A tier without a price keeps its charge. Raises InvalidValue."""
+    """Compute the charges for the month's usage of a model or an adapter at the prices `tiers`. Usage of a model's
+    adapters is included unless the adapter has prices of its own. The charge of a tier without new prices does not
+    change. Raises InvalidValue."""
     periods.check_month(month)
     versions = tables.price_versions
     keys = (_hours.c.tenant_id, _hours.c.tier)

@@ -1,6 +1,6 @@
-"""Billing periods: a tenant's months, each with the bounds that its time zone had when the period was made.
+"""Billing periods: a tenant's months. A period's bounds are computed once, in the time zone that the tenant then has.
 
-The rows of a tenant's periods decide in which one a usage row is (`usage_in_period`). Nothing here knows prices."""
+`usage_in_period` decides which period a usage row belongs to. This module knows no prices."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from billing.errors import InvalidValue, RowNotFound
 from billing.ids import new_id
 
 LIST_MAX = 1000
-# Months for which one tenant's periods may be made at once: a moment beyond them comes from a broken clock.
+# The most months for which `ensure` creates one tenant's periods. Usage still later must be from a wrong clock.
 MADE_AT_ONCE_MAX = 1200
 SEQUENCE_MAX = 2**63 - 1
 HALF_MONTH = 15 * DAY
@@ -47,21 +47,21 @@ class Period(msgspec.Struct, frozen=True):
 
 
 def check_month(month: str) -> str:
-    """Raises InvalidValue unless `month` is one, as 2026-01."""
+    """Returns `month`. Raises InvalidValue unless it is a month like 2026-01."""
     if not _MONTH.fullmatch(month):
-        raise InvalidValue(f"{month!r} is no month; write it as 2026-01", "month")
+        raise InvalidValue(f"{month!r} is not a month; write it as 2026-01", "month")
     return month
 
 
 def usage_in_period() -> sa.ColumnElement[bool]:
     """Joins a usage row with its period: the tenant's first period that ends after the row's finished_at and was not
-    closed before the row was written. Periods are closed in order, so only the previous period matters."""
-    came_late = sa.and_(_periods.c.late_after.is_not(None), _usage.c.sequence > _periods.c.late_after)
+    closed before the row was written. Periods are closed in order, so the condition needs the previous period only."""
+    is_late = sa.and_(_periods.c.late_after.is_not(None), _usage.c.sequence > _periods.c.late_after)
     return sa.and_(
         _usage.c.tenant_id == _periods.c.tenant_id,
         _usage.c.finished_at < _periods.c.end_at,
         _usage.c.sequence <= sa.func.coalesce(_periods.c.closed_sequence, SEQUENCE_MAX),
-        sa.or_(_usage.c.finished_at >= _periods.c.start_at, came_late),
+        sa.or_(_usage.c.finished_at >= _periods.c.start_at, is_late),
     )
 
 
@@ -70,7 +70,7 @@ def get(connection: sa.Connection, tenant_id: str, month: str) -> Period:
     query = sa.select(_periods).where(_periods.c.tenant_id == tenant_id, _periods.c.month == check_month(month))
     row = connection.execute(query).one_or_none()
     if row is None:
-        raise RowNotFound(f"the tenant has no period {month}: nothing was used or corrected in it", "month")
+        raise RowNotFound(f"the tenant has no period {month}: it has no usage and no correction", "month")
     return Period(*row)
 
 
@@ -83,7 +83,7 @@ def listing(
     after: tuple[int, str] | None = None,
     limit: int = LIST_MAX,
 ) -> list[Period]:
-    """Periods in the order of start and id; a page begins after that pair."""
+    """Periods in the order of (start_at, id); a page begins after the pair `after`."""
     query = sa.select(_periods).order_by(_periods.c.start_at, _periods.c.id).limit(min(limit, LIST_MAX))
     for name, value in (("tenant_id", tenant_id), ("month", month), ("state", state)):
         if value is not None:
@@ -128,8 +128,9 @@ def first_open(connection: sa.Connection, tenant_id: str) -> Period | None:
 
 
 def open_period_starts() -> sa.Subquery:
-    """The open periods, each with the moment from which it takes usage: a tenant's first open period takes earlier
-    usage too. Columns id, tenant_id, from_at, end_at."""
+    """The open periods with the columns id, tenant_id, from_at, end_at. A period counts usage with from_at ≤
+    finished_at < end_at. from_at is start_at, except in a tenant's first open period, which counts all earlier usage
+    too."""
     before = sa.func.lag(_periods.c.start_at).over(partition_by=_periods.c.tenant_id, order_by=_periods.c.start_at)
     return (
         sa.select(
@@ -158,8 +159,9 @@ def _newest(connection: sa.Connection, tenant_ids: list[str]) -> dict[str, Perio
 
 
 def _following(tenant_id: str, time_zone: str, before: Period | None, first: int, now: int) -> Period:
-    """The tenant's first period, or the period after `before`. After a change of the time zone it may be some hours
-    longer or shorter than a month: its middle decides which month it is."""
+    """The period after `before`, or without it the tenant's first period, the month of the moment `first`. After a
+    change of the time zone the period may be some hours longer or shorter than a month; the month at its middle names
+    it."""
     zone = zone_of(time_zone)
     start = window_start("month", first, zone) if before is None else before.end_at
     middle = start + HALF_MONTH

@@ -1,7 +1,8 @@
-"""Projects when a budget runs out: the amount left, at the scope's average rate of use.
+"""Projects when a budget will be exhausted: the amount left, divided by the scope's average rate of use.
 
-The rate is the use of the budget's tenant, project or key in the complete hours of the last PACE_DAYS days, over the
-time since the first such hour with use. It models no season and no trend. Reads roll-ups, never usage rows.
+The rate is the use of the budget's tenant, project or key in the roll-ups of the last PACE_DAYS days, divided by the
+time since the first hour with use in them. It models no season and no trend. This module reads roll-ups, never usage
+rows.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from billing.clock import SECOND
 PACE_DAYS = 7
 DAY = 24 * HOUR
 NONE_ROTATED: Mapping[str, str] = MappingProxyType({})
-YEARS_MAX = 10  # a later run-out counts as never
+YEARS_MAX = 10  # a budget that lasts longer counts as never exhausted
 
 _hours = tables.usage_hours
 
@@ -35,7 +36,7 @@ class UsageRate(msgspec.Struct, frozen=True):
 
 class Projection(msgspec.Struct, frozen=True):
     """`at_end`: projected use at the window's end; None for a total budget. `run_out_at` (microseconds UTC): when
-    nothing will be left; None: not in this window, or not in YEARS_MAX years."""
+    the budget will be exhausted; None: not in this window, or not in YEARS_MAX years."""
 
     at_end: int | None
     run_out_at: int | None
@@ -44,8 +45,8 @@ class Projection(msgspec.Struct, frozen=True):
 def paces(
     connection: sa.Connection, budgets: Sequence[Budget], now: int, first_keys: Mapping[str, str] = NONE_ROTATED
 ) -> dict[str, UsageRate]:
-    """Rates by `Budget.counts_for`, without scopes that used nothing. `first_keys`: the first key of the rotations that
-    made a key, by the key's id."""
+    """Rates of use by `Budget.counts_for`. Scopes without use are missing. `first_keys`: by the id of a rotated key,
+    the first key of its chain of rotations."""
     sums: dict[str, list[int]] = defaultdict(lambda: [now, 0, 0])
     tokens = _hours.c.input_tokens + _hours.c.cached_input_tokens + _hours.c.output_tokens
     scopes = [_hours.c.tenant_id, _hours.c.project_id, _hours.c.key_id]
@@ -54,11 +55,11 @@ def paces(
         .where(_hours.c.tenant_id.in_({budget.tenant_id for budget in budgets}), _hours.c.hour >= now - PACE_DAYS * DAY)
         .group_by(*scopes)
     )
-    wanted = {budget.counts_for for budget in budgets}
+    counted_for = {budget.counts_for for budget in budgets}
     for *ids, first, used_tokens, used_picos in connection.execute(query):
-        for scope_id in wanted.intersection(first_keys.get(id_, id_) for id_ in ids):
-            one = sums[scope_id]
-            sums[scope_id] = [min(one[0], first), one[1] + int(used_tokens), one[2] + int(used_picos)]
+        for scope_id in counted_for.intersection(first_keys.get(id_, id_) for id_ in ids):
+            since, tokens_before, picos_before = sums[scope_id]
+            sums[scope_id] = [min(since, first), tokens_before + int(used_tokens), picos_before + int(used_picos)]
     return {scope_id: _pace(now - first, *used) for scope_id, (first, *used) in sums.items()}
 
 

@@ -1,5 +1,5 @@
-"""Usage and cost in buckets of time, by group: complete hours from the roll-ups, the rest from the usage rows, so that
-a report is complete and exact at any moment. Reads only, in one unchanging view.
+"""Usage and cost by group in buckets of time. Complete hours are read from the roll-ups and the rest from the usage
+rows, so that a report is complete and exact at any moment. This module only reads, in one unchanging view.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from billing.clock import DAY, SECOND
 
 MINUTE = 60 * SECOND
 Width = Literal["1m", "1h", "1d", "all"]
-# "all": one bucket from 1970 on, cut by the filter's start and end.
+# "all": one bucket that begins in 1970; the filter's start and end limit it.
 WIDTHS: dict[Width, int] = {"1m": MINUTE, "1h": HOUR, "1d": DAY, "all": 2**62}
 ROWS_MAX = 5_000  # of one page
 VALUES_MAX = 100  # of one filter
 
 Group = Literal["tenant_id", "project_id", "key_id", "model", "adapter", "tier", "line_item"]
-LINE_ITEM: Group = "line_item"  # a row for each model or adapter and meter, with cost and tokens only
-# Columns of the rows read.
+LINE_ITEM: Group = "line_item"  # a group for each meter of each model or adapter, with cost and tokens only
+# Groups that are columns of the tables.
 GROUPS: tuple[Group, ...] = ("tenant_id", "project_id", "key_id", "model", "adapter", "tier")
 COUNTED = (
     "requests", "input_tokens", "cached_input_tokens", "output_tokens", "made_tokens", "discarded_tokens",
@@ -40,8 +40,8 @@ _unit = tables.unit_prices
 
 
 class ReportFilter(msgspec.Struct, frozen=True, kw_only=True):
-    """start ≤ moment < end, in microseconds UTC. A row must match one value of each given list; NONE matches rows
-    without a value."""
+    """start ≤ moment < end, in microseconds UTC. A row must match one value of each given list; tables.NONE
+    matches rows without a value."""
 
     start: int
     end: int
@@ -58,8 +58,8 @@ class ReportFilter(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GroupSums(msgspec.Struct, frozen=True, kw_only=True):
-    """Sums of one group in one bucket. `groups`: its value of each grouped name, or None. Corrections are in
-    `correction_picos` and `cost_picos`, and their tokens are counted in line items only."""
+    """Sums of one group in one bucket. `groups`: the group's value, or None, by the name of the column. Corrections are
+    in `correction_picos` and in `cost_picos`; their tokens are counted in line items only."""
 
     bucket: int
     groups: dict[str, str | None]
@@ -78,14 +78,14 @@ class GroupSums(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ReportCursor(msgspec.Struct, frozen=True, array_like=True):
-    """Where a page begins: behind the group `after` of `bucket`, or with the bucket if there is none."""
+    """Where a page begins: after the group `after` of `bucket`, or at the bucket's first group if `after` is empty."""
 
     bucket: int
     after: tuple[str, ...] = ()
 
 
 class Report(msgspec.Struct, frozen=True):
-    """Rows by bucket and group, without empty buckets. They cover the time from the page's begin to `covered_to`.
+    """Rows by bucket and group, without empty buckets. They cover the time from the page's start to `covered_to`.
     `next`: the cursor of the next page; None at the end."""
 
     rows: list[GroupSums]
@@ -103,7 +103,7 @@ def buckets(
     limit: int,
 ) -> Report:
     """A page of at most `limit` buckets and ROWS_MAX rows. Buckets begin at multiples of their width in UTC; `which`
-    cuts the first and the last. Groups are always split by currency."""
+    limits the first and the last bucket. Groups are always divided by currency."""
     step = WIDTHS[width]
     place = place or ReportCursor(which.start - which.start % step)
     covered_to = min(which.end, place.bucket + limit * step)
@@ -137,7 +137,7 @@ def totals(connection: sa.Connection, which: ReportFilter) -> list[GroupSums]:
 
 
 def recomputed(connection: sa.Connection, which: ReportFilter) -> dict[str, tuple[int, float]]:
-    """Tokens and device seconds of these requests' recomputes, by the tier that caused them."""
+    """Tokens and device seconds of the matching requests' recomputes, by the tier whose preemptions caused them."""
     folded = rollups.read_cursor(connection).sequence
     first, last = _up(which.start), which.end - which.end % HOUR
     hours, rows = tables.recompute_hours, tables.usage_recompute
@@ -159,7 +159,8 @@ def recomputed(connection: sa.Connection, which: ReportFilter) -> dict[str, tupl
 
 
 def _sums(row: sa.Row[Any], names: list[Group]) -> GroupSums:
-    """A row of bucket, groups, currency, then sums in the order of _SUMMED; by index, for speed."""
+    """From a row with the bucket, the groups, the currency, then the sums in the order of _SUMMED, and device_s.
+    Columns are read by index, for speed."""
     values = tuple(row)
     at = 1 + len(names)
     groups = {str(name): value or None for name, value in zip(names, values[1:at], strict=True)}
@@ -182,7 +183,7 @@ def _sources(connection: sa.Connection, which: ReportFilter, names: list[Group],
 
 
 def _among(column: sa.ColumnElement[Any], values: tuple[str, ...]) -> sa.ColumnElement[bool]:
-    """Roll-ups have NONE where rows have null."""
+    """The column has one of the values. NONE also matches null: roll-ups have NONE where rows have null."""
     given = column.in_(values)
     return sa.or_(given, column.is_(None)) if tables.NONE in values else given
 
@@ -211,7 +212,7 @@ def _rolled_up(which: ReportFilter, names: list[Group], first: int, last: int, s
 def _by_meter(
     table: sa.Table, at: sa.ColumnElement[int], tokens: dict[str, sa.ColumnElement[int]], names: list[Group]
 ) -> sa.Select[Any]:
-    """Each row of usage or of the roll-ups once for each meter with tokens: the meter's tokens and their cost."""
+    """A row for each meter with tokens of each row of usage or of the roll-ups: the meter's tokens and their cost."""
     own = sa.case(*((_unit.c.meter == meter, tokens[f"{meter}_tokens"]) for meter in METERS), else_=0)
     columns: list[Any] = [at.label("at"), *_named(table, names), table.c.currency]
     for name in COUNTED:
@@ -250,7 +251,7 @@ def _corrected(which: ReportFilter, names: list[Group]) -> sa.Select[Any]:
 
 
 def _named(table: sa.Table, names: list[Group]) -> list[Any]:
-    """The columns as in the roll-ups: NONE in place of null."""
+    """The groups' columns, with NONE in place of null as in the roll-ups."""
     return [
         (_line_item(table) if name == LINE_ITEM else sa.func.coalesce(table.c[name], tables.NONE)).label(name)
         for name in names

@@ -1,7 +1,7 @@
-"""Roll-ups: sums of usage by hour and period, derived from the rows in the order of their sequence, each row once.
+"""Roll-ups: sums of usage by hour and period. Usage rows are folded in the order of their sequence, each row once.
 
-A row gets its sequence before its transaction commits, so a lower sequence may appear after a higher one.
-`complete_up_to` finds the sequence below which no row can appear any more, at no cost for settling transactions.
+A row gets its sequence before its transaction commits, so a row may become visible after rows with higher sequences.
+`complete_up_to` finds the sequence up to which no further row can appear, at no cost for settling transactions.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from billing.clock import SECOND, Clock, database_now
 
 FOLD_MAX = 50_000  # usage rows in one transaction
 HOUR = 3600 * SECOND
-PATIENCE_S = 2.0  # for settlements under way
+PATIENCE_S = 2.0  # wait for settlements in progress
 POLL_S = 0.002
-# The key columns of usage_hours that a usage row has itself.
+# The key columns of usage_hours that usage rows have, without nulls.
 OWN = ("tenant_id", "key_id", "model", "tier")
 COUNTED = ("made_tokens", "discarded_tokens", "preemptions", "swapped_tokens", "cost_picos", "device_s")
 
@@ -30,11 +30,11 @@ _hours = tables.usage_hours
 _recompute_hours = tables.recompute_hours
 _cursor = tables.rollup_cursor
 
-# Literal text: an expression in GROUP BY must be the same text as in the column list.
+# A literal, not a parameter: an expression in GROUP BY must be the same text as in the column list.
 NOTHING: sa.ColumnElement[str] = sa.literal_column(f"'{tables.NONE}'", sa.String)
 _LOCK = sa.select(_cursor).where(_cursor.c.id == 1).with_for_update()
 _NEWEST = sa.select(sa.func.coalesce(sa.func.max(_usage.c.sequence), 0))
-# An INSERT locks the table in this mode before it takes a sequence, until its rows are visible.
+# An INSERT locks the table in this mode from before it gets its sequence until its rows are visible.
 _SETTLING = sa.text(
     "SELECT virtualtransaction FROM pg_locks WHERE locktype = 'relation' AND mode = 'RowExclusiveLock' "
     "AND relation = CAST('usage' AS regclass) AND granted AND pid <> pg_backend_pid() "
@@ -65,12 +65,13 @@ def read_cursor(connection: sa.Connection) -> RollupCursor:
 
 
 def lock_cursor(connection: sa.Connection) -> RollupCursor:
-    """Until the transaction ends, no other one can fold usage, close a period or make a correction."""
+    """Lock the cursor. Until this transaction ends, no other transaction folds usage, closes a period or makes a
+    correction."""
     return RollupCursor(*connection.execute(_LOCK).one())
 
 
 def complete_up_to(connection: sa.Connection, patience_s: float = PATIENCE_S) -> int | None:
-    """The highest sequence up to which the next statement of this transaction sees every row that will ever exist; None
+    """The highest sequence up to which the next statement of this transaction sees all rows, present and future; None
     if a settlement in progress takes longer than `patience_s`. On PostgreSQL the transaction must be READ COMMITTED,
     and sessions must not cache the column's sequence (CACHE 1, the default)."""
     newest = int(connection.execute(_NEWEST).scalar_one())
@@ -87,7 +88,8 @@ def complete_up_to(connection: sa.Connection, patience_s: float = PATIENCE_S) ->
 
 
 def fold_usage(connection: sa.Connection, *, limit: int = FOLD_MAX, clock: Clock = database_now) -> FoldResult:
-    """Add the next rows, about `limit` of them, to their periods and the roll-ups, in a writing transaction."""
+    """Add the usage rows after the cursor, about `limit` of them, to their periods and the roll-ups. Needs a writing
+    transaction."""
     cursor = lock_cursor(connection)
     newest = complete_up_to(connection)
     if newest is None or newest <= cursor.sequence:
@@ -103,7 +105,7 @@ def fold_usage(connection: sa.Connection, *, limit: int = FOLD_MAX, clock: Clock
     _add(connection, _hours, *_sums(batch))
     _add(connection, _recompute_hours, *_recompute_sums(batch))
     added = _requests_in(connection, batch) - before
-    assert added == requests, f"{requests} usage rows up to {upto}, of which {added} found a period"
+    assert added == requests, f"{requests} usage rows up to {upto}, of which {added} have a period"
     connection.execute(
         sa.update(_cursor)
         .where(_cursor.c.id == 1)
@@ -139,7 +141,7 @@ def _ensure_periods(connection: sa.Connection, batch: sa.ColumnElement[bool], no
 
 
 def _requests_in(connection: sa.Connection, batch: sa.ColumnElement[bool]) -> int:
-    """Requests by the tenants and hours of a batch, as in the roll-ups."""
+    """The requests that the roll-ups have for the tenants and hours of a batch."""
     touched = sa.select(_usage.c.tenant_id, hour().label("hour")).where(batch).distinct().subquery()
     joined = _hours.join(touched, sa.and_(_hours.c.tenant_id == touched.c.tenant_id, _hours.c.hour == touched.c.hour))
     query = sa.select(sa.func.coalesce(sa.func.sum(_hours.c.requests), 0)).select_from(joined)
@@ -150,20 +152,22 @@ def hour() -> sa.ColumnElement[int]:
     return _usage.c.finished_at - _usage.c.finished_at % sa.literal_column(str(HOUR), sa.BigInteger)
 
 
-def _key(takers: sa.Subquery) -> dict[str, sa.ColumnElement[Any]]:
+def _key(open_periods: sa.Subquery) -> dict[str, sa.ColumnElement[Any]]:
     """The key columns that both roll-ups have."""
     return {
         **{name: _usage.c[name] for name in OWN},
         "adapter": sa.func.coalesce(_usage.c.adapter, NOTHING),
         "project_id": sa.func.coalesce(_usage.c.project_id, NOTHING),
         "hour": hour(),
-        "period_id": takers.c.id,
+        "period_id": open_periods.c.id,
     }
 
 
-def _taken(takers: sa.Subquery) -> sa.ColumnElement[bool]:
+def _is_counted_in(open_periods: sa.Subquery) -> sa.ColumnElement[bool]:
     moment = _usage.c.finished_at
-    return sa.and_(takers.c.tenant_id == _usage.c.tenant_id, moment >= takers.c.from_at, moment < takers.c.end_at)
+    return sa.and_(
+        open_periods.c.tenant_id == _usage.c.tenant_id, moment >= open_periods.c.from_at, moment < open_periods.c.end_at
+    )
 
 
 def meters() -> dict[str, sa.ColumnElement[int]]:
@@ -182,22 +186,24 @@ def sums() -> dict[str, sa.ColumnElement[Any]]:
 
 
 def _sums(batch: sa.ColumnElement[bool]) -> tuple[sa.Select[Any], dict[str, sa.ColumnElement[Any]]]:
-    takers = periods.open_period_starts()
-    key = _key(takers) | {"price_version_id": _usage.c.price_version_id, "currency": _usage.c.currency}
+    open_periods = periods.open_period_starts()
+    key = _key(open_periods) | {"price_version_id": _usage.c.price_version_id, "currency": _usage.c.currency}
     sequences = {
         "sequence_min": sa.func.min(_usage.c.sequence),
         "sequence_max": sa.func.max(_usage.c.sequence),
     }
     columns = key | sums() | sequences
-    source = _usage.join(takers, _taken(takers))
+    source = _usage.join(open_periods, _is_counted_in(open_periods))
     return sa.select(*columns.values()).select_from(source).where(batch).group_by(*key.values()), columns
 
 
 def _recompute_sums(batch: sa.ColumnElement[bool]) -> tuple[sa.Select[Any], dict[str, sa.ColumnElement[Any]]]:
-    takers = periods.open_period_starts()
-    key = _key(takers) | {"caused_by": _recompute.c.tier.expression}
+    open_periods = periods.open_period_starts()
+    key = _key(open_periods) | {"caused_by": _recompute.c.tier.expression}
     columns = key | {name: sa.func.sum(_recompute.c[name]) for name in ("tokens", "device_s")}
-    source = _usage.join(takers, _taken(takers)).join(_recompute, _recompute.c.request_id == _usage.c.request_id)
+    source = _usage.join(open_periods, _is_counted_in(open_periods)).join(
+        _recompute, _recompute.c.request_id == _usage.c.request_id
+    )
     return sa.select(*columns.values()).select_from(source).where(batch).group_by(*key.values()), columns
 
 
@@ -217,6 +223,6 @@ def _add(
         for name in columns
         if name not in key and name not in ("currency", "sequence_min", "sequence_max")
     }
-    if "sequence_max" in columns:  # batches are in order, so sequence_min of an existing row stays
+    if "sequence_max" in columns:  # batches are in order, so sequence_min of an existing row does not change
         added["sequence_max"] = new["sequence_max"]
     connection.execute(into.on_conflict_do_update(index_elements=key, set_=added))

@@ -1,4 +1,4 @@
-"""Sums and pages over the usage rows. Reads only; never recomputes a price."""
+"""Sums and pages of usage rows. This module only reads, and never recomputes a price."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ _recompute = tables.usage_recompute
 
 
 class UsageRow(msgspec.Struct, frozen=True):
-    """One settled request, in the order of the table's columns. `recomputed`: its recomputes, by the tier that caused
-    them."""
+    """One settled request, in the order of the table's columns. `recomputed`: its recomputes, by the tier whose
+    preemptions caused them."""
 
     sequence: int
     request_id: str
@@ -54,8 +54,8 @@ class UsageRow(msgspec.Struct, frozen=True):
 
 
 class Totals(msgspec.Struct, frozen=True):
-    """Sums over requests. `cost_picos` is by currency. `device_s` excludes the seconds in `recomputed`, which is by the
-    tier that caused them."""
+    """Sums over requests. `cost_picos`: by currency. `device_s` excludes the seconds in `recomputed`, whose keys are
+    the tiers whose preemptions caused them."""
 
     requests: int
     prompt_tokens: int
@@ -94,16 +94,16 @@ class UsageFilter(msgspec.Struct, frozen=True, kw_only=True):
         return found
 
     def which(self) -> reports.ReportFilter:
-        """The same filter for reports. Without a start or an end it is unbounded there."""
+        """The same filter for reports. A missing start or end becomes 0 or MOMENT_MAX."""
         lists = {f"{name}s": (value,) for name in reports.GROUPS if (value := getattr(self, name)) is not None}
         start, end = self.start or 0, MOMENT_MAX if self.end is None else self.end
         return reports.ReportFilter(start=start, end=max(start, end), **lists)
 
 
 def totals(connection: sa.Connection, which: UsageFilter) -> Totals:
-    """Sums that include the last request; complete hours are read from the roll-ups."""
-    asked = which.which()
-    rows = reports.totals(connection, asked)
+    """Sums over all matching requests up to now; complete hours are read from the roll-ups."""
+    report_filter = which.which()
+    rows = reports.totals(connection, report_filter)
     names = (
         "requests", "cached_input_tokens", "output_tokens", "made_tokens", "discarded_tokens", "preemptions",
         "swapped_tokens",
@@ -116,7 +116,7 @@ def totals(connection: sa.Connection, which: UsageFilter) -> Totals:
         cached_tokens=cached,
         completion_tokens=completion,
         device_s=sum(row.device_s for row in rows),
-        recomputed={tier: Recompute(*cost) for tier, cost in reports.recomputed(connection, asked).items()},
+        recomputed={tier: Recompute(*cost) for tier, cost in reports.recomputed(connection, report_filter).items()},
         cost_picos={row.currency: row.cost_picos for row in rows},
     )
 
@@ -134,13 +134,15 @@ def page(connection: sa.Connection, which: UsageFilter, *, after: int = 0, limit
 
 
 def _ranges(connection: sa.Connection, which: UsageFilter) -> list[tuple[int, int]]:
-    """Ranges of sequences (above the first, up to the last) that can have matching rows: with a start or an end, the
-    range that the roll-ups give for these hours, and all rows that are not folded yet."""
+    """Ranges (first, last) of sequences, first < sequence ≤ last, that can have matching rows. With a start or an end:
+    the range that the roll-ups have for these hours, and the rows that are not folded yet."""
     if which.start is None and which.end is None:
         return [(0, SEQUENCE_MAX)]
-    hours, asked = tables.usage_hours, which.which()
+    hours, report_filter = tables.usage_hours, which.which()
     query = sa.select(sa.func.min(hours.c.sequence_min), sa.func.max(hours.c.sequence_max)).where(
-        hours.c.hour >= asked.start - asked.start % HOUR, hours.c.hour < asked.end, *asked.of(hours)
+        hours.c.hour >= report_filter.start - report_filter.start % HOUR,
+        hours.c.hour < report_filter.end,
+        *report_filter.of(hours),
     )
     lowest, highest = connection.execute(query).one()
     unfolded = (rollups.read_cursor(connection).sequence, SEQUENCE_MAX)
@@ -155,8 +157,8 @@ def get(connection: sa.Connection, request_id: str) -> UsageRow | None:
 def _rows(connection: sa.Connection, query: sa.Select[Any]) -> list[UsageRow]:
     """The rows of `query`, each with its recomputes."""
     rows = connection.execute(query).all()
-    beside: dict[str, dict[str, Recompute]] = {row.request_id: {} for row in rows}
-    costs = sa.select(_recompute).where(_recompute.c.request_id.in_(beside)).order_by(_recompute.c.tier)
+    recomputes: dict[str, dict[str, Recompute]] = {row.request_id: {} for row in rows}
+    costs = sa.select(_recompute).where(_recompute.c.request_id.in_(recomputes)).order_by(_recompute.c.tier)
     for request_id, tier, tokens, device_s in connection.execute(costs):
-        beside[request_id][tier] = Recompute(tokens, device_s)
-    return [UsageRow(**row._mapping, recomputed=beside[row.request_id]) for row in rows]
+        recomputes[request_id][tier] = Recompute(tokens, device_s)
+    return [UsageRow(**row._mapping, recomputed=recomputes[row.request_id]) for row in rows]

@@ -1,4 +1,4 @@
-"""Exact text of amounts and moments in exports, and cells that spreadsheets do not compute."""
+"""Exact text of amounts and moments in exports, and CSV cells that spreadsheets do not read as formulas."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _SPECIAL = re.compile(r'[",;\t\r\n]')
 
 
 def decimal_text(picos: int) -> str:
-    """Picos as exact units of the currency: 12000000 is 0.000012."""
+    """Picos as a decimal number of currency units, exact: 12000000 is "0.000012"."""
     if picos < 0:
         return "-" + decimal_text(-picos)
     digits = "%013d" % picos  # noqa: UP031 - faster
@@ -39,7 +39,7 @@ def precise_moment_text(micros: int) -> str:
 
 @functools.lru_cache(maxsize=4096)
 def _day_text(day: int) -> str:
-    """Making it takes long, and there are few."""
+    """Cached, because formatting is slow and an export has few days."""
     return to_datetime(day * DAY).strftime("%Y-%m-%dT")
 
 
@@ -57,7 +57,7 @@ def _is_control(char: str) -> bool:
 
 
 def csv_cell(text: str | None) -> str:
-    """Quoted where it must be (RFC 4180); null is nothing at all, so an empty string is quoted."""
+    """A cell, quoted where RFC 4180 requires it. Null is an empty cell, so an empty string is written as two quotes."""
     if text is None:
         return ""
     cell = safe(text)

@@ -61,7 +61,7 @@ class UsageData(msgspec.Struct):
 
 
 class CorrectionData(msgspec.Struct):
-    """`data` of a correction: tokens and an amount, added or (below 0) taken off."""
+    """`data` of a correction: tokens and an amount that are added or, below 0, taken off."""
 
     sequence: int
     tenant_id: str
@@ -80,7 +80,7 @@ class CorrectionData(msgspec.Struct):
 
 
 class UsageEvent(msgspec.Struct):
-    """`id` is the request's, or the correction's; `subject` the key's."""
+    """A CloudEvent. `id`: of the request or the correction. `subject`: the id of the key."""
 
     id: str
     source: str
@@ -93,11 +93,11 @@ class UsageEvent(msgspec.Struct):
 
 
 _ENCODER = msgspec.json.Encoder()
-GROUPS_MAX = 20_000  # cached at once; above it the cache is emptied
+GROUPS_MAX = 20_000  # in the cache; a full cache is emptied
 
 
 class EventWriter:
-    """Settled requests as lines. The text common to a key, model, tier and price is rendered once."""
+    """Renders settled requests as lines. Text that is equal for a key, model, tier and price is rendered once."""
 
     def __init__(self) -> None:
         self._groups: dict[tuple[Any, ...], tuple[str, ...]] = {}

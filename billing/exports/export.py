@@ -1,7 +1,7 @@
-"""One export: from one unchanging view of the books into a file and its manifest, in constant memory.
+"""Writes one export: a file and its manifest, from one unchanging view of the books, in constant memory.
 
-The file gets its name only when it is complete, and the manifest follows. The rows' sums are compared with the
-invoices: an export of books that differ fails.
+The file gets its final name only when it is complete; then the manifest is written. The rows' sums are compared with
+the invoices, and the export fails if they differ.
 """
 
 from __future__ import annotations
@@ -36,25 +36,26 @@ from billing.focus.manifest import Manifest, ManifestLedger
 FETCH = 8192  # rows of the database in memory at once
 PRICES_MAX = 10_000
 BUFFER_BYTES = 1 << 20
-THREAD_BYTES_MIN = 1 << 16  # passing less to a thread takes longer than writing it
+THREAD_BYTES_MIN = 1 << 16  # passing fewer bytes to a thread takes longer than writing them
 
 Kind = Literal["focus", "events"]
 Format = Literal["csv", "parquet", "jsonl"]
 FORMATS: dict[str, tuple[str, ...]] = {"focus": ("csv", "parquet", "jsonl"), "events": ("jsonl",)}
 
-# Rows of the ledger read, all rows to read, and rows written.
+# Called with: rows of the ledger read, all rows to read, rows written.
 Progress = Callable[[int, int, int], None]
 
 __all__ = ["BooksDiffer", "ExportCancelled", "ExportSpec", "ExportTooLarge", "MissingLibrary", "run"]
 
-# The transaction is idle while rows are formatted, and at the end while a large file is synced to its disk.
+# The transaction is idle while rows are formatted, and at the end during the fsync of a large file.
 _PATIENT = sa.text("SET LOCAL idle_in_transaction_session_timeout = '15min'")
 _hours = tables.usage_hours
 _usage = tables.usage
 
 
 class ExportSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """An export of one tenant's month, or (tenant_id None) of all tenants'. The kind events is JSONL only."""
+    """An export of one tenant's month, or (tenant_id None) of all tenants'. The kind "events" has the format jsonl
+    only."""
 
     kind: Kind
     format: Format
@@ -74,19 +75,19 @@ class ExportCancelled(Exception):
 
 
 class ExportTooLarge(Exception):
-    """The file would exceed the limit of its size."""
+    """The file would exceed `bytes_max`."""
 
 
 class _Sink(io.RawIOBase):
-    """Writes to a file and computes its hash and size, in a thread, while the next rows are formatted. All is in the
-    file after `finish_file`."""
+    """Writes to a file and computes its hash and size in a thread, while the next rows are formatted. After
+    `finish_file` all content is in the file."""
 
     def __init__(self, file: BinaryIO, bytes_max: int) -> None:
         self._file = file
         self._bytes_max = bytes_max
         self._digest = hashlib.sha256()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="export-file")
-        self._writing: Future[None] | None = None  # one write at a time bounds the memory
+        self._writing: Future[None] | None = None  # at most one write, which bounds the memory
         self.size = 0
 
     def writable(self) -> bool:
@@ -143,7 +144,7 @@ class _RowBatch(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _ManifestSums:
-    """The manifest's sums, added up while rows are read. Amounts in picos."""
+    """Sums for the manifest, added up while rows are read. Amounts in picos."""
 
     def __init__(self) -> None:
         self.rows = 0
@@ -151,7 +152,7 @@ class _ManifestSums:
         self.tokens: dict[str, int] = dict.fromkeys(METERS, 0)
         self.usage_rows = 0
         self.usage_ends: list[int] = []
-        self.corrections: list[int] = []  # the first and the last sequence
+        self.corrections: list[int] = []  # first and last sequence; empty: none
         self.corrected = 0
         self.done = 0
 
@@ -184,14 +185,14 @@ class _ManifestSums:
 
 def file_name(connection: sa.Connection, spec: ExportSpec) -> str:
     """For example focus-2026-01-acme.csv. Raises RowNotFound."""
-    whose = ""
+    tenant_part = ""
     if spec.tenant_id is not None:
         query = sa.select(tables.tenants.c.slug).where(tables.tenants.c.id == spec.tenant_id)
         slug = connection.execute(query).scalar_one_or_none()
         if slug is None:
             raise RowNotFound(f"there is no tenant {spec.tenant_id!r}", "tenant")
-        whose = f"-{slug}"
-    return f"{spec.kind}-{spec.month}{whose}.{spec.format}"
+        tenant_part = f"-{slug}"
+    return f"{spec.kind}-{spec.month}{tenant_part}.{spec.format}"
 
 
 def of_spec(connection: sa.Connection, spec: ExportSpec) -> Iterator[Period]:
@@ -211,8 +212,8 @@ def run(
     connection: sa.Connection, spec: ExportSpec, directory: Path, *, bytes_max: int, progress: Progress | None = None
 ) -> Manifest:
     """Write the file and its manifest into `directory`, which must exist. `connection`: of one reading transaction
-    (Database.read_sync). The periods' names must be stored before (labels). An exception from `progress` ends the
-    export; it leaves no file after any error. Raises RowNotFound, InvalidValue, MissingLibrary, BooksDiffer,
+    (Database.read_sync). The periods' names must be stored before (labels.store_names). An exception from `progress`
+    ends the export. After an error no file is left. Raises RowNotFound, InvalidValue, MissingLibrary, BooksDiffer,
     ExportTooLarge, OSError."""
     spec.check()
     if connection.dialect.name != "sqlite":
@@ -223,14 +224,14 @@ def run(
         with part.open("wb", buffering=BUFFER_BYTES) as file:
             sink = _Sink(file, bytes_max)
             try:
-                promised = _Export(connection, spec, sink, progress or (lambda done, total, rows: None)).write(name)
+                manifest = _Export(connection, spec, sink, progress or (lambda done, total, rows: None)).write(name)
             finally:
                 sink.stop_thread()
             os.fsync(file.fileno())
         target = directory / name
         part.replace(target)
-        _replace(target.with_name(name + manifests.SUFFIX), promised.text())
-        return promised
+        _replace(target.with_name(name + manifests.SUFFIX), manifest.text())
+        return manifest
     finally:
         part.unlink(missing_ok=True)
 
@@ -259,7 +260,7 @@ class _Export:
         self._progress = progress
         self._sums = _ManifestSums()
         self._prices: dict[tuple[str, str], Price] = {}
-        # Read before the first row: of an open period, the usage in the roll-ups is exported.
+        # Read before the first row: of an open period, usage up to here is exported, as it is in the roll-ups.
         self._upto = rollups.read_cursor(connection).sequence
         self._writer = None if spec.kind == "events" else writers.make(spec.format, sink)  # type: ignore[arg-type]
 
@@ -295,7 +296,7 @@ class _Export:
         )
 
     def _count_rows(self, period: Period) -> int:
-        """Rows to read: of the roll-ups, or requests; and corrections."""
+        """The number of rows to read: rows of the roll-ups (FOCUS) or usage rows (events), and corrections."""
         counted = sa.func.count() if self._writer else sa.func.coalesce(sa.func.sum(_hours.c.requests), 0)
         read = sa.select(counted).select_from(_hours).where(_hours.c.period_id == period.id)
         made = sa.select(sa.func.count()).where(tables.corrections.c.period_id == period.id)
@@ -332,7 +333,7 @@ class _Export:
         query = query.order_by(_hours.c.hour, *(self._bytewise(_hours.c[name]) for name in order))
         sums = self._sums
         for read in self._stream(query):
-            self._know({(row[5], row[4]) for row in read})
+            self._load_prices({(row[5], row[4]) for row in read})
             sums.used(
                 _RowBatch(
                     currencies=[row[7] for row in read],
@@ -343,15 +344,15 @@ class _Export:
                     last=[row[14] for row in read],
                 )
             )
-            self._put(rows.of_hours(read, self._prices), len(read), total)
+            self._write_rows(rows.of_hours(read, self._prices), len(read), total)
         for made, used_at in self._corrections(period):
             price = None
             if made.price_version_id is not None and made.tier is not None:
-                self._know({(made.price_version_id, made.tier)})
+                self._load_prices({(made.price_version_id, made.tier)})
                 price = self._prices[made.price_version_id, made.tier]
-            self._put([rows.correction(made, used_at, price)], 1, total)
+            self._write_rows([rows.correction(made, used_at, price)], 1, total)
 
-    def _put(self, rows: list[Row], read: int, total: int) -> None:
+    def _write_rows(self, rows: list[Row], read: int, total: int) -> None:
         assert self._writer is not None
         self._writer.write(rows)
         self._sums.rows += len(rows)
@@ -362,8 +363,8 @@ class _Export:
         """The column with a collation that does not depend on the database's locale."""
         return column if self._connection.dialect.name == "sqlite" else sa.collate(column, "C")
 
-    def _know(self, wanted: set[tuple[str, str]]) -> None:
-        """Load the prices of these versions and tiers."""
+    def _load_prices(self, wanted: set[tuple[str, str]]) -> None:
+        """Load missing prices of these (version, tier) pairs."""
         missing = wanted - self._prices.keys()
         if not missing:
             return
@@ -401,18 +402,18 @@ class _Export:
                     last=sequences,
                 )
             )
-            self._put_events(writer.of_usage(read), len(read), total)
+            self._write_events(writer.of_usage(read), len(read), total)
         for made, _ in self._corrections(period):
-            self._put_events(events.of_correction(made), 1, total)
+            self._write_events(events.of_correction(made), 1, total)
 
-    def _put_events(self, content: bytes, count: int, total: int) -> None:
+    def _write_events(self, content: bytes, count: int, total: int) -> None:
         self._sink.write(content)
         self._sums.rows += count
         self._sums.done += count
         self._progress(self._sums.done, total, self._sums.rows)
 
     def _in(self, period: Period) -> list[sa.ColumnElement[bool]]:
-        """As periods.usage_in_period, for one period and up to the roll-ups' cursor."""
+        """Conditions for the usage rows of the period, as periods.usage_in_period, up to the roll-ups' cursor."""
         upto = self._upto if period.closed_sequence is None else period.closed_sequence
         own = _usage.c.finished_at >= period.start_at
         late = sa.false() if period.late_after is None else _usage.c.sequence > period.late_after
@@ -427,8 +428,8 @@ class _Export:
     def _corrections(self, period: Period) -> Iterator[tuple[Correction, int | None]]:
         after = 0
         while found := corrections.listing(self._connection, period_id=period.id, after=after):
-            asked = {made.request_id for made in found if made.request_id is not None}
-            query = sa.select(_usage.c.request_id, _usage.c.finished_at).where(_usage.c.request_id.in_(asked))
+            request_ids = {made.request_id for made in found if made.request_id is not None}
+            query = sa.select(_usage.c.request_id, _usage.c.finished_at).where(_usage.c.request_id.in_(request_ids))
             moments = {row.request_id: row.finished_at for row in self._connection.execute(query)}
             for made in found:
                 self._sums.correct(made)

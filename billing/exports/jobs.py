@@ -1,7 +1,7 @@
-"""Export jobs: one row each, run one after another by any living gateway.
+"""Export jobs: one row each. Any living gateway may run them, one at a time.
 
-A job belongs to the gateway that claimed it while that gateway's lease is valid, as holds do. It knows no process and
-no file.
+A job belongs to the gateway that claimed it while that gateway's lease is valid, like a hold. This module knows no
+process and no file.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from billing.focus.manifest import Manifest
 from billing.ids import new_id
 from billing.lists import ListColumns, ListPage, ListQuery, page
 
-# Active jobs over all tenants' books, and of each tenant: a tenant's jobs do not count against others.
+# The most active jobs that export all tenants, and of each tenant, so that one tenant cannot use up the limit of
+# another.
 WAITING_MAX = 100
 TENANT_WAITING_MAX = 24
 ATTEMPTS_MAX = 3
@@ -45,7 +46,8 @@ _SORTED = ListColumns(
 
 
 class ExportJob(msgspec.Struct, frozen=True):
-    """A row of exports, in the order of its columns. `read_rows` of the ledger's `all_rows` have been read."""
+    """A row of exports, in the order of its columns. Progress: `read_rows` of the ledger's `all_rows` have been
+    read."""
 
     sequence: int
     id: str
@@ -75,7 +77,7 @@ class ExportJob(msgspec.Struct, frozen=True):
 
 
 def create(connection: sa.Connection, spec: ExportSpec, *, actor: str, clock: Clock = database_now) -> ExportJob:
-    """Queue an export. Raises InvalidValue, also if too many are waiting, and RowNotFound if there is no period."""
+    """Queue an export. Raises InvalidValue, also if too many jobs are active, and RowNotFound if there is no period."""
     spec.check()
     next(export.of_spec(connection, spec))
     waiting = sa.select(sa.func.count()).where(
@@ -111,7 +113,7 @@ def get(connection: sa.Connection, export_id: str) -> ExportJob:
 def listing(
     connection: sa.Connection, *, tenant_id: str | None = None, before: int | None = None, limit: int = LIST_MAX
 ) -> list[ExportJob]:
-    """Jobs, newest first, before sequence `before`."""
+    """Jobs, newest first; a page begins below sequence `before`."""
     query = sa.select(_exports).order_by(_exports.c.sequence.desc()).limit(min(limit, LIST_MAX))
     if tenant_id is not None:
         query = query.where(_exports.c.tenant_id == tenant_id)
@@ -120,17 +122,17 @@ def listing(
     return [ExportJob(*row) for row in connection.execute(query)]
 
 
-def found(connection: sa.Connection, asked: ListQuery, *, tenant_id: str | None = None) -> ListPage[ExportJob]:
-    """Raises InvalidValue."""
+def found(connection: sa.Connection, list_query: ListQuery, *, tenant_id: str | None = None) -> ListPage[ExportJob]:
+    """A page of jobs. Raises InvalidValue."""
     query = sa.select(_exports)
     if tenant_id is not None:
         query = query.where(_exports.c.tenant_id == tenant_id)
-    return page(connection, query, _SORTED, asked, lambda row: ExportJob(*row), lambda job: job.sequence)
+    return page(connection, query, _SORTED, list_query, lambda row: ExportJob(*row), lambda job: job.sequence)
 
 
 def cancel(connection: sa.Connection, export_id: str, clock: Clock = database_now) -> ExportJob:
-    """Cancel a queued or running job, or mark the file of a done job as removed. Other jobs do not change. Raises
-    RowNotFound."""
+    """Cancel a queued or running job, or mark the file of a done job as removed. A job in another state does not
+    change. Raises RowNotFound."""
     job = get(connection, export_id)
     state = "cancelled" if job.state in ACTIVE else "removed" if job.state == "done" else job.state
     if state == job.state:
@@ -168,8 +170,8 @@ def has_waiting(connection: sa.Connection, clock: Clock = database_now) -> bool:
 
 
 def claim(connection: sa.Connection, gateway_id: str, host: str, clock: Clock = database_now) -> ExportJob | None:
-    """Claim the oldest active job, if no living gateway runs it. So only one job runs at a time. A job that was begun
-    ATTEMPTS_MAX times fails."""
+    """Claim the oldest active job, unless a living gateway runs it: one job runs at a time. None: nothing to claim. A
+    job that has been started ATTEMPTS_MAX times is marked as failed."""
     now = clock(connection)
     head = connection.execute(_head(now).with_for_update(of=_exports)).one_or_none()
     if head is None or not head.free:
@@ -211,7 +213,7 @@ def record_progress(
 def finish(
     connection: sa.Connection, export_id: str, gateway_id: str, made: Manifest, clock: Clock = database_now
 ) -> bool:
-    """Mark the job as done. False as for `record_progress`."""
+    """Mark the job as done. Returns False as `record_progress` does."""
     change = _own(export_id, gateway_id).values(
         state="done",
         finished_at=clock(connection),
@@ -240,7 +242,7 @@ def fail(
     again: bool,
     clock: Clock = database_now,
 ) -> None:
-    """End an attempt. With `again`, the job is queued for its next attempt if ATTEMPTS_MAX allows one."""
+    """End a failed attempt. With `again` the job is queued once more, unless it had ATTEMPTS_MAX attempts."""
     job = get(connection, export_id)
     last = not again or job.attempts >= ATTEMPTS_MAX
     state, finished = ("failed", clock(connection)) if last else ("queued", None)
@@ -249,7 +251,8 @@ def fail(
 
 
 def release_claim(connection: sa.Connection, export_id: str, gateway_id: str) -> None:
-    """At a gateway's stop: another gateway may claim the job at once, and this attempt does not count."""
+    """Give the job back when the gateway stops: another gateway may claim it at once, and this attempt does not
+    count."""
     values = {"state": "queued", "gateway_id": None, "attempts": _exports.c.attempts - 1}
     connection.execute(_own(export_id, gateway_id).values(values))
 

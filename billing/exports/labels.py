@@ -1,6 +1,6 @@
-"""Names in exports. Exports of a closed period use the names of its first export for ever, even after a rename.
+"""Names in exports. All exports of a closed period use the names of its first export, even after a rename.
 
-The caller that stores names adds the names of keys and adapters, which billing does not know.
+Billing does not know the names of keys and adapters: the caller of `store_names` adds them.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from billing import tables
 from billing.books.periods import Period
 from billing.clock import Clock, database_now
 
-PROVIDER = "provider"  # the subject id of the issuer's name
+PROVIDER = "provider"  # stands for the id of the invoice issuer
 KEEP_MAX = 1000  # rows in one statement
 
 _names = tables.export_names
@@ -34,17 +34,18 @@ def named_ids(connection: sa.Connection, period: Period) -> list[str]:
 def current_names(connection: sa.Connection, tenant_id: str) -> dict[str, str]:
     """The present names of the tenant and its projects."""
     tenants, projects = tables.tenants, tables.projects
-    asked = (
+    queries = (
         sa.select(tenants.c.id, tenants.c.name).where(tenants.c.id == tenant_id),
         sa.select(projects.c.id, projects.c.name).where(projects.c.tenant_id == tenant_id),
     )
-    return {subject: name for query in asked for subject, name in connection.execute(query)}
+    return {subject: name for query in queries for subject, name in connection.execute(query)}
 
 
 def store_names(
     connection: sa.Connection, period: Period, names: Mapping[str, str], clock: Clock = database_now
 ) -> None:
-    """Store the period's names. Names stored after it was closed never change; earlier names are replaced."""
+    """Store the period's names, by subject id. Names that were stored after the period was closed do not change; names
+    that were stored before are replaced."""
     if connection.dialect.name == "sqlite":
         from sqlalchemy.dialects.sqlite import insert
     else:

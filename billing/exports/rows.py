@@ -1,6 +1,7 @@
-"""Rows of a FOCUS export: an hour × key × model or adapter × meter × tier at one price, and each correction on its own.
+"""Rows of a FOCUS export: one for each hour, key, model or adapter, meter, tier and price, and one for each correction.
 
-Rows share their equal cells in SharedCells; a row adds the hour, the tokens and the amount. Knows no format.
+Rows share their equal cells in SharedCells; a row adds the hour, the tokens and the amount. This module knows no
+format.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from billing.clock import SECOND
 from billing.exports.amounts import moment_text
 
 HOUR = 3600 * SECOND
-GROUPS_MAX = 20_000  # cached at once; above it the cache is emptied
+GROUPS_MAX = 20_000  # in the cache; a full cache is emptied
 SERVICE = "Laneway"
 CATEGORY, SUBCATEGORY = "AI and Machine Learning", "Generative AI"
 UNIT = "Tokens"
@@ -86,8 +87,8 @@ VARYING = frozenset((*MONEY, *QUANTITIES, "ChargePeriodEnd", "ChargePeriodStart"
 
 
 class SharedCells:
-    """Cells that are equal in many rows: strings and null, moments in microseconds, unit prices in picos. `rendered`:
-    the cells in a writer's form."""
+    """Cells that are equal in many rows, by column: strings or null, moments in microseconds, unit prices in picos.
+    `rendered`: the cells as a writer caches them."""
 
     __slots__ = ("cells", "rendered")
 
@@ -132,8 +133,8 @@ class BooksDiffer(Exception):
 
 
 class PeriodRows:
-    """Makes the rows of one period. `names`: by the ids of projects, adapters, keys and the tenant; the issuer's under
-    `provider`. `invoice_id`: of a closed period."""
+    """Makes the rows of one period. `names`: the names of projects, adapters, keys and the tenant by their ids, and the
+    issuer's name under "provider". `invoice_id`: of a closed period; None for an open period."""
 
     def __init__(self, period: Period, invoice_id: str | None, names: Mapping[str, str]) -> None:
         self._period = period
@@ -170,7 +171,9 @@ class PeriodRows:
                 if len(groups) >= GROUPS_MAX:
                     groups.clear()
                 three = groups[named] = tuple(self._usage(named, price, meter) for meter in METERS)
-            if hour < first < end or hour < last < end:  # an hour in two periods counts in both, cut at the bound
+            if (
+                hour < first < end or hour < last < end
+            ):  # an hour in two periods has rows in both, which end or begin at the bound
                 hour, end = max(hour, first), min(end, last)
             paid = 0
             for group, tokens, picos in zip(three, (in_, cached, out), price.picos, strict=True):

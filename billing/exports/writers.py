@@ -1,6 +1,6 @@
 """Writes FOCUS rows as CSV, JSONL and Parquet. Equal rows give equal bytes; amounts are exact.
 
-A row adds a few strings to a list, or a few numbers to arrays: its shared cells are rendered once.
+Shared cells are rendered once; a row adds a few strings to a list (text) or a few numbers to arrays (Parquet).
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from typing import IO, Any, Protocol
 from billing.exports.amounts import csv_cell, decimal_text, moment_text
 from billing.exports.rows import COLUMNS, MOMENTS, MONEY, PRICES, QUANTITIES, VARYING, Row, SharedCells
 
-VERSION = 2  # of the cells' contents: equal within a version for equal rows. 2: Tags name the key and the project
+VERSION = 2  # of the cells' contents; raised when equal rows give other bytes. 2: Tags name the key and the project
 ROW_GROUP = 65_536  # rows of Parquet in memory at once
 
 
 class Writer(Protocol):
-    """`name`: of all that the bytes depend on beside the rows."""
+    """`name`: all that the bytes depend on in addition to the rows, such as versions."""
 
     name: str
 
@@ -57,7 +57,7 @@ class TextWriter:
             file.write((",".join(COLUMNS) + "\n").encode())
 
     def write(self, rows: Sequence[Row]) -> None:
-        """Write the rows with one join; a row's own cells alternate with its rendered shared cells."""
+        """Write the rows with one join: a row's own cells alternate with the rendered text between them."""
         moments = self._moments
         pieces: list[str] = []
         for group, start, end, tokens, picos in rows:
@@ -181,7 +181,7 @@ class ParquetWriter:
         return self._arrow.array([value // 1000 for value in micros], self._arrow.timestamp("ms", "UTC"))
 
     def _decimals(self, numbers: list[int | None], scale: int) -> Any:
-        """64-bit integers as the lower half of 128-bit ones; the upper half is their sign."""
+        """64-bit integers as decimal128: the lower half of 128 bits is the integer, the upper half its sign."""
         import numpy
 
         there = numpy.fromiter((number is not None for number in numbers), bool, len(numbers))

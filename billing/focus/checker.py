@@ -1,6 +1,7 @@
 """Checks a FOCUS file in one pass, in memory that does not grow with the file.
 
-In each batch, columns are checked by their distinct cells, and rules by the distinct combinations of their cells.
+In each batch each distinct cell of a column is checked once, and each rule once for each distinct combination of its
+cells.
 """
 
 from __future__ import annotations
@@ -21,10 +22,11 @@ from billing.focus.manifest import Manifest, ManifestBroken, manifest_path
 from billing.focus.readers import Batch, UnreadableFile
 from billing.focus.rules import RULES, Rule
 
-# Values that a rule remembers through the file. Above it the rule checks no new values, and the report names the rule.
+# Values that a rule remembers while it reads the file. Beyond them the rule checks no new values, and the report names
+# the rule in `unchecked`.
 REMEMBERED_MAX = 200_000
-SOUND_MAX = 10_000  # sound cells of one column that are not checked again
-# (rule, severity, column, other column): a value of the column has one value of the other column.
+SOUND_MAX = 10_000  # cells of one column that are remembered as sound, and not checked again
+# (rule, severity, column, other column): rows with the same value in `column` have the same value in `other column`.
 ONE_EACH: tuple[tuple[str, Severity, str, str], ...] = (
     ("sku-price-parent", "must", "SkuPriceId", "SkuId"),
     ("service-parent", "must", "ServiceName", "ServiceCategory"),
@@ -40,7 +42,7 @@ EXACT = Context(prec=100)
 
 class FocusReport(msgspec.Struct, frozen=True):
     """`counts`: all findings by rule; `findings`: the first of each rule. `billed`: by currency, exact decimals.
-    `manifest`: the path of the compared manifest. `unchecked`: rules that checked a part of the file only."""
+    `manifest`: the path of the compared manifest. `unchecked`: rules that checked only a part of the file."""
 
     file: str
     format: str
@@ -144,9 +146,9 @@ class _Check:
             return
         for column, at in self._columns:
             self._cells(column, batch, at)
-        asked: dict[tuple[Any, ...], dict[tuple[Any, ...], str]] = {}
+        results: dict[tuple[Any, ...], dict[tuple[Any, ...], str]] = {}
         for rule in self._rules:
-            self._ask(rule, batch, asked)
+            self._ask(rule, batch, results)
         for name, at in self._custom:
             self._stand_ins(name, batch, at)
         if not self._typed:
@@ -172,16 +174,17 @@ class _Check:
                 severity: Severity = "should" if rule in values.SHOULD else "must"
                 self._found.add_finding(rule, message, column=column.name, row=row, value=cell, severity=severity)
 
-    def _ask(self, rule: Rule, batch: Batch, asked: dict[tuple[Any, ...], dict[tuple[Any, ...], str]]) -> None:
-        """Check a rule. `asked`: faults in this batch by question and lists of cells; equal columns share a list."""
+    def _ask(self, rule: Rule, batch: Batch, results: dict[tuple[Any, ...], dict[tuple[Any, ...], str]]) -> None:
+        """Check a rule. `results`: the faults found in this batch, by (question, identities of the columns' lists).
+        Equal columns are the same list, so a question about equal columns is answered once."""
         nulls = [None] * len(batch.rows)
         places = [self._index.get(name) for name in rule.columns]
         found = [nulls if at is None else batch.columns[at] for at in places]
-        looked_at = (rule.question, *(None if at is None else id(batch.columns[at]) for at in places))
-        faults = asked.get(looked_at)
+        result_key = (rule.question, *(None if at is None else id(batch.columns[at]) for at in places))
+        faults = results.get(result_key)
         if faults is None:
             distinct = [{None} if at is None else batch.distinct[at] for at in places]
-            faults = asked[looked_at] = {
+            faults = results[result_key] = {
                 cells: message for cells in _combinations(found, distinct, False) if (message := rule.question(*cells))
             }
         if faults:

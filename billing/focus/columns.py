@@ -114,7 +114,7 @@ _ALL = (
 
 COLUMNS: Mapping[str, Column] = {column.name: column for column in _ALL}
 MANDATORY = tuple(column.name for column in _ALL if column.level == "mandatory")
-# Of SkuPriceDetails: every other property begins with x_.
+# The properties of SkuPriceDetails; the names of all other properties begin with x_.
 PRICE_PROPERTIES = frozenset(
     (
         "CoreCount", "DiskMaxIops", "DiskSpace", "DiskType", "GpuCount", "InstanceType", "InstanceSeries", "MemorySize",

@@ -1,4 +1,4 @@
-"""Findings in a file by rule, column and row, and their counts."""
+"""Findings in a checked file by rule, column and row, and their counts."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import msgspec
 # must: a requirement of the specification, or of Laneway's own, is broken. should: a recommendation is not followed.
 Severity = Literal["must", "should"]
 
-FINDINGS_MAX = 1000  # listed; all are counted
-PER_RULE_MAX = 20  # listed of one rule and column, so that one defect of a generator does not fill the report
+FINDINGS_MAX = 1000  # in the list; all findings are counted
+PER_RULE_MAX = 20  # in the list for one rule and column, so that one defect of a generator does not fill the report
 VALUE_CHARS_MAX = 80
 
 
@@ -26,7 +26,7 @@ class Finding(msgspec.Struct, frozen=True):
 
 
 class FindingList:
-    """Lists findings within the limits above. `counts`: all findings by rule and severity."""
+    """Lists findings up to FINDINGS_MAX and PER_RULE_MAX. `counts`: all findings by rule and severity."""
 
     def __init__(self) -> None:
         self.listed: list[Finding] = []

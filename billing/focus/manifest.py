@@ -13,7 +13,7 @@ MANIFEST_BYTES_MAX = 64 << 20
 
 
 class ManifestBroken(Exception):
-    """The manifest is not JSON, or not of this shape."""
+    """The manifest is not JSON, or lacks fields of Manifest."""
 
 
 class ManifestInvoice(msgspec.Struct, frozen=True):
@@ -48,7 +48,7 @@ class ManifestPeriod(msgspec.Struct, frozen=True):
 
 class Manifest(msgspec.Struct, frozen=True):
     """`billed`: by currency. `provisional`: a period was still open, so a later export may have more rows. `writer`:
-    names all that the bytes depend on beside the ledger."""
+    all that the file's bytes depend on in addition to the ledger, such as versions."""
 
     file: str
     kind: str
@@ -84,5 +84,5 @@ class Manifest(msgspec.Struct, frozen=True):
 
 def manifest_path(path: Path) -> Path | None:
     """The path of the manifest beside the file at `path`; None if there is none."""
-    found = path.with_name(path.name + SUFFIX)
-    return found if found.is_file() else None
+    beside = path.with_name(path.name + SUFFIX)
+    return beside if beside.is_file() else None

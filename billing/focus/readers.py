@@ -17,10 +17,10 @@ from typing import IO, Any
 
 import msgspec
 
-BATCH_ROWS = 512  # about a MB of cells: batches beyond the processor's cache take twice as long
-PARQUET_BATCH_ROWS = 8192  # more, since few cells are distinct and each batch has a fixed cost
+BATCH_ROWS = 512  # about a MB of cells: batches larger than the processor's cache take twice as long
+PARQUET_BATCH_ROWS = 8192  # more than BATCH_ROWS, since few cells are distinct and each batch has a fixed cost
 LINE_CHARS_MAX = 1 << 20  # of a JSONL line and of a CSV cell
-BLOCK_BYTES = LINE_CHARS_MAX // 4  # of CSV; less than LINE_CHARS_MAX, so that a longer line is noticed
+BLOCK_BYTES = LINE_CHARS_MAX // 4  # of CSV; less than LINE_CHARS_MAX, so that a longer line is detected
 COLUMNS_MAX = 1000
 SUFFIXES = (".csv", ".jsonl", ".parquet")
 
@@ -48,7 +48,7 @@ class Batch(msgspec.Struct, frozen=True):
 
 
 def _batch(rows: list[int], columns: Iterable[Sequence[Any]], misfits: list[MalformedRow]) -> Batch:
-    """Make equal columns, such as the costs of a provider without discounts, the same list."""
+    """A batch in which equal columns, such as the costs of a provider without discounts, are the same list."""
     lists: list[list[Any]] = []
     distinct: list[set[Any]] = []
     seen: dict[tuple[Any, Any, int], int] = {}
@@ -77,7 +77,8 @@ def _tuples(cell: Any) -> Any:
 
 
 class Reader(msgspec.Struct, frozen=True):
-    """`names`: the file's column names, also repeated ones. `typed`: the format tells numbers from strings."""
+    """`names`: the file's column names, repeated names included. `typed`: the format distinguishes numbers from
+    strings."""
 
     names: list[str]
     typed: bool
@@ -85,7 +86,7 @@ class Reader(msgspec.Struct, frozen=True):
 
 
 def open_file(path: Path, file: IO[bytes]) -> Reader:
-    """A reader by the suffix of `path`. Raises UnreadableFile, now or from the batches."""
+    """The reader for the suffix of `path`. This function and the reader's batches raise UnreadableFile."""
     if path.suffix == ".csv":
         return _csv(file)
     if path.suffix == ".jsonl":
@@ -101,7 +102,7 @@ def open_file(path: Path, file: IO[bytes]) -> Reader:
 EMPTY = ""
 _QUOTED = object()  # in place of a quoted empty cell, which is an empty string and not null
 
-# Text around two quotes that may be an empty quoted cell. A longer quoted cell may have this text too.
+# Text around a quoted empty cell. A longer quoted cell may contain this text too.
 _EMPTY = (',"",', ',""\n', ',""\r', '\n""')
 
 
@@ -111,8 +112,8 @@ def _may_be_empty(text: str) -> bool:
 
 
 class _Lines:
-    """Lines of a CSV file, read in blocks and buffered until `take_lines`, since the csv module does not tell a quoted
-    empty cell from an empty one."""
+    """Lines of a CSV file, read in blocks and buffered until `take_lines`: the csv module does not distinguish a quoted
+    empty cell from an empty cell, so the lines are needed again."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self._file = file
@@ -140,7 +141,7 @@ class _Lines:
 
 
 def _csv(file: IO[bytes]) -> Reader:
-    if file.read(3) != b"\xef\xbb\xbf":  # skips a byte order mark, which spreadsheets write
+    if file.read(3) != b"\xef\xbb\xbf":  # a byte order mark, which spreadsheets write, is skipped
         file.seek(0)
     lines = _Lines(file)
     csv.field_size_limit(LINE_CHARS_MAX)
@@ -189,7 +190,7 @@ def _csv_batches(records: Any, lines: _Lines, width: int) -> Iterator[Batch]:
 
 
 def _nulls(column: tuple[Any, ...], quoted: bool) -> Sequence[Any]:
-    """The column with null for empty cells."""
+    """The column with null for empty cells, and EMPTY for quoted empty cells."""
     if quoted:
         return [EMPTY if cell is _QUOTED else cell or None for cell in column]
     return [cell or None for cell in column] if "" in column else column

@@ -1,7 +1,7 @@
-"""Rules over several cells of one row, as data: a rule, its columns, a question.
+"""Rules over several cells of one row, as data: a rule, its columns, and a function that checks their cells.
 
-A rule is checked only if its columns are in the file, once for each combination of their cells, so it must depend on
-nothing else.
+A rule is checked only if its columns are in the file, and once for each combination of their cells. So its result must
+depend on these cells only.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ PRICE_COLUMNS = (
     "SkuId",
     "SkuPriceId",
 )
-# (column, the column that it depends on, whether it is required where the other is not null)
+# (column, the column that it depends on, whether the former is required where the latter is not null)
 DEPENDENT = (
     ("CapacityReservationStatus", "CapacityReservationId", False),
     ("CommitmentDiscountCategory", "CommitmentDiscountId", True),
@@ -51,8 +51,8 @@ PRODUCTS = (("ListUnitPrice", "ListCost"), ("ContractedUnitPrice", "ContractedCo
 
 
 class Rule(msgspec.Struct, frozen=True):
-    """`question` takes the cells of `columns` in their order and returns the fault, or None. Findings name the first
-    column. Columns in `maybe` count as null if the file lacks them."""
+    """`question`: a function that takes the cells of `columns` in their order and returns the fault, or None. Findings
+    name the first column. Columns in `maybe` need not be in the file; they then count as null."""
 
     id: str
     columns: tuple[str, ...]

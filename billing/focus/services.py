@@ -49,7 +49,7 @@ SERVICES: Mapping[str, frozenset[str]] = {
     category: frozenset((*names, f"Other ({category})")) for category, names in _NAMED.items()
 }
 
-# In use in 2026, without funds and metals, which no invoice uses.
+# Codes in use in 2026, without the codes of funds and metals, in which no invoice is written.
 CURRENCIES = frozenset((
     "AED", "AFN", "ALL", "AMD", "AOA", "ARS", "AUD", "AWG", "AZN", "BAM", "BBD", "BDT", "BGN", "BHD", "BIF",
     "BMD", "BND", "BOB", "BRL", "BSD", "BTN", "BWP", "BYN", "BZD", "CAD", "CDF", "CHF", "CLP", "CNY", "COP",

@@ -1,6 +1,7 @@
 """Checks one cell against its column: number, moment, currency, unit, key-value pairs, allowed value.
 
-A cell is None (null), a string, or bytes: the text of a number in a format that tells numbers from strings.
+A cell is None (null), a string, or bytes: the text of a number in a format that distinguishes numbers from
+strings.
 """
 
 from __future__ import annotations
@@ -15,10 +16,10 @@ from decimal import Decimal
 from billing.focus.columns import PRICE_PROPERTIES, Column
 from billing.focus.services import CURRENCIES
 
-# Texts that are often written in place of null.
+# Texts that generators often write in place of null.
 STAND_INS = frozenset(("null", "none", "nil", "n/a", "nan", "not applicable", "not available", "-", "\\n"))
 NUMBER_CHARS_MAX = 64
-EXPONENT_MAX = 40  # above it a number is not computed with: 1E999999999 would take all memory
+EXPONENT_MAX = 40  # numbers with a larger exponent are refused: 1E999999999 would need all memory
 
 _NUMBER = re.compile(r"-?\d+(\.\d+)?([eE]-?\d+)?")
 _MOMENT = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ")
@@ -40,7 +41,8 @@ Fault = tuple[str, str] | None
 
 
 def check(column: Column, value: object, typed: bool) -> Fault:
-    """A cell of a FOCUS column, by itself. `typed`: the format tells numbers from strings."""
+    """Check a cell of a FOCUS column without the other cells of its row. `typed`: the format distinguishes numbers from
+    strings."""
     if value is None:
         return None if column.nullable else ("null-forbidden", "must not be null")
     if typed and (fault := _type(column, value)):
@@ -48,7 +50,7 @@ def check(column: Column, value: object, typed: bool) -> Fault:
     text = value.decode() if isinstance(value, bytes) else str(value)
     if not text.strip():
         return "null-stand-in", "is an empty string in place of null"
-    if text.lower() in STAND_INS and not column.name.endswith("Name"):  # a name may be one of these
+    if text.lower() in STAND_INS and not column.name.endswith("Name"):  # a name may be such a text
         return "null-stand-in", "is a text in place of null"
     if column.allowed is not None and text not in column.allowed:
         return "allowed-value", "is not one of the allowed values"
@@ -128,7 +130,7 @@ def _pairs(column: Column, text: str) -> Fault:
 
 
 class _Pairs(list[tuple[str, object]]):
-    """A JSON object with its keys as written."""
+    """A JSON object as a list of (key, value) pairs, so that repeated keys are found."""
 
 
 def _property(name: str, value: object) -> Fault:
@@ -153,5 +155,5 @@ _KINDS: dict[str, Callable[[Column, str], Fault]] = {
     "unit": _unit,
     "pairs": _pairs,
 }
-# Rules of severity should; all others of this module are musts.
+# The rules of severity "should"; all other rules of this module are "must".
 SHOULD = frozenset(("unit-format",))

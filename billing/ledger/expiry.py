@@ -1,4 +1,4 @@
-"""Expires the holds of dead gateways: of gateways without a living lease. It ends holds in no other way."""
+"""Expires the open holds of dead gateways: gateways without a valid lease."""
 
 from __future__ import annotations
 
@@ -31,10 +31,11 @@ _OPEN_HOLDS = sa.select(_holds.c.request_id).where(_holds.c.state == "held").ord
 
 def expire_dead(connection: sa.Connection, gateway_id: str, now: int, limit: int = EXPIRE_GROUP_MAX) -> list[str]:
     """Expire at most `limit` holds whose gateway has no lease that is valid at `now`; return their request ids. The
-    gateway `gateway_id`, which audits, counts as alive. The lease rows stay locked, so no gateway renews meanwhile."""
+    auditing gateway `gateway_id` counts as alive. The lease rows stay locked until the transaction ends, so no gateway
+    renews meanwhile."""
     rows = connection.execute(_LOCK_LEASES).all()
     alive = [row.gateway_id for row in rows if is_live(row.renewed_at, row.expires_at, now)] + [gateway_id]
-    # The rows are locked as they are read, and a hold that was settled meanwhile is left out.
+    # The query locks the rows that it reads, and omits holds that were settled meanwhile.
     orphans = _OPEN_HOLDS.where(_holds.c.gateway_id.not_in(alive)).limit(limit).with_for_update()
     request_ids = list(connection.execute(orphans).scalars())
     if request_ids:
@@ -46,10 +47,11 @@ def expire_dead(connection: sa.Connection, gateway_id: str, now: int, limit: int
 
 
 class Auditor:
-    """Expires the holds of dead gateways. After the database was unavailable, or its clock jumped, living gateways look
-    dead too: the auditor then waits one lease, so that they can renew first. All auditors share the row that says since
-    when the database was seen without a gap, so a gateway that starts need not wait if another one has audited. On
-    SQLite no auditor waits: the file lock proves that no other gateway lives."""
+    """Expires the holds of dead gateways. After the database was unavailable, or its clock jumped, the leases of living
+    gateways have expired too; the auditor then waits one lease, so that they can renew first. All auditors share the
+    row of `audits`, which has the time since which the database was reachable without a gap. So a starting gateway does
+    not wait if another gateway has audited. On SQLite no auditor waits: the file lock proves that no other gateway
+    lives."""
 
     def __init__(
         self, database: Database, gateway_id: str, *, lease_s: float = LEASE_S, clock: Clock = database_now
@@ -65,7 +67,7 @@ class Auditor:
             try:
                 await self.run_once()
             except DatabaseUnavailable as error:
-                _log.warning("audit: the database is away: %s", error)
+                _log.warning("audit: the database is unavailable: %s", error)
             await asyncio.sleep(every_s)
 
     async def run_once(self) -> list[str]:
@@ -85,9 +87,10 @@ class Auditor:
         return expire_dead(connection, self._gateway_id, self._clock(connection))
 
     def _watched(self, connection: sa.Connection) -> int:
-        """Microseconds for which auditors have seen the database without a gap of half a lease; records this audit."""
+        """Record this audit. Returns the microseconds for which auditors have reached the database without a gap of
+        half a lease."""
         seen_at, unbroken_from = connection.execute(_LOCK_AUDITS).one()
-        now = self._clock(connection)  # read under the row's lock: no other auditor has recorded a later time
+        now = self._clock(connection)  # read under the row's lock, so that no other auditor has recorded a later time
         if abs(now - seen_at) > self._lease / 2:
             unbroken_from = now
         connection.execute(sa.update(_audits).values(seen_at=now, unbroken_from=unbroken_from))

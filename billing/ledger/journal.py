@@ -1,8 +1,9 @@
-"""The journal: endings that the database could not take, on this host's disk until it can. One file, one writer.
+"""The journal: a file with endings, on this host's disk, for the time in which the database is unavailable. It has one
+writer.
 
-The file is created with its full size, filled with zeros, so that a full disk cannot stop it. A record is its length,
-its CRC-32 and a JSON text; a length of 0 ends the records. All functions block: call them in a thread. It knows no
-database.
+The file is created with its full size, filled with zeros, so that later writes need no free disk space. A record is the
+length of its text, the text's CRC-32, and the text, which is JSON; a length of 0 ends the records. All functions block:
+call them in a thread. This module knows no database.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import msgspec
 
 from billing.ledger.messages import Settlement, Void
 
-# The largest record with its header. Each running request may still need as much.
+# The largest record, with its header. For each running request this space is reserved.
 RECORD_BYTES_MAX = 4096
 READ_RECORDS_MAX = 256
 SUFFIX = ".journal"
@@ -38,19 +39,19 @@ JournalRecord = Settlement | Void
 
 
 class JournalFailed(Exception):
-    """The journal is full, or the disk refuses writes. None of the endings was recorded."""
+    """The journal is full, or a write to the disk failed. None of the endings was recorded."""
 
 
 class Journal:
-    """The file at `path`, locked by this process. `used` bytes of it hold records."""
+    """The file at `path`, locked by this process. Its first `used` bytes are records."""
 
     def __init__(self, path: Path, descriptor: int) -> None:
-        """For `create` and `adopt`."""
+        """Use `create` or `adopt`."""
         self.path = path
         self.bytes_max = os.fstat(descriptor).st_size
         self.used = 0
         self._descriptor = descriptor
-        self.failed = ""  # why the journal accepts no more records, for ever
+        self.failed = ""  # the reason why this journal accepts no more records; "": it does
 
     @classmethod
     def create(cls, path: Path, bytes_max: int) -> Journal:
@@ -68,8 +69,8 @@ class Journal:
                 path.unlink(missing_ok=True)
                 os.close(descriptor)
                 raise
-            os.close(descriptor)  # before it was locked, another process took it for a dead gateway's and removed it
-        raise OSError(f"{path} was removed {CREATE_TRIES} times while it was made")
+            os.close(descriptor)  # before we locked the file, another process adopted and removed it
+        raise OSError(f"{path} was removed {CREATE_TRIES} times while it was created")
 
     @classmethod
     def adopt(cls, path: Path) -> Journal | None:
@@ -106,15 +107,15 @@ class Journal:
             _write(self._descriptor, data, self.used)
             os.fsync(self._descriptor)
         except OSError as error:
-            # The disk's contents are unknown now, and another fsync may succeed without having written them.
+            # What is on the disk is unknown now: a further fsync may succeed although these pages were not written.
             self.failed = f"{self.path}: {error.strerror}"
-            with contextlib.suppress(OSError):  # an adopting process must not charge endings that were reported lost
+            with contextlib.suppress(OSError):  # an adopting process must not settle endings that were reported lost
                 _write(self._descriptor, bytes(_HEADER.size), self.used)
             raise JournalFailed(self.failed) from error
         self.used += len(data)
 
     def read(self, start: int) -> tuple[list[JournalRecord], int]:
-        """At most READ_RECORDS_MAX endings from offset `start`, and the offset behind them. Raises JournalFailed when
+        """At most READ_RECORDS_MAX endings from offset `start`, and the offset after them. Raises JournalFailed if
         the next record cannot be read."""
         endings: list[JournalRecord] = []
         for text, end in self._records(start):
@@ -129,8 +130,8 @@ class Journal:
         return endings, start
 
     def clear(self, upto: int) -> bool:
-        """Remove all records and return True; False if records follow `upto`. A failed journal keeps its records.
-        Raises JournalFailed."""
+        """Remove all records and return True; return False if there are records after the offset `upto`. The records of
+        a failed journal stay in the file. Raises JournalFailed."""
         if self.used > upto:
             return False
         if not self.used or self.failed:
@@ -156,7 +157,7 @@ class Journal:
         self._descriptor = -1
 
     def _records(self, start: int) -> Iterator[tuple[bytes, int]]:
-        """Complete records from `start`: the text of each, and the offset behind it."""
+        """Complete records from offset `start`: the text of each, and the offset after it."""
         while len(header := os.pread(self._descriptor, _HEADER.size, start)) == _HEADER.size:
             length, checksum = _HEADER.unpack(header)
             if not 0 < length <= RECORD_BYTES_MAX - _HEADER.size:
@@ -168,7 +169,7 @@ class Journal:
             yield text, start
 
     def _report_torn(self) -> None:
-        """Log an incomplete last record: its process or machine died before it acknowledged the ending."""
+        """Log an incomplete last record. Its process or machine died before `append` returned."""
         tail = os.pread(self._descriptor, RECORD_BYTES_MAX, self.used)
         if tail.strip(b"\0"):
             fields = {"journal": self.path.name, "at": self.used}
@@ -181,9 +182,9 @@ def paths(folder: Path) -> list[Path]:
 
 
 def reject(folder: Path, refused: Sequence[tuple[JournalRecord, str]]) -> None:
-    """Append endings that can never be settled, each with its reason, to a file in `folder`, for an operator to read:
-    one JSON text a line. They are on the disk when this returns; above REJECTED_BYTES_MAX only the log has them.
-    Raises OSError."""
+    """Append endings that can never be settled, each with its reason, to the file REJECTED in `folder`, for operators:
+    one JSON object a line. They are on the disk when this returns. If the file would exceed REJECTED_BYTES_MAX, they
+    are in the log only. Raises OSError."""
     rows = [{"reason": reason, "ending": ending} for ending, reason in refused]
     data = b"".join([msgspec.json.encode(row) + b"\n" for row in rows])
     descriptor = os.open(folder / REJECTED, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
@@ -201,7 +202,7 @@ def reject(folder: Path, refused: Sequence[tuple[JournalRecord, str]]) -> None:
 
 def _record(ending: JournalRecord) -> bytes:
     text = msgspec.json.encode(ending)
-    assert len(text) + _HEADER.size <= RECORD_BYTES_MAX, "an ending is a few numbers and words"
+    assert len(text) + _HEADER.size <= RECORD_BYTES_MAX, f"a record has more than {RECORD_BYTES_MAX} bytes"
     return _HEADER.pack(len(text), zlib.crc32(text)) + text
 
 

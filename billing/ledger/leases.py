@@ -1,6 +1,7 @@
-"""A gateway is alive while it renews its lease row; its holds last while the lease does. It knows no request or budget.
+"""Leases: a gateway counts as alive while it renews its lease row, and its open holds expire with the lease.
 
-SQLite allows one gateway: it holds a file lock beside the database, which the system drops when the process ends.
+SQLite allows one gateway, which holds a lock on a file beside the database; the system releases the lock when the
+process ends. This module knows no request or budget.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ _EXTEND = {"sqlite": _extend(sqlite.insert(_leases)), "postgresql": _extend(post
 
 
 def extend(connection: sa.Connection, gateway_id: str, lease_s: float, now: int) -> None:
-    """Make this gateway's lease end `lease_s` after `now`, whether or not it has one."""
+    """Create or renew this gateway's lease, so that it ends `lease_s` after `now`."""
     row = {
         "gateway_id": gateway_id,
         "acquired_at": now,
@@ -50,21 +51,21 @@ def extend(connection: sa.Connection, gateway_id: str, lease_s: float, now: int)
     connection.execute(_EXTEND[connection.dialect.name], row)
 
 
-# Microseconds by which a living gateway's renewal may be in the future: the caller's `now` may be older than it by the
-# waits for locks.
+# Microseconds by which a living gateway's `renewed_at` may be later than the `now` of a caller that has waited for
+# locks since it read the clock.
 AHEAD_MAX = 2 * LOCK_TIMEOUT_S * SECOND
 
 
 def is_live(renewed_at: int, expires_at: int, now: int) -> bool:
-    """Whether the lease is valid at `now`. A renewal further in the future than AHEAD_MAX and the lease's length means
-    that the clock was set back and the gateway has not renewed since: such a lease counts as expired. Call this only
-    once living gateways have had a lease's length of time to renew."""
+    """Whether the lease is valid at `now`. A renewal further in the future than both AHEAD_MAX and the lease's length
+    means that the clock was set back and the gateway has not renewed since; such a lease counts as expired. Callers
+    must first give living gateways the length of a lease to renew."""
     return now < expires_at and renewed_at <= now + max(AHEAD_MAX, expires_at - renewed_at)
 
 
 def live(connection: sa.Connection, now: int, renew_s: float = RENEW_S) -> int:
-    """How many gateways are alive; limits are divided by it while Redis is unavailable. A gateway that missed three
-    renewals does not count: it cannot reach the database, and admits nothing."""
+    """The number of living gateways; rate limits are divided by it while Redis is unavailable. A gateway that missed
+    three renewals does not count: it cannot reach the database, and admits no request."""
     renewed = _leases.c.renewed_at > now - round(3 * renew_s * SECOND)
     ahead = _leases.c.renewed_at > now + AHEAD_MAX  # renewed before the clock was set back
     query = sa.select(sa.func.count()).select_from(_leases).where(_leases.c.expires_at > now, renewed, ~ahead)
@@ -72,7 +73,7 @@ def live(connection: sa.Connection, now: int, renew_s: float = RENEW_S) -> int:
 
 
 class Leases:
-    """This gateway's lease. `gateway_id` is unique per process, so a restarted gateway has another id."""
+    """This gateway's lease. `gateway_id` is unique per process: a restarted gateway has another id."""
 
     def __init__(
         self,
@@ -94,7 +95,7 @@ class Leases:
 
     @property
     def held(self) -> bool:
-        """Whether the last renewal is younger than a lease, by this process's own clock."""
+        """Whether the last renewal was less than a lease's length ago, by this process's monotonic clock."""
         return self._renewed is not None and time.monotonic() - self._renewed < self._lease_s
 
     async def acquire(self) -> None:
@@ -107,14 +108,14 @@ class Leases:
             await self._database.write(self._end_others)
 
     async def renew(self) -> None:
-        asked = time.monotonic()
+        requested_at = time.monotonic()
         await self._database.write(
             lambda connection: extend(connection, self._gateway_id, self._lease_s, self._clock(connection))
         )
-        self._renewed = asked
+        self._renewed = requested_at
 
     async def run(self) -> None:
-        """Renew until cancelled. A renewal that fails is tried again after `renew_s`."""
+        """Renew the lease every `renew_s` until cancelled, also after a failed renewal."""
         while True:
             await asyncio.sleep(self._renew_s)
             try:
@@ -123,7 +124,7 @@ class Leases:
                 _log.warning("lease not renewed: %s", error)
 
     async def release_lease(self) -> None:
-        """Delete the lease at a clean stop. The audit expires holds that are still open then."""
+        """Delete the lease when the gateway stops. The Auditor expires holds that are still open then."""
         delete = sa.delete(_leases).where(_leases.c.gateway_id == self._gateway_id)
         try:
             await self._database.write(lambda connection: connection.execute(delete).rowcount)
@@ -136,17 +137,17 @@ class Leases:
     def _take_file_lock(self) -> IO[bytes]:
         path = self._database.sqlite_path
         assert path is not None
-        file = open(path.with_name(path.name + ".gateway-lock"), "wb")  # noqa: SIM115 - held as long as the lease
+        file = open(path.with_name(path.name + ".gateway-lock"), "wb")  # noqa: SIM115 - open as long as the lease
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             file.close()
             raise GatewayRefused(
-                f"another gateway serves from {path}. SQLite carries one gateway; more need PostgreSQL."
+                f"another gateway serves from {path}. SQLite allows one gateway; more need PostgreSQL."
             ) from error
         return file
 
     def _end_others(self, connection: sa.Connection) -> None:
-        """Delete all other leases: this process holds the file lock, so no other gateway lives on this file."""
+        """Delete all other leases: this process holds the file lock, so no other living gateway uses this database."""
         others = _leases.c.gateway_id != self._gateway_id
         connection.execute(sa.delete(_leases).where(others))

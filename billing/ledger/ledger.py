@@ -1,6 +1,6 @@
 """The ledger as a gateway uses it: a hold before the engine receives a request, then one settlement or void.
 
-Calls that arrive while a transaction is in flight share the next one. It knows no HTTP and no engine.
+Calls that arrive while a transaction is in flight share the next transaction. This module knows no HTTP and no engine.
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ __all__ = [
 GROUP_MAX = 256  # holds, and as many endings, of one transaction
 # Under load, transactions start INTERVAL_S apart: a transaction of one request costs nearly as much CPU as one of
 # eight, so fewer transactions with more requests each are cheaper. A burst of BURST_TRANSACTIONS starts without delay.
-# Endings alone wait for the next hold, or for the interval: that delays the end of an answer, not its first token.
+# A transaction without holds waits for the next hold, at most until the interval is over: that delays the end of an
+# answer, not its first token.
 INTERVAL_S = 1 / 80
 BURST_TRANSACTIONS = 8
 HOLDS_WAITING_MAX = 10_000
@@ -52,7 +53,7 @@ Answer = TypeVar("Answer")
 
 class LedgerUnavailable(Exception):
     """The database is unavailable, or too many holds wait for it. A hold that may have been committed is voided later.
-    An ending was not recorded, or its answer was lost; it may be repeated."""
+    An ending was not recorded, or the database's answer was lost; the caller may repeat it."""
 
 
 @dataclass(slots=True, eq=False)
@@ -64,7 +65,7 @@ class _HoldItem:
 @dataclass(slots=True, eq=False)
 class _EndItem:
     ending: Ending
-    waiter: asyncio.Future[HoldEnding] | None  # None: a void of the ledger's own, repeated until it succeeds
+    waiter: asyncio.Future[HoldEnding] | None  # None: one of the ledger's own voids, repeated until it succeeds
 
 
 def _answer(waiter: asyncio.Future[Answer] | None, result: Answer | Exception) -> None:
@@ -81,13 +82,13 @@ def _answered(waiter: asyncio.Future[Answer] | None) -> bool:
 
 
 class Ledger:
-    """One per gateway process and event loop. `gateway_id` is unique per process: holds are this gateway's while its
-    lease lives.
+    """One per gateway process and event loop. `gateway_id` is unique per process: holds belong to this gateway while
+    its lease is valid.
 
     It is a coalescer with a loop of its own, because it differs from `billing.coalescer` in four ways: a transaction
     takes from two queues with a bound each; transactions have a minimum interval, and endings alone wait for it; an
-    ending is recorded although its caller left; and when the database is unavailable, all holds fail at once while the
-    ledger's own voids are repeated."""
+    ending is recorded even if its caller was cancelled; and when the database is unavailable, all holds fail at once,
+    while the ledger's own voids are repeated."""
 
     def __init__(
         self,
@@ -105,24 +106,24 @@ class Ledger:
         self._holds: deque[_HoldItem] = deque()
         self._endings: deque[_EndItem] = deque()
         self._drain_task: asyncio.Task[None] | None = None
-        self._endings_timer: asyncio.TimerHandle | None = None  # armed while endings wait and nothing drains
+        self._endings_timer: asyncio.TimerHandle | None = None  # set while endings wait and no transaction runs
         self._closing = False
-        # By the loop's clock: when the next transaction may start, and when one without holds may.
+        # By the loop's clock: when the next transaction may start, and when a transaction without holds may start.
         self._next_at = self._endings_at = -math.inf
-        self.away: str | None = None  # why the last commit failed, while the database is unavailable
+        self.away: str | None = None  # the last commit's error, while the database is unavailable
 
     async def hold(self, request: HoldRequest) -> Held | HoldRefused:
-        """Reserve what the request may cost; when this returns, the hold is committed. Repeated with the same id while
-        held, it gives the same answer. A caller that is cancelled meanwhile leaves no hold behind.
-        Raises LedgerUnavailable; RequestIdReused when the id has ended."""
+        """Reserve the most that the request may cost. When this returns, the hold is committed. A repeated call with
+        the id of an open hold gives the same answer. If the caller is cancelled meanwhile, the hold is voided. Raises
+        LedgerUnavailable; RequestIdReused if the hold with this id has ended."""
         request.check()
         return await self._reserve(request)
 
     async def move(self, request: HoldRequest) -> Held | HoldRefused:
         """Replace the open hold with this request's id by a hold for another model, adapter or size, at the price that
-        is in force now; when this returns, the move is committed. If it is refused, or the hold is for this model
-        already, the hold is unchanged; the caller voids a hold that it does not use. Raises HoldUnknown, HoldEnded;
-        LedgerUnavailable, after which the hold may be the old or the new one."""
+        is in force now; when this returns, the move is committed. If the move is refused, or the hold is for
+        this model already, the hold is unchanged; the caller must void a hold that it does not use. Raises HoldUnknown,
+        HoldEnded; LedgerUnavailable, after which the hold may be the old or the new one."""
         request.check()
         return await self._reserve(HoldMove(request))
 
@@ -138,23 +139,24 @@ class Ledger:
             return await waiter
         except asyncio.CancelledError:
             if _answered(waiter) and waiter.exception() is None and isinstance(waiter.result(), Held):
-                # Cancelled after `_commit` had answered, before the caller ran: `_commit` saw a waiting caller.
+                # The caller was cancelled between `_commit`'s answer and its own next turn, so `_commit` could not
+                # void.
                 self._endings.append(_EndItem(Void(request.request_id, "caller_gone"), None))
                 self._start_for_endings()
             raise
 
     async def settle(self, settlement: Settlement) -> HoldEnding:
-        """Write usage and entries and end the hold, in one transaction. Repeated, it changes nothing and gives the
-        first answer. Raises LedgerUnavailable, HoldUnknown, and AssertionError when more was used than held."""
+        """Write usage and entries and end the hold, in one transaction. A repeated call changes nothing and
+        gives the first answer. Raises LedgerUnavailable, HoldUnknown, and AssertionError if more was used than held."""
         settlement.check()
         return await self._end_hold(settlement)
 
     async def void(self, request_id: str, reason: str) -> HoldEnding:
-        """End the hold of a request that made nothing. Idempotent; an unknown id is answered "unknown"."""
+        """End the hold of a request that made no tokens. Idempotent; the outcome for an unknown id is "unknown"."""
         return await self._end_hold(Void(request_id, reason))
 
     async def close(self, patience_s: float = CLOSE_PATIENCE_S) -> None:
-        """Wait until all calls are answered; those still open after `patience_s` raise LedgerUnavailable."""
+        """Wait until all calls are answered; calls that are still open after `patience_s` raise LedgerUnavailable."""
         self._closing = True
         if self._endings:
             self._start()
@@ -203,7 +205,7 @@ class Ledger:
             loop = asyncio.get_running_loop()
             while self._holds or self._endings:
                 if (wait_s := self._next_at - loop.time()) > 0:
-                    holds, endings = [], []  # answered: if this is cancelled, they must not be queued again
+                    holds, endings = [], []  # answered: a cancelled task must not queue them again
                     await asyncio.sleep(wait_s)
                 now = loop.time()
                 self._next_at = max(self._next_at, now - (BURST_TRANSACTIONS - 1) * INTERVAL_S) + INTERVAL_S
@@ -223,7 +225,7 @@ class Ledger:
                     break
             if self._endings:
                 self._endings_timer = loop.call_at(self._endings_at, self._start)
-        except asyncio.CancelledError:  # after `patience_s` of `close`, which answers them
+        except asyncio.CancelledError:  # by `close` after `patience_s`; `close` answers them
             self._holds.extendleft(reversed(holds))
             self._endings.extendleft(reversed(endings))
             raise
@@ -231,7 +233,8 @@ class Ledger:
             self._drain_task, self.away = None, None
 
     async def _commit(self, holds: list[_HoldItem], endings: list[_EndItem]) -> None:
-        """One transaction; a second try at once, since a connection may have died idle. Repeating is safe."""
+        """Run one transaction. It is retried once, since a connection may have died while it was idle. A repeat is
+        safe."""
         if not holds and not endings:
             return
         requests = [item.request for item in holds], [item.ending for item in endings]
@@ -262,7 +265,7 @@ class Ledger:
         return await self._database.write(run)
 
     async def _commit_singly(self, holds: list[_HoldItem], endings: list[_EndItem], error: Exception) -> None:
-        """A request of the group cannot be written: commit each alone, so that only that one fails."""
+        """Commit each item alone, after one item of the transaction raised `error`, so that only that item fails."""
         if len(holds) + len(endings) == 1:
             for hold in holds:
                 _log.error("ledger: %r failed: %r", hold.request, error)
@@ -277,8 +280,8 @@ class Ledger:
             await self._commit([], [ending])
 
     def _unavailable(self, holds: list[_HoldItem], endings: list[_EndItem], error: DatabaseUnavailable) -> None:
-        """Waiting calls fail; holds that were sent are voided later, because their commit may have taken place. The
-        ledger's own voids are queued again, at the front."""
+        """Fail all waiting calls. Holds of the failed transaction are voided later, because their commit may have taken
+        place. The ledger's own voids are queued again, at the front."""
         _log.warning("ledger: %d holds and %d endings not written: %s", len(holds), len(endings), error)
         self.away = str(error)
         for hold in holds:

@@ -1,4 +1,4 @@
-"""Requests to the ledger and its answers: plain immutable data. Moments in microseconds UTC, money in picos."""
+"""The ledger's requests and answers: plain immutable data. Moments in microseconds UTC, money in picos."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ Outcome = Literal["settled", "voided", "expired", "unknown", "journaled"]
 
 class HoldRequest(msgspec.Struct, frozen=True):
     """A hold for one request. `adapter`: the adapter's id, unique over all tenants; None for the base model.
-    `max_tokens` ≥ 1 is the request's limit over all its texts; the grant may be lower, never below `min_tokens`.
-    `first_key_id`: the first key of the rotations that made `key_id`; None if it replaced no other. All keys of these
-    rotations share the budgets of a key."""
+    `max_tokens` ≥ 1 is the request's limit over all its texts; the grant may be lower, but not below `min_tokens`.
+    `first_key_id`, of a rotated key: the first key of its chain of rotations; None if the key replaced no other key.
+    All keys of the chain share their budgets."""
 
     request_id: str
     tenant_id: str
@@ -32,7 +32,8 @@ class HoldRequest(msgspec.Struct, frozen=True):
 
     @property
     def scope_ids(self) -> tuple[str, ...]:
-        """The scopes whose budgets are charged: ids of the tenant, the project and the first key of the rotations."""
+        """The ids of the scopes whose budgets are charged: the tenant, the project, and the key (`first_key_id` of a
+        rotated key)."""
         project = () if self.project_id is None else (self.project_id,)
         return (self.tenant_id, *project, self.first_key_id or self.key_id)
 
@@ -53,7 +54,8 @@ class HoldMove(msgspec.Struct, frozen=True):
 
 
 class Held(msgspec.Struct, frozen=True):
-    """A committed hold. `max_tokens`: the grant, lower than the request's when a budget had less left."""
+    """A committed hold. `max_tokens`: the grant; lower than the request's `max_tokens` if a budget does not cover
+    it."""
 
     request_id: str
     max_tokens: int
@@ -62,8 +64,8 @@ class Held(msgspec.Struct, frozen=True):
 
 
 class HoldRefused(msgspec.Struct, frozen=True):
-    """Nothing was held. `resets_at`: when the budget's window ends; None when waiting does not help. `nothing_left`:
-    posted usage alone, without open holds, leaves no room for any request until then."""
+    """Nothing was held. `resets_at`: the end of the budget's window; None if waiting does not help. `nothing_left`: the
+    posted usage alone, without open holds, leaves too little for any request until then."""
 
     request_id: str
     code: RefusalCode
@@ -73,7 +75,7 @@ class HoldRefused(msgspec.Struct, frozen=True):
 
 
 class Recompute(msgspec.Struct, frozen=True):
-    """The cost of one tier's preemptions of a request: tokens recomputed, and their part of the steps' seconds."""
+    """What one tier's preemptions of a request cost: the recomputed tokens and their part of the steps' seconds."""
 
     tokens: int
     device_s: float
@@ -82,8 +84,8 @@ class Recompute(msgspec.Struct, frozen=True):
 class Settlement(msgspec.Struct, frozen=True, kw_only=True, tag="settlement"):
     """The usage of a held request. `prompt_tokens` includes `cached_tokens`; `completion_tokens` are billed, and
     made = billed + discarded. Tier, model and adapter are the hold's. `device_s` excludes the seconds in `recomputed`,
-    which names the tiers that caused them. `before_hold_s`: from the request's arrival at the gateway until its hold
-    was requested; `ttft_s` is from its arrival too. `finished_at` None: the moment of settling."""
+    whose keys are the tiers that caused them. `before_hold_s`: from the request's arrival at the gateway until its hold
+    was requested; `ttft_s` is measured from the arrival too. `finished_at` None: the time of the settlement."""
 
     request_id: str
     prompt_tokens: int
@@ -108,18 +110,18 @@ class Settlement(msgspec.Struct, frozen=True, kw_only=True, tag="settlement"):
         assert self.completion_tokens >= 0
         assert self.discarded_tokens >= 0
         assert self.made_tokens == self.completion_tokens + self.discarded_tokens
-        assert (self.discarded_tokens > 0) <= (self.discard_reason is not None), "discarded for what reason?"
+        assert (self.discarded_tokens > 0) <= (self.discard_reason is not None), "discarded tokens need a reason"
 
 
 class Void(msgspec.Struct, frozen=True, tag="void"):
-    """Ends the hold of a request that made nothing."""
+    """Ends the hold of a request that made no tokens."""
 
     request_id: str
     reason: str
 
 
 class Expire(msgspec.Struct, frozen=True):
-    """Ends the hold of a dead gateway. Only the audit expires holds."""
+    """Ends a hold of a dead gateway. Only the Auditor expires holds."""
 
     request_id: str
 
@@ -128,9 +130,9 @@ Ending = Settlement | Void | Expire
 
 
 class HoldEnding(msgspec.Struct, frozen=True):
-    """How the hold ended, by this call or by an earlier ending. "unknown": there is no such hold. "voided" and
-    "expired" charge nothing; a settlement after either is recorded as lost tokens. "journaled": the database is
-    unavailable; the ending is in this host's journal, and its cost is not known yet."""
+    """How the hold ended, by this call or an earlier one. "unknown": there is no such hold. "voided" and "expired"
+    charge nothing; the tokens of a settlement after "expired" are recorded as lost. "journaled": the database is
+    unavailable, the ending is in this host's journal, and its cost is not known yet."""
 
     request_id: str
     outcome: Outcome

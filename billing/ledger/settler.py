@@ -1,7 +1,7 @@
-"""Makes endings durable: in the database, or in this host's journal until the database is back. Each counts once.
+"""Makes endings durable: in the database or, while it is unavailable, in this host's journal. Each ending counts once.
 
-While the journal has records the database counts as unavailable, and endings are written to the journal at once.
-Journals of this host's dead gateways are settled too. It knows no engine and no HTTP.
+After an ending was journaled, all further endings are journaled at once, until the journal has been settled. Journals
+of this host's dead gateways are settled too. This module knows no engine and no HTTP.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ from billing.timeouts import StallTolerantTimeout
 SETTLE_WAIT_S = 2.0
 TURN_S = 1.0
 APPEND_MAX = 1024  # records written with one fsync
-# Errors that the ledger would raise for this ending every time. After any other, the ending is journaled and retried.
+# Errors that the ledger would raise for this ending at every attempt. After any other error the ending is journaled and
+# retried.
 REFUSED = (AssertionError, LookupError, *ROW_REFUSED)
 
 T = TypeVar("T")
@@ -42,8 +43,8 @@ def free_bytes(folder: Path) -> int:
 
 
 class Settler:
-    """One per gateway process, beside its ledger. `start` it before the first audit, `run` it, `close` it after the
-    ledger."""
+    """One per gateway process, beside its ledger. Call `start` before the first audit, keep `run` running, and call
+    `close` after the ledger's."""
 
     def __init__(
         self,
@@ -57,8 +58,10 @@ class Settler:
         turn_s: float = TURN_S,
         free: Callable[[Path], int] = free_bytes,
     ) -> None:
-        """`name`: of this gateway's file in `folder`, which all gateways of the host share. `wait_s`: how long an
-        ending may wait for the database before it is journaled."""
+        """`folder`: of all journals of this host. `name`: of this gateway's journal in it. `bytes_max`: the journal's
+        size. `disk_free_min_bytes`: with less free space on the disk, no request may run. `wait_s`: how long an ending
+        may wait for the database before it is journaled. `turn_s`: how often journals are settled. `free`: measures the
+        free space of a folder's disk."""
         self._ledger = ledger
         self._folder = folder
         self._path = folder / (name + journals.SUFFIX)
@@ -70,21 +73,24 @@ class Settler:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="journal")
         self._journal: Journal | None = None
         self._appends: Coalescer[JournalRecord, None] = Coalescer(self._append, name="journal", batch_max=APPEND_MAX)
-        self._away = False
-        self._drained = False  # the journal failed, and its readable records are settled
+        self._database_down = False
+        self._drained = False  # the journal has failed, and all of its readable records are settled
         self._disk_free = 0
-        self._said = ""
+        self._logged_reason = ""
         self.journaled = 0
         self.replayed = 0
 
     # ---- for requests
 
     def refuses(self, running: int) -> str | None:
-        """Why no new request may run beside `running` requests, each of which may still need a record; None: it may."""
+        """The reason why no further request may run beside `running` requests; None: it may run. Each running request
+        may still need a record of the journal."""
         if failed := self._failed():
             return f"the journal cannot be written: {failed}"
         if self._disk_free < self._disk_free_min_bytes:
-            return f"the disk of {self._folder} has {self._disk_free} bytes left, under its mark"
+            return (
+                f"the disk of {self._folder} has {self._disk_free} bytes left, fewer than {self._disk_free_min_bytes}"
+            )
         if self.bytes_used + (running + 1) * RECORD_BYTES_MAX > self._bytes_max:
             return f"the journal has {self.bytes_used} of {self._bytes_max} bytes, and {running} requests run"
         return None
@@ -97,29 +103,31 @@ class Settler:
         return 0 if self._journal is None else self._journal.used
 
     async def settle(self, settlement: Settlement) -> HoldEnding:
-        """Durable when it returns; "journaled" when the database is away. Raises LedgerUnavailable when the journal
-        could not take it either, and what Ledger.settle raises for our own mistakes."""
+        """Settle; the settlement is durable when this returns. The outcome is "journaled" if the database is
+        unavailable. Raises LedgerUnavailable if the journal failed too, and HoldUnknown and AssertionError as
+        `Ledger.settle`."""
         return await self._end_hold(settlement)
 
     def journal_settlement(self, settlement: Settlement) -> None:
-        """As `settle`, for one who cannot wait, since the process ends: the journal takes it. A loss is in the log."""
+        """As `settle`, for a caller that cannot wait because the process ends: write to the journal only. A failure is
+        logged as `ending.lost`."""
         self._journal_unwaited(settlement)
 
     async def void(self, request_id: str, reason: str) -> HoldEnding:
-        """As `settle`, for a request that made nothing."""
+        """As `settle`, for a request that made no tokens."""
         return await self._end_hold(Void(request_id, reason))
 
     async def _end_hold(self, ending: JournalRecord) -> HoldEnding:
-        if not self._away or self._failed():
+        if not self._database_down or self._failed():
             try:
                 async with StallTolerantTimeout(self._wait_s):
-                    return await self._ask_ledger(ending)
-            except asyncio.CancelledError:  # the caller left; its ending is recorded all the same
+                    return await self._end_in_ledger(ending)
+            except asyncio.CancelledError:  # the caller was cancelled; its ending must be recorded all the same
                 self._journal_unwaited(ending)
                 raise
             except REFUSED:
                 raise
-            except Exception as error:  # noqa: BLE001 - the ending counts, whatever failed
+            except Exception as error:  # noqa: BLE001 - any failure: the ending must be recorded
                 self._begin_journal(error)
         appended = self._journal_ending(ending)
         try:
@@ -128,23 +136,23 @@ class Settler:
             appended.add_done_callback(partial(_log_if_lost, ending))
             raise
         except JournalFailed as error:
-            raise LedgerUnavailable(f"the database is away, and {error}") from error
+            raise LedgerUnavailable(f"the database is unavailable, and {error}") from error
         self.journaled += 1
         return HoldEnding(ending.request_id, "journaled")
 
     def _begin_journal(self, error: Exception) -> None:
-        if not self._away:
-            known = isinstance(error, TimeoutError | LedgerUnavailable)
-            reason = (str(error) or "the database is slow") if known else repr(error)
+        if not self._database_down:
+            is_expected = isinstance(error, TimeoutError | LedgerUnavailable)
+            reason = (str(error) or "the database is slow") if is_expected else repr(error)
             _log.warning("journal.begins", extra={"fields": {"reason": reason}})
-        self._away = True
+        self._database_down = True
 
-    async def _ask_ledger(self, ending: JournalRecord) -> HoldEnding:
+    async def _end_in_ledger(self, ending: JournalRecord) -> HoldEnding:
         if isinstance(ending, Settlement):
             return await self._ledger.settle(ending)
         return await self._ledger.void(ending.request_id, ending.reason)
 
-    # ---- the journal: one thread writes it, and the endings that wait meanwhile share the next fsync
+    # ---- the journal: one thread writes to it; endings that arrive during a write share the next fsync
 
     def _journal_ending(self, ending: JournalRecord) -> asyncio.Future[None]:
         if isinstance(ending, Settlement):
@@ -168,10 +176,10 @@ class Settler:
     async def _in_thread(self, function: Callable[..., T], *arguments: object) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._thread, function, *arguments)
 
-    # ---- when the database is back
+    # ---- settling journals
 
     async def start(self) -> None:
-        """Create this gateway's journal, and settle the journals of this host's dead gateways before an audit can
+        """Create this gateway's journal, and settle the journals of this host's dead gateways, before an audit can
         expire their holds. Raises OSError, DatabaseUnavailable."""
         self._journal = await self._in_thread(Journal.create, self._path, self._bytes_max)
         try:
@@ -186,9 +194,9 @@ class Settler:
             try:
                 await self.settle_journals()
             except (LedgerUnavailable, JournalFailed, OSError) as error:
-                self._say(f"{type(error).__name__}: {error}")
+                self._log_waiting(f"{type(error).__name__}: {error}")
             else:
-                self._say("")
+                self._log_waiting("")
 
     async def settle_journals(self) -> None:
         """Measure the free disk space, and settle the journals of this gateway and of the host's dead gateways.
@@ -196,7 +204,7 @@ class Settler:
         assert self._journal is not None, "start it first"
         self._disk_free = await self._in_thread(self._free, self._folder)
         await self._drain(self._journal)
-        self._away = False
+        self._database_down = False
         for path in await self._in_thread(journals.paths, self._folder):
             left = None if path == self._path else await self._in_thread(Journal.adopt, path)
             if left is not None:
@@ -206,8 +214,7 @@ class Settler:
                     await self._in_thread(left.close)
 
     async def settle_own_journal(self) -> None:
-        """Settle what this gateway kept, if the database is there, before its lease is given up. Raises
-        DatabaseUnavailable."""
+        """Settle this gateway's journal before its lease is released. Raises DatabaseUnavailable."""
         await self._appends.wait_idle()
         if self._journal is None:
             return
@@ -217,15 +224,15 @@ class Settler:
             raise DatabaseUnavailable(str(error)) from error
 
     async def close(self) -> None:
-        """Write what still waits. The file stays when something lies in it."""
+        """Write the waiting endings, and close the journal. Its file is deleted if it has no records."""
         await self._appends.wait_idle()
         if self._journal is not None:
             await self._in_thread(self._journal.close)
         self._thread.shutdown()
 
     async def _drain(self, own: Journal) -> None:
-        """Settle this gateway's journal. A failed journal accepts no more records: it is settled once, and its records
-        stay. Raises as `_replay` does."""
+        """Settle this gateway's journal. A failed journal accepts no more records, so it is settled once; its records
+        stay in the file. Raises as `_replay` does."""
         if self._drained:
             return
         try:
@@ -252,7 +259,8 @@ class Settler:
             _log.warning("journal.settled", extra={"fields": {"journal": journal.path.name, "endings": count}})
 
     async def _reject(self, refused: list[tuple[JournalRecord, str]]) -> None:
-        """Save endings that can never be settled, before their journal is cleared. Raises OSError."""
+        """Write endings that can never be settled to the file of rejected endings, before their journal is cleared.
+        Raises OSError."""
         if not refused:
             return
         await self._in_thread(journals.reject, self._folder, refused)
@@ -260,13 +268,13 @@ class Settler:
             _lost(ending, reason)
 
     async def _settle_all(self, endings: list[JournalRecord]) -> list[tuple[JournalRecord, str]]:
-        """Settle these endings; return those that the ledger refuses every time, each with the reason. Raises
-        LedgerUnavailable."""
-        asked = [self._ask_ledger(ending) for ending in endings]
-        answers = await asyncio.gather(*asked, return_exceptions=True)
+        """Settle these endings; return the endings that the ledger refuses at every attempt, each with the reason.
+        Raises LedgerUnavailable."""
+        calls = [self._end_in_ledger(ending) for ending in endings]
+        answers = await asyncio.gather(*calls, return_exceptions=True)
         for answer in answers:
             if isinstance(answer, LedgerUnavailable | asyncio.CancelledError):
-                raise answer  # all are repeated later, which is harmless: an ending counts once
+                raise answer  # all are repeated later; an ending counts once
             if isinstance(answer, BaseException) and not isinstance(answer, REFUSED):
                 raise LedgerUnavailable(repr(answer)) from answer
         refused: list[tuple[JournalRecord, str]] = []
@@ -279,11 +287,11 @@ class Settler:
         self.replayed += len(endings)
         return refused
 
-    def _say(self, trouble: str) -> None:
-        """Log a trouble once, not at every turn."""
-        if trouble and trouble != self._said:
-            _log.warning("journal.waits", extra={"fields": {"reason": trouble, "bytes": self.bytes_used}})
-        self._said = trouble
+    def _log_waiting(self, reason: str) -> None:
+        """Log why the journals cannot be settled, once for the same reason; "": they were settled."""
+        if reason and reason != self._logged_reason:
+            _log.warning("journal.waits", extra={"fields": {"reason": reason, "bytes": self.bytes_used}})
+        self._logged_reason = reason
 
 
 def _log_if_lost(ending: JournalRecord, appended: asyncio.Future[None]) -> None:

@@ -1,8 +1,8 @@
-"""One transaction over a group of requests: endings first, since they free budget, then holds and moves of holds in
-arrival order.
+"""One database transaction for several requests: first the endings, since they free budget, then the holds and moves
+of holds, in the order of their arrival.
 
-Locks are taken in one order everywhere: the gateway's lease, hold rows by id, budget rows by id. A request that is
-refused or invalid does not affect the others of its group. It knows no thread and no event loop.
+All transactions lock in the same order: the gateway's lease, hold rows by id, budget rows by id. A request that is
+refused or invalid does not affect the other requests of its transaction. This module knows no thread and no event loop.
 """
 
 from __future__ import annotations
@@ -72,19 +72,20 @@ EndResult = HoldEnding | Exception
 
 
 class HoldUnknown(LookupError):
-    """A settlement or a move of a request that has no hold: a gateway's defect."""
+    """A settlement or a move of a request that has no hold: a defect of the gateway."""
 
 
 class HoldEnded(LookupError):
-    """A hold to be moved was settled, voided or expired meanwhile."""
+    """The hold to move was settled, voided or expired meanwhile."""
 
 
 class RequestIdReused(ValueError):
-    """A hold for a request id that has ended: ids are unique for ever."""
+    """A hold for a request id whose hold has ended. A request id is never used again."""
 
 
 class _Hold(msgspec.Struct):
-    """A row of `holds`, in the order of its columns, and the windows it is counted in."""
+    """A row of `holds`, in the order of its columns, and `charges`: the budget windows (budget id, start) in which it
+    counts."""
 
     request_id: str
     gateway_id: str
@@ -112,7 +113,7 @@ class _Hold(msgspec.Struct):
 
 
 class _Grant(msgspec.Struct, frozen=True):
-    """The tokens that every budget can bear, their price, and the windows in which the hold counts."""
+    """A hold that all budgets cover: its completion tokens, its price, and the budget windows in which it counts."""
 
     max_tokens: int
     version: PriceVersion
@@ -121,7 +122,7 @@ class _Grant(msgspec.Struct, frozen=True):
 
 
 class LedgerTransaction:
-    """One database transaction: call `run` once. Rows are written at its end, in bulk."""
+    """For one database transaction: call `run` once. It writes all rows at its end, in bulk."""
 
     def __init__(self, gateway_id: str, lease_s: float, clock: Clock, prices: PriceBook) -> None:
         self._gateway_id = gateway_id
@@ -133,7 +134,7 @@ class LedgerTransaction:
         self._known: dict[str, _Hold] = {}
         self._made: dict[str, _Hold] = {}
         self._moved: dict[str, _Hold] = {}
-        self._recharged: list[str] = []  # ids of moved holds that count in other windows now
+        self._recharged: list[str] = []  # ids of moved holds whose charges changed
         self._ended: dict[str, _Hold] = {}
         self._usage_rows: list[Row] = []
         self._recompute_rows: list[Row] = []
@@ -142,18 +143,19 @@ class LedgerTransaction:
     def run(
         self, connection: sa.Connection, holds: Sequence[HoldRequest | HoldMove], endings: Sequence[Ending]
     ) -> tuple[list[HoldResult], list[EndResult]]:
-        """Results in the order of `holds` and `endings`. An exception among them concerns that request alone."""
+        """Returns the results of `holds` and of `endings`, in their order. A result that is an exception concerns its
+        request only."""
         self._now = self._clock(connection)
         [(price_token, lease_expires_at)] = _CONTEXT.rows(connection, {"gateway_id": self._gateway_id})
         self._prices.refresh(price_token)
         if holds and (lease_expires_at is None or lease_expires_at <= self._now):
-            # A gateway that takes holds is alive: without the lease, an audit would expire them.
+            # A gateway that makes holds is alive. Without a valid lease, an audit would expire its holds.
             leases.extend(connection, self._gateway_id, self._lease_s, self._now)
         self._lock(connection, holds, endings)
         end_results = [self._guarded_end(connection, ending) for ending in endings]
         hold_results = [
-            self._move(connection, asked.request) if isinstance(asked, HoldMove) else self._hold(connection, asked)
-            for asked in holds
+            self._move(connection, item.request) if isinstance(item, HoldMove) else self._hold(connection, item)
+            for item in holds
         ]
         self._write(connection)
         return hold_results, end_results
@@ -165,7 +167,7 @@ class LedgerTransaction:
         for row in _LOCK_HOLDS.rows(connection, {"request_ids": request_ids}):
             hold = _Hold(*row)
             self._known[hold.request_id] = hold
-        changing = [*endings, *(asked for asked in holds if isinstance(asked, HoldMove))]
+        changing = [*endings, *(item for item in holds if isinstance(item, HoldMove))]
         charged = [item.request_id for item in changing if item.request_id in self._known]
         charges: set[tuple[str, int]] = set()
         if charged:
@@ -173,8 +175,8 @@ class LedgerTransaction:
                 self._known[request_id].charges.append((budget_id, start))
                 charges.add((budget_id, start))
         zones: dict[str, ZoneInfo] = {}
-        for asked in holds:
-            request = asked.request if isinstance(asked, HoldMove) else asked
+        for item in holds:
+            request = item.request if isinstance(item, HoldMove) else item
             terms = self._prices.terms(connection, request.tenant_id)
             if terms is not None:
                 zones.update(dict.fromkeys(request.scope_ids, terms.zone))
@@ -184,33 +186,33 @@ class LedgerTransaction:
 
     def _hold(self, connection: sa.Connection, request: HoldRequest) -> HoldResult:
         known = self._known.get(request.request_id)
-        if known is not None:  # a repeated call, because the first answer was lost
+        if known is not None:  # a repeated call: the answer of the first was lost
             if known.state != "held":
                 return RequestIdReused(f"{request.request_id} is {known.state} already")
             return _held(known)
         granted = self._decide(connection, request)
         if isinstance(granted, _Grant):
-            hold = self._known[request.request_id] = self._made[request.request_id] = self._made_of(request, granted)
+            hold = self._known[request.request_id] = self._made[request.request_id] = self._new_hold(request, granted)
             self._counters.add_hold(hold.charges, hold.hold_tokens, hold.hold_picos)
             return _held(hold)
         return granted
 
     def _move(self, connection: sa.Connection, request: HoldRequest) -> HoldResult:
-        """Decide the hold as a new one, with its own amounts released. A refused move leaves the hold as it was."""
+        """Decide the hold again, after its own amounts were released. A refused move leaves the hold unchanged."""
         hold = self._known.get(request.request_id)
         if hold is None:
-            return HoldUnknown(f"{request.request_id} cannot be moved: it never held anything")
+            return HoldUnknown(f"{request.request_id} cannot be moved: it has no hold")
         if hold.state != "held":
             return HoldEnded(f"{request.request_id} is {hold.state} already")
         if (hold.tenant_id, hold.project_id, hold.key_id) != (request.tenant_id, request.project_id, request.key_id):
             return ValueError(f"{request.request_id} is a hold of another tenant, project or key")
-        asked = (request.model, request.adapter, request.tier, request.prompt_tokens)
-        if (hold.model, hold.adapter, hold.tier, hold.prompt_tokens) == asked:  # the first answer was lost
+        wanted = (request.model, request.adapter, request.tier, request.prompt_tokens)
+        if (hold.model, hold.adapter, hold.tier, hold.prompt_tokens) == wanted:  # a repeated call
             return _held(hold)
         self._counters.release_hold(hold.charges, hold.hold_tokens, hold.hold_picos)
         granted = self._decide(connection, request)
         if isinstance(granted, _Grant):
-            moved = self._made_of(request, granted)
+            moved = self._new_hold(request, granted)
             for name in _MOVED:
                 setattr(hold, name, getattr(moved, name))
             if sorted(hold.charges) != sorted(moved.charges):
@@ -242,7 +244,7 @@ class LedgerTransaction:
     def _afford(
         self, request: HoldRequest, budgets: list[tuple[LockedBudget, BudgetWindow]], prices: UnitPrices, currency: str
     ) -> tuple[int, HoldRefused | None]:
-        """The tokens that every budget can bear, or the refusal by the budget whose window ends last."""
+        """The completion tokens that all budgets cover; or 0 and the refusal by the budget whose window ends last."""
         granted = request.max_tokens
         blocking: list[tuple[LockedBudget, BudgetWindow]] = []
         for budget, window in budgets:
@@ -264,7 +266,7 @@ class LedgerTransaction:
         needed = budget.amount(least, prices.most(request.prompt_tokens, request.min_tokens))
         return 0, _refusal(request, budget, window, needed, currency, self._counters.resets_at(budget))
 
-    def _made_of(self, request: HoldRequest, granted: _Grant) -> _Hold:
+    def _new_hold(self, request: HoldRequest, granted: _Grant) -> _Hold:
         return _Hold(
             request.request_id,
             self._gateway_id,
@@ -288,14 +290,14 @@ class LedgerTransaction:
     def _guarded_end(self, connection: sa.Connection, ending: Ending) -> EndResult:
         try:
             return self._end_hold(connection, ending)
-        except (AssertionError, LookupError) as error:  # concerns this request alone; raised at its waiter
+        except (AssertionError, LookupError) as error:  # concerns this request only; raised at its waiter
             return error
 
     def _end_hold(self, connection: sa.Connection, ending: Ending) -> HoldEnding:
         hold = self._known.get(ending.request_id)
         if hold is None:
             if isinstance(ending, Settlement):
-                raise HoldUnknown(f"{ending.request_id} settles, and never held anything")
+                raise HoldUnknown(f"{ending.request_id} cannot be settled: it has no hold")
             return HoldEnding(ending.request_id, "unknown")
         if hold.state != "held":
             return self._repeat(hold, ending)
@@ -308,7 +310,8 @@ class LedgerTransaction:
         return _outcome(hold)
 
     def _repeat(self, hold: _Hold, ending: Ending) -> HoldEnding:
-        """A hold's first ending counts. Tokens made for a hold that had expired are recorded as lost."""
+        """Answer an ending after the hold's first ending, which counts. Tokens of a settlement after the hold had
+        expired are recorded as lost."""
         if isinstance(ending, Settlement) and hold.state == "expired" and not hold.lost_tokens:
             hold.lost_tokens = ending.made_tokens
             self._ended[hold.request_id] = hold
@@ -361,7 +364,9 @@ class LedgerTransaction:
 
     def _write(self, connection: sa.Connection) -> None:
         made = self._made.values()
-        _INSERT_HOLDS.run(connection, [msgspec.structs.astuple(hold)[:-1] for hold in made])  # all but its charges
+        _INSERT_HOLDS.run(
+            connection, [msgspec.structs.astuple(hold)[:-1] for hold in made]
+        )  # without `charges`, the last field
         _INSERT_CHARGES.run(connection, [(hold.request_id, *charge) for hold in made for charge in hold.charges])
         self._write_moved(connection)
         _END_HOLDS.run(
@@ -383,15 +388,15 @@ class LedgerTransaction:
         moved = self._moved.values()
         _MOVE_HOLDS.run(connection, [[getattr(hold, name) for name in (*_MOVED, "request_id")] for hold in moved])
         recharged = [self._moved[request_id] for request_id in self._recharged if request_id in self._moved]
-        if recharged:  # a day ended meanwhile, or a budget was added or removed
-            theirs = _charges.c.request_id.in_([hold.request_id for hold in recharged])
-            connection.execute(sa.delete(_charges).where(theirs))
+        if recharged:  # a window ended meanwhile, or a budget was added or removed
+            old_charges = _charges.c.request_id.in_([hold.request_id for hold in recharged])
+            connection.execute(sa.delete(_charges).where(old_charges))
             rows = [(hold.request_id, *charge) for hold in recharged for charge in hold.charges]
             _INSERT_CHARGES.run(connection, rows)
 
 
 def _affordable(budget: LockedBudget, window: BudgetWindow, prompt_tokens: int, prices: UnitPrices) -> int | None:
-    """Completion tokens that fit into what the budget has left; None without a bound; below 1 if none fits."""
+    """The completion tokens that the rest of the budget covers; None: any number; below 1: not even one."""
     left = budget.bound - window.held - window.posted
     if budget.unit == "tokens":
         return left - prompt_tokens

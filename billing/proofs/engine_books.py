@@ -1,7 +1,8 @@
-"""Compares the engines' tokens with the ledger's: made = billed + discarded + lost. Exactly at quiet moments, and
-between two bounds while requests run.
+"""Compares the engines' tokens with the ledger's: made = billed + discarded + lost. While no request runs they are
+compared exactly; while requests run, the difference must be between two bounds.
 
-A usage row does not name its engine, so sums over all engines are compared. It reads no engine: callers pass counts.
+A usage row does not name its engine, so sums over all engines are compared. This module reads no engine: callers pass
+counts.
 """
 
 from __future__ import annotations
@@ -12,11 +13,11 @@ import sqlalchemy as sa
 from billing import tables
 from billing.books import rollups
 from billing.clock import SECOND, Clock, database_now
-from billing.proofs.equalities import Imbalance
+from billing.proofs.imbalances import Imbalance
 
-# After this time without a report, an engine and its requests in flight count as ended.
+# After this time without a report an engine counts as ended, with its requests in flight.
 SILENT_S = 180
-# For this time after a hold expired, its gateway may still settle it, or its engine count its tokens as lost.
+# For this time after a hold expired, its gateway may still settle it, or its engine may count its tokens as lost.
 UNREPORTED_S = 3600
 
 _counts = tables.engine_counts
@@ -25,8 +26,8 @@ _usage = tables.usage
 
 
 class EngineCount(msgspec.Struct, frozen=True):
-    """Tokens of one engine process, named by its epoch, since it started: made, of these overrun, and lost with a
-    gateway. `idle`: no request runs or waits in it."""
+    """Tokens that one engine process, named by its epoch, has counted since it started: made; overrun and lost are
+    parts of them. `idle`: no request runs or waits in the engine."""
 
     epoch: str
     made_tokens: int
@@ -36,8 +37,8 @@ class EngineCount(msgspec.Struct, frozen=True):
 
 
 class LedgerCount(msgspec.Struct, frozen=True):
-    """`tokens`: made for settled requests, of these `late` for holds that had expired before. `unreported`: the most
-    that open and lately expired holds may have made beside them."""
+    """`tokens`: made for settled requests, including `late`, the tokens of holds that had expired before. `unreported`:
+    the most that open and recently expired holds may have made in addition."""
 
     tokens: int
     open_holds: int
@@ -50,9 +51,9 @@ class LedgerCount(msgspec.Struct, frozen=True):
 
 
 class Bounds(msgspec.Struct, frozen=True):
-    """Bounds of a number that does not change, the ledger's tokens less the tokens of these engines: at least `floor`
-    and, without their lost tokens, at most `ceiling`. `short`: the last comparison found less than the floor, which
-    the next one must confirm."""
+    """Bounds of the ledger's tokens less the tokens of these engines, a number that does not change while the engines
+    are the same. It is at least `floor` and, if lost tokens count as made, at most `ceiling`. `short`: the last
+    comparison found less than the floor; the next comparison must confirm it."""
 
     engines: tuple[str, ...]
     floor: int
@@ -118,8 +119,9 @@ def lost_by_epoch(connection: sa.Connection) -> dict[str, int]:
 def compare_gaps(
     gap_then: int, engines_then: dict[str, int], gap_now: int, engines_now: dict[str, int]
 ) -> list[Imbalance]:
-    """Between two quiet moments with the same engines the gap does not change. But a gateway may be killed after it
-    settled a request and before it told the engine, which counts the tokens as lost: by them the gap may grow."""
+    """Compare the gaps of two moments without requests, with the same engines: the gap does not change. But a gateway
+    may be killed after it settled a request and before it reported that to the engine, which then counts the tokens as
+    lost. The gap may grow by these lost tokens."""
     if engines_then.keys() != engines_now.keys():
         return []
     grown = sum(engines_now.values()) - sum(engines_then.values())
@@ -129,26 +131,26 @@ def compare_gaps(
 
 
 def update_bounds(connection: sa.Connection, before: Bounds | None) -> tuple[Bounds | None, list[Imbalance]]:
-    """Narrow the bounds by the newest counts, whatever runs. Each token that was settled or lost before an engine was
-    read is among the tokens that it made (but may count twice, once as lost). Each token that it made is settled
-    later, lost, or of a hold that is open or expired lately. So each count bounds the same number from below and from
-    above; bounds that contradict each other are an imbalance."""
+    """Narrow the bounds by the newest counts, also while requests run. Each token that was settled or lost before an
+    engine was read is among the tokens that it made (but may count twice, once as lost). Each token that it made is
+    settled later, lost, or made for a hold that is open or expired recently. So each count bounds the same number from
+    below and from above; bounds that contradict each other are an imbalance."""
     rows = connection.execute(sa.select(_counts).order_by(_counts.c.read_at, _counts.c.epoch)).all()
     if not rows or any(row.ledger_before is None for row in rows):
         return None, []
     made = sum(int(row.made_tokens - row.overrun_tokens) for row in rows)
-    gone = sum(int(row.lost_tokens) for row in rows)
-    # With several engines: the ledger before the first engine was read, and after the last.
+    lost = sum(int(row.lost_tokens) for row in rows)
+    # With several engines: the ledger's count before the first engine was read, and after the last.
     least, most = rows[0].ledger_before - made, rows[-1].ledger_bound - made
-    seen = Bounds(tuple(sorted(row.epoch for row in rows)), least + gone, most)
+    seen = Bounds(tuple(sorted(row.epoch for row in rows)), least + lost, most)
     if before is None or before.engines != seen.engines:
         return seen, []
-    words = " ".join(seen.engines)
+    epochs = " ".join(seen.engines)
     if least > before.ceiling:
-        return seen, [Imbalance("tokens settled that no engine made", words, before.ceiling, least)]
-    bound = most + gone + ledger_count(connection).late
+        return seen, [Imbalance("tokens settled that no engine made", epochs, before.ceiling, least)]
+    bound = most + lost + ledger_count(connection).late
     short = bound < before.floor
-    if short and before.short:  # found twice: one side of a broken connection knows of it earlier than the other
-        return seen, [Imbalance("tokens made and not accounted for", words, before.floor, bound)]
+    if short and before.short:  # found twice: the two sides of a broken connection do not detect it at the same time
+        return seen, [Imbalance("tokens made and not accounted for", epochs, before.floor, bound)]
     ceiling = before.ceiling if short else min(before.ceiling, most)
     return Bounds(seen.engines, max(before.floor, seen.floor), ceiling, short), []

@@ -1,6 +1,8 @@
-"""Reconciles the whole ledger, a month, or the usage since the last minute's result. Each result is stored as a row.
+"""Reconciles the whole ledger, a month, or the usage since the last result of kind "minute". Each result is stored as a
+row.
 
-A minute's reconciliation costs as much as the usage of that minute. `engine_books` compares the engines' tokens.
+The cost of a minute's reconciliation grows with the usage of that minute only. `engine_books` compares the engines'
+tokens.
 """
 
 from __future__ import annotations
@@ -16,13 +18,16 @@ from billing import tables
 from billing.books import rollups
 from billing.books.periods import check_month
 from billing.clock import SECOND, Clock, database_now
-from billing.proofs import engine_books, equalities
+from billing.proofs import budget_proofs, engine_books, entry_proofs, period_proofs, transaction_proofs
 from billing.proofs.engine_books import Bounds
-from billing.proofs.equalities import Imbalance, Sums
-from billing.proofs.ledger_audit import audit_ledger
+from billing.proofs.imbalances import FINDINGS_MAX, Imbalance
+from billing.proofs.ledger_audit import ledger_imbalances
+from billing.proofs.sums import Sums
+from billing.proofs.sums import sums as sums_of_month
 
-MINUTE_ROWS_MAX = 100_000  # usage rows of one minute's check; the next check has the rest
-# A minute's check repeats the corrections of this time before: created_at is read before the commit.
+MINUTE_ROWS_MAX = 100_000  # usage rows of one minute's check; the next check reads the rest
+# A minute's check repeats the corrections of this time before the last check: a correction may become visible this long
+# after its created_at.
 CORRECTIONS_AGAIN_S = 120
 RESULTS_KEPT_MAX = 10_000  # sound results; results with findings are never deleted
 LIST_MAX = 1000
@@ -31,22 +36,22 @@ Kind = Literal["minute", "month", "whole"]
 PeriodProof = Callable[[sa.Connection, str | None], list[Imbalance]]
 # The proofs over a month, or over all months (None).
 PERIOD_PROOFS: tuple[PeriodProof, ...] = (
-    equalities.rolled_up,
-    equalities.entered,
-    equalities.invoiced,
-    equalities.exported,
+    period_proofs.rolled_up,
+    entry_proofs.entered,
+    period_proofs.invoiced,
+    period_proofs.exported,
 )
 
 _results = tables.reconciliations
-# For few and new rows: starting parallel workers takes longer than reading them, and their pages are in memory.
+# For few and new rows, whose pages are in memory: starting parallel workers takes longer than reading the rows.
 _FEW_AND_NEW = sa.text("SET LOCAL max_parallel_workers_per_gather = 0; SET LOCAL random_page_cost = 1.1")
 
 
 class Reconciliation(msgspec.Struct, frozen=True, kw_only=True):
     """The result of one reconciliation, of usage with sequence_from < sequence ≤ sequence_to at the moment `at`.
-    `overshot`: budget windows. `engine_gap`: the ledger's tokens less the engines', when nothing ran; `engines`: the
-    tokens that each engine had lost by then; `engine_bounds`: bounds of the gap, whatever ran. `sums`: both compared
-    amounts of each currency."""
+    `overshot`: budget windows over their limit. `engine_gap`: the ledger's tokens less the engines', if no request ran;
+    `engines`: the lost tokens of each engine at that moment; `engine_bounds`: bounds of the gap while requests run.
+    `sums`: owed and entered amounts of each currency."""
 
     number: int = 0
     kind: Kind
@@ -67,7 +72,8 @@ class Reconciliation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OpenFindings(msgspec.Struct, frozen=True):
-    """Findings since the last reconciliation of the whole ledger, and its own."""
+    """The findings of the last reconciliation of the whole ledger and of all later results. `overshot`: of the newest
+    result only."""
 
     imbalances: int
     overshot: int
@@ -77,22 +83,19 @@ class OpenFindings(msgspec.Struct, frozen=True):
 def reconcile_all(connection: sa.Connection, clock: Clock = database_now) -> Reconciliation:
     """Reconcile the whole ledger. Call it in one unchanging view."""
     began, at = time.monotonic(), clock(connection)
-    found = [one for proof in PERIOD_PROOFS for one in proof(connection, None)]
-    found += equalities.corrected(connection)
-    audit = audit_ledger(connection, clock)
-    found += audit.imbalances()
-    both = equalities.sums(connection, None)
-    return _result("whole", began, at, 0, connection, found, audit.overshot, both)
+    found = [imbalance for proof in PERIOD_PROOFS for imbalance in proof(connection, None)]
+    found += transaction_proofs.corrected(connection)
+    found = list(dict.fromkeys(found + ledger_imbalances(connection)))  # both prove that corrections are balanced
+    return _result("whole", began, at, 0, connection, found, sums_of_month(connection, None))
 
 
 def reconcile_month(connection: sa.Connection, label: str, clock: Clock = database_now) -> Reconciliation:
     """Reconcile all tenants' periods of a month (`2026-01`). Call it in one unchanging view. Raises InvalidValue."""
     check_month(label)
     began, at = time.monotonic(), clock(connection)
-    found = [one for proof in PERIOD_PROOFS for one in proof(connection, label)]
-    found += equalities.corrected(connection)
-    both = equalities.sums(connection, label)
-    return _result("month", began, at, 0, connection, found, equalities.overshot(connection), both)
+    found = [imbalance for proof in PERIOD_PROOFS for imbalance in proof(connection, label)]
+    found += transaction_proofs.corrected(connection)
+    return _result("month", began, at, 0, connection, found, sums_of_month(connection, label))
 
 
 def reconcile_minute(connection: sa.Connection, clock: Clock = database_now) -> Reconciliation:
@@ -103,22 +106,22 @@ def reconcile_minute(connection: sa.Connection, clock: Clock = database_now) -> 
     last = newest_result(connection, "minute")
     first = 0 if last is None else last.sequence_to
     upto = min(rollups.read_cursor(connection).sequence, first + MINUTE_ROWS_MAX)
-    found, both = equalities.settled(connection, first, upto)
-    found += equalities.rolled_up_hours(connection, first, upto)
-    found += equalities.corrected(connection, 0 if last is None else last.at - CORRECTIONS_AGAIN_S * SECOND)
+    found, sums = transaction_proofs.settled(connection, first, upto)
+    found += period_proofs.rolled_up_hours(connection, first, upto)
+    found += transaction_proofs.corrected(connection, 0 if last is None else last.at - CORRECTIONS_AGAIN_S * SECOND)
     gap, engines = engine_books.token_gap(connection), engine_books.lost_by_epoch(connection)
     quiet = _last_quiet(connection)
     if gap is not None and quiet is not None and quiet.engine_gap is not None:
         found += engine_books.compare_gaps(quiet.engine_gap, quiet.engines, gap, engines)
     bounds, contradictions = engine_books.update_bounds(connection, None if last is None else last.engine_bounds)
     found += contradictions
-    result = _result("minute", began, at, first, connection, found, equalities.overshot(connection), both)
+    result = _result("minute", began, at, first, connection, found, sums)
     books = {"engine_gap": gap, "engines": {} if gap is None else engines, "engine_bounds": bounds}
     return msgspec.structs.replace(result, sequence_to=upto, **books)
 
 
 def record(connection: sa.Connection, result: Reconciliation) -> Reconciliation:
-    """Store the result; a minute's result is where the next one begins."""
+    """Store the result. The next minute's reconciliation begins where a stored result of kind "minute" ends."""
     row = {
         "kind": result.kind,
         "at": result.at,
@@ -158,7 +161,7 @@ def listing(connection: sa.Connection, *, before: int | None = None, limit: int 
 
 
 def open_findings(connection: sa.Connection) -> OpenFindings:
-    """For gauges that should be 0: a minute's finding counts until the whole ledger is reconciled."""
+    """For gauges, which should be 0. A finding of a minute counts until the whole ledger is reconciled."""
     last = newest_result(connection)
     if last is None:
         return OpenFindings(0, 0, None)
@@ -181,17 +184,17 @@ def _result(
     first: int,
     connection: sa.Connection,
     found: list[Imbalance],
-    overshot: list[str],
     sums: list[Sums],
 ) -> Reconciliation:
+    overshot = budget_proofs.overshot(connection)
     return Reconciliation(
         kind=kind,
         at=at,
         sequence_from=first,
         sequence_to=rollups.read_cursor(connection).sequence,
         took_s=time.monotonic() - began,
-        imbalances=found[: equalities.FINDINGS_MAX],
-        overshot=overshot[: equalities.FINDINGS_MAX],
+        imbalances=found[:FINDINGS_MAX],
+        overshot=overshot,
         sums=sums,
     )
 

@@ -70,8 +70,10 @@ class AdapterResidency:
         return self._table.pages_needed(digest) if digest is not None else 0
 
     def footprint(self, digest: str | None) -> int:
-        """Pages to count for the adapter: those with its tiles, but at least as many as it needs in an arena without
-        other adapters, as it may be placed again without free tiles in others' pages."""
+        """Pages to count for the adapter in the scheduler's limits, resident or not. A resident adapter counts with all
+        pages that have its tiles. An adapter may take fewer new pages, because its tiles also fill free bytes in other
+        adapters' pages; after an eviction these bytes may be taken. So it counts with at least the pages that it needs
+        in an arena without other adapters."""
         if digest is None:
             return 0
         return max(self._table.pages_alone(digest), len(self._pages.get(digest, ())))

@@ -34,8 +34,10 @@ CANCELLED_LOADS_MAX = 2
 # Loads that are remembered until `take_loads`.
 LOADS_MAX = 10_000
 
-# Preempts the model's running requests for a request of that tier, unless one of them must finish; None: preempts
-# nothing. Returns whether the model runs no request.
+# Evacuate(model, rank) prepares the eviction of the model's weights and returns whether the model runs no request.
+# With a rank it preempts all running requests of the model, for a request of the tier of that rank. If one of them must
+# finish, it preempts none, since the weights stay until that request has ended. With None it preempts nothing and only
+# answers.
 Evacuate = Callable[[str, int | None], bool]
 
 

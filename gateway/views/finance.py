@@ -12,8 +12,9 @@ from billing.books.corrections import Correction
 from billing.books.invoices import Invoice, InvoiceLine
 from billing.books.periods import Period
 from billing.clock import SECOND
-from billing.proofs.equalities import Imbalance, Sums
+from billing.proofs.imbalances import Imbalance
 from billing.proofs.reconcile import Kind, OpenFindings, Reconciliation
+from billing.proofs.sums import Sums
 from gateway.catalog import adapters
 
 

@@ -1,4 +1,4 @@
-"""Billing: tenants, prices, budgets, holds, usage, entries, leases."""
+"""Add billing: tenants, prices, budgets, holds, usage, entries and leases."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ branch_labels = None
 depends_on = None
 
 
-# Rows of these are never changed, whatever program tries. A correction is a new row.
+# Triggers refuse changes to rows of these tables, by any program. A correction is a new row.
 APPEND_ONLY = ("entries", "usage", "price_versions", "unit_prices")
 
 POSTGRES_FUNCTION = """

@@ -1,4 +1,4 @@
-"""Gateway: keys, adapters, audit log."""
+"""Add the gateway's keys, adapters and audit log."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tiers: a tenant's weight inside a tier, and what preemption cost, at the tier that caused it."""
+"""Add a tenant's share weight, and the cost of preemptions by the tier that caused them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SQLITE = """
 CREATE TRIGGER usage_recompute_no_{verb} BEFORE {verb} ON usage_recompute
 BEGIN SELECT RAISE(ABORT, 'usage_recompute is append-only'); END
 """
-# The function is of revision 0001.
+# Revision 0001 creates the function.
 POSTGRES = (
     """
 CREATE TRIGGER usage_recompute_append_only BEFORE UPDATE OR DELETE ON usage_recompute

@@ -1,4 +1,5 @@
-"""Budgets: projects, soft limits, alerts and webhooks; time zones of tenants; the audit log by tenant, append-only."""
+"""Add projects, soft budgets, alerts, webhooks and time zones of tenants. The audit log gets a tenant and becomes
+append-only."""
 
 from __future__ import annotations
 
@@ -35,7 +36,8 @@ def upgrade() -> None:
 
 
 def _remake_budgets() -> None:
-    """SQLite changes no constraint of a table that is there. Foreign keys to it name it, and so find the new one."""
+    """SQLite cannot change a constraint of an existing table, so the table is created again. Foreign keys refer to it
+    by name, and so to the new table."""
     op.create_table(
         "budgets_remade",
         sa.Column("id", sa.String(length=64), nullable=False),
@@ -122,7 +124,7 @@ def _create_alerts() -> None:
 
 
 def _protect_audit_log(is_sqlite: bool) -> None:
-    """As 0001 does for the ledger's tables; PostgreSQL has the function from there."""
+    """As revision 0001 does for the ledger's tables. For PostgreSQL it uses the function of revision 0001."""
     if is_sqlite:
         for verb in ("update", "delete"):
             op.execute(

@@ -1,4 +1,4 @@
-"""Audits: since when they have seen the database without a gap, so that one that starts knows."""
+"""Add the time since which audits have reached the database without a gap, so that a starting gateway need not wait."""
 
 from __future__ import annotations
 

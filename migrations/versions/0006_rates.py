@@ -1,4 +1,4 @@
-"""Rates: limits of a key's or a tenant's own, and the answers that an Idempotency-Key gets again."""
+"""Add rate limits of single keys and tenants, and replays: stored answers for an Idempotency-Key."""
 
 from __future__ import annotations
 

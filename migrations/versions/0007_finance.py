@@ -1,4 +1,4 @@
-"""Finance: periods, invoices, corrections, roll-ups by hour, and what reconciling found."""
+"""Add periods, invoices, corrections, roll-ups by hour, and results of reconciliations."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SQLITE = """
 CREATE TRIGGER {table}_no_{verb} BEFORE {verb} ON {table} {when}
 BEGIN SELECT RAISE(ABORT, '{message}'); END
 """
-# laneway_append_only is of revision 0001.
+# Revision 0001 creates laneway_append_only.
 POSTGRES = """
 CREATE FUNCTION laneway_period_closed() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
@@ -52,7 +52,7 @@ def upgrade() -> None:
         sqlite_where=sa.text("lost_tokens > 0"),
         postgresql_where=sa.text("lost_tokens > 0"),
     )
-    op.execute(OVER_THE_LIMIT)  # limits that were lowered: from now on that is written down
+    op.execute(OVER_THE_LIMIT)  # for limits that were lowered before; later changes of a limit set `excused` themselves
     _protect(op.get_bind().dialect.name == "sqlite")
 
 
@@ -269,7 +269,7 @@ def _create_reconciliations() -> None:
 
 
 def _protect(is_sqlite: bool) -> None:
-    """As 0001 does for the ledger's tables; and closed periods."""
+    """As revision 0001 does for the ledger's tables; and triggers for closed periods."""
     if is_sqlite:
         for verb in ("update", "delete"):
             for table in APPEND_ONLY:

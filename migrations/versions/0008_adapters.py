@@ -1,4 +1,4 @@
-"""Adapters: versions by content, which of them is served, who shares one, what is pinned, and notes."""
+"""Add adapter versions by content, and of adapters: the served version, sharing, pinning and notes."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("adapter_id", "number", name=op.f("pk_adapter_versions")),
     )
     op.create_index("ix_adapter_versions_digest", "adapter_versions", ["digest"], unique=False)
-    # What was there was served, and nothing more is known of it.
+    # Existing adapters become their version 1, which is served; their targets and warnings are unknown.
     op.execute(
         "INSERT INTO adapter_versions (adapter_id, number, digest, targets, warnings, created_at, removed_at) "
         "SELECT id, 1, digest, '[]', '[]', created_at, CASE WHEN active THEN NULL ELSE created_at END FROM adapters"

@@ -1,4 +1,4 @@
-"""Exports: jobs, and the names that a closed period keeps."""
+"""Add export jobs, and the names that all exports of a closed period use."""
 
 from __future__ import annotations
 

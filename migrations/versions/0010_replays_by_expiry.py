@@ -1,4 +1,4 @@
-"""Replays: each has a moment when it is over from its beginning on, and is found by it."""
+"""Replays have an expiry time from the start, with an index."""
 
 from __future__ import annotations
 

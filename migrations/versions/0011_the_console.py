@@ -1,4 +1,4 @@
-"""The console: roles of admin keys, and sessions, which are signed in to with such a key."""
+"""Add the console: roles of admin keys, and the sessions of people who signed in with such a key."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ROLE = (
 
 
 def upgrade() -> None:
-    # As a column's own constraint, which SQLite takes too for a table that is there.
+    # As a constraint of the column, since SQLite can add only such a constraint to an existing table.
     op.execute(f"ALTER TABLE keys ADD COLUMN role VARCHAR(16) CONSTRAINT {op.f('ck_keys_role')} CHECK ({ROLE})")
     op.execute("UPDATE keys SET role = 'owner' WHERE kind = 'admin' AND tenant_id IS NULL")
     op.create_table(

@@ -1,4 +1,4 @@
-"""First tokens: how long they took, by minute, tier and gateway, in buckets."""
+"""Add a histogram of the time to first token, by minute, tier and gateway."""
 
 from __future__ import annotations
 

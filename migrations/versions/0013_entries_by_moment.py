@@ -1,5 +1,5 @@
-"""Entries by the moment they were recorded at, so that reconciling a month reads that month's alone; engines' counts
-beside running requests; and when an export kept a name."""
+"""Add an index of entries by recorded_at, so that reconciling a month reads the entries of that month only; columns for
+comparing engines' counts while requests run; and the time when an export stored a name."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ depends_on = None
 
 
 def upgrade() -> None:
-    # Entries lie in the order of their moments, so an index of ranges (BRIN) is enough: a few hundred kB for tens of
-    # millions of rows, and next to nothing at a settlement. SQLite has none of that kind, and makes a plain one.
+    # Entries are stored in the order of recorded_at, so a BRIN index is enough: a few hundred kB for tens of millions
+    # of rows, at almost no cost for a settlement. SQLite has no BRIN index, and creates a B-tree.
     op.create_index("ix_entries_recorded_at", "entries", ["recorded_at"], unique=False, postgresql_using="brin")
-    # What engines made is compared with the ledger while requests run: between two bounds (engine_books.py).
+    # For the comparison of engines and ledger while requests run, between two bounds (engine_books.py).
     expired = sa.text("state = 'expired'")
     op.create_index(
         "ix_holds_expired",
@@ -28,7 +28,7 @@ def upgrade() -> None:
     )
     op.add_column("engine_counts", sa.Column("ledger_before", sa.BigInteger(), nullable=True))
     op.add_column("engine_counts", sa.Column("ledger_bound", sa.BigInteger(), nullable=True))
-    # Names that were kept before stay for ever: null.
+    # Names that were stored before have null, and never change.
     op.add_column("export_names", sa.Column("kept_at", sa.BigInteger(), nullable=True))
     op.add_column("reconciliations", sa.Column("engine_bounds", sa.Text(), nullable=True))
 

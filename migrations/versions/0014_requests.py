@@ -1,4 +1,5 @@
-"""Requests as a list: those that were never settled, and those that ended as few do, each by when."""
+"""Add indexes for the list of requests: holds that were not settled, and usage with rare endings, each by the time of
+the ending."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Base models that come and go while everything runs."""
+"""Add base models that operators add and remove without a restart."""
 
 from __future__ import annotations
 

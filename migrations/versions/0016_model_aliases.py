@@ -1,4 +1,4 @@
-"""Aliases of models, and tenants that want the cheapest model that can serve a request."""
+"""Add aliases of models, and the tenants' setting to choose the cheapest model that can serve a request."""
 
 from __future__ import annotations
 

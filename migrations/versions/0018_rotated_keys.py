@@ -1,6 +1,6 @@
 """A key that replaces another shares its budgets and rate limits: keys and budgets name the first key of the rotations.
 
-Keys that were rotated before stay apart, as they were: each has the budgets and the rate limits that are its own.
+Keys that were rotated before are not joined: each has its own budgets and rate limits, as before.
 """
 
 from __future__ import annotations

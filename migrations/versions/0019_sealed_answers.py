@@ -1,6 +1,6 @@
-"""Answers that are kept for replays are encrypted from now on; those that are there in plain text are deleted.
+"""Stored answers of replays are encrypted from now on. Existing answers, which are plain text, are deleted.
 
-Their rows stay until they expire: a call that came before must not run, and be paid for, again.
+Their rows are not deleted before they expire: a repeated idempotent call must not run, and be billed, again.
 """
 
 from __future__ import annotations

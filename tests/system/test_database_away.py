@@ -224,9 +224,9 @@ def test_under_its_mark_the_disk_refuses_paid_work_alone(make_stack: MakeStack) 
     assert (refused.status_code, refused.json()["error"]["code"]) == (503, "budget_unavailable")
     assert retries_after(refused, 5)
     assert stack.holds() == 1, "of the one before"
-    assert "under its mark" in httpx.get(f"{stack.url}/health/ready").json()["problems"]["journal"]
+    assert "bytes left, fewer than" in httpx.get(f"{stack.url}/health/ready").json()["problems"]["journal"]
     assert httpx.get(f"{stack.url}/v1/models", headers=stack.headers()).status_code == 200
-    assert "under its mark" in stack.log_lines("admission.unrecordable")[0]["reason"]
+    assert "bytes left, fewer than" in stack.log_lines("admission.unrecordable")[0]["reason"]
 
 
 def test_a_disk_without_room_for_the_journal_is_told_at_the_start(make_stack: MakeStack, small_disk: Path) -> None:

@@ -26,7 +26,8 @@ from billing.exports.export import ExportSpec
 from billing.exports.jobs import ATTEMPTS_MAX, EXIT_STOPPED, TENANT_WAITING_MAX, WAITING_MAX, ExportJob
 from billing.focus.checker import check
 from billing.ledger import leases
-from billing.proofs import equalities, reconcile
+from billing.proofs import reconcile
+from billing.proofs.imbalances import Imbalance
 from gateway.upkeep.exports import Exporter, ExportFileElsewhere
 from support.billing.books import Books
 from support.billing.exports import BYTES_MAX, january, run, second_tenant
@@ -177,7 +178,7 @@ async def test_a_file_that_is_not_here_is_refused_by_its_host(books: Books, aske
 async def test_what_an_export_came_to_is_held_to_its_invoice(books: Books, asked: ExportSpec, tmp_path: Path) -> None:
     job, files = create(books, asked), tables.export_invoices
 
-    def proved() -> list[equalities.Imbalance]:
+    def proved() -> list[Imbalance]:
         return books.database.read_sync(lambda c: reconcile.reconcile_month(c, "2031-01").imbalances)
 
     assert await exporter(books, tmp_path).export_next()
@@ -185,7 +186,7 @@ async def test_what_an_export_came_to_is_held_to_its_invoice(books: Books, asked
     assert export_id == job.id
     assert proved() == []
     books.database.write_sync(lambda c: c.execute(sa.update(files).values(picos=picos - 1)))
-    assert proved() == [equalities.Imbalance("export", f"{job.id} of {invoice_id}", picos, picos - 1)]
+    assert proved() == [Imbalance("export", f"{job.id} of {invoice_id}", picos, picos - 1)]
 
 
 async def test_what_can_never_be_done_fails_at_once(books: Books, asked: ExportSpec, tmp_path: Path) -> None:
@@ -317,7 +318,7 @@ def test_a_job_ends_with_the_gateway_that_began_it(
         finally:
             parent.kill()
             parent.wait()
-    wait(lambda: "the gateway is gone" in (directory / "said").read_text())
+    wait(lambda: "the gateway has ended" in (directory / "said").read_text())
     assert get(books, job).state == "running"  # until the lease is over
     lease(books, "gw_1", -1.0)
     lease(books, "gw_2")

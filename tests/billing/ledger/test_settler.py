@@ -278,7 +278,7 @@ async def test_an_ending_that_can_never_be_settled_is_no_obstacle(
     assert "ending.lost" in caplog.text
     [row] = [json.loads(line) for line in (tmp_path / REJECTED).read_text().splitlines()]
     assert (row["ending"]["request_id"], row["ending"]["made_tokens"]) == ("req_of_another_world", 3)
-    assert "never held anything" in row["reason"]
+    assert "it has no hold" in row["reason"]
     assert states(books)[request.request_id][0] == "settled"
 
 
@@ -444,7 +444,7 @@ async def test_whoever_waits_for_a_journal_that_breaks_is_told(
     async with gateway(books.url, tmp_path) as (ledger, settler), asyncio.timeout(10):
         request = books.request()
         await ledger.hold(request)
-        settler._away = True
+        settler._database_down = True
         with monkeypatch.context() as patched:
             patched.setattr(Journal, "append", broken)
             with pytest.raises(LedgerUnavailable, match="a mistake"):

@@ -16,6 +16,8 @@ from billing.ledger.messages import Expire
 from billing.ledger.transaction import LedgerTransaction
 from billing.proofs import engine_books, reconcile
 from billing.proofs.engine_books import EngineCount
+from billing.proofs.imbalances import Imbalance
+from billing.proofs.ledger_audit import audit_ledger, ledger_imbalances
 from billing.proofs.reconcile import Reconciliation
 from support.billing.books import Books, settlement
 from support.billing.finance import at, close, fold, run_group, use
@@ -359,3 +361,47 @@ def test_lost_tokens_are_accounted_for_while_an_engine_runs(books: Books) -> Non
     books.database.write_sync(lambda c: late.run(c, [], [settlement(dead, 50)]))
     for _ in range(2):
         assert running(books, 55, lost=50) == []
+
+
+# Statements that make the whole ledger's imbalances; the equality, its `where`, both amounts. {b}: the budget's id.
+AMOUNTS: dict[str, tuple[str, str, int, int]] = {
+    "UPDATE entries SET amount_picos = amount_picos + 5 WHERE transaction_id = '{r}' AND account = 'receivable'": (
+        "entries of one transaction",
+        "{r}",
+        0,
+        5,
+    ),
+    "UPDATE holds SET settled_picos = 600 WHERE request_id = '{r}'": ("settled amount of a hold", "{r}", 2_730, 600),
+    "UPDATE holds SET state = 'voided' WHERE request_id = '{r}'": ("settled holds of a usage row", "{r}", 1, 0),
+    "DELETE FROM usage WHERE request_id = '{r}'": ("usage rows of a settled hold", "{r}", 1, 0),
+    "UPDATE budget_windows SET held = 7": ("held of a budget window", "{b}@0", 0, 7),
+    "UPDATE budget_windows SET posted = posted + 3": ("posted of a budget window", "{b}@0", 30, 33),
+    "DELETE FROM budget_windows": ("rows of a budget window", "{b}@0", 1, 0),
+}
+
+
+def test_imbalances_of_the_ledger_show_both_amounts(books: Books) -> None:
+    budget = books.budget(1000)
+    request = use(books, JANUARY, cached=3)
+    use(books, JANUARY)
+    ids = {"r": request.request_id, "b": budget.id}
+
+    class RolledBack(Exception):
+        """The imbalances of a planted violation."""
+
+    for statement, (what, where, expected, found) in AMOUNTS.items():
+
+        def plant(connection: sa.Connection, statement: str = statement) -> None:
+            past_the_triggers(connection, statement.format(**ids))
+            audit = audit_ledger(connection)
+            raise RolledBack(ledger_imbalances(connection), audit)
+
+        with pytest.raises(RolledBack) as raised:
+            books.database.write_sync(plant)
+        imbalances, audit = raised.value.args
+        assert Imbalance(what, where.format(**ids), expected, found) in imbalances, statement
+        assert all(imbalance.expected != imbalance.found for imbalance in imbalances), statement
+        assert not audit.sound
+        rows = [*audit.unbalanced, *audit.wrong_counters, *audit.oversettled, *audit.unrecorded]
+        assert set(rows) == {imbalance.where for imbalance in imbalances}
+    assert books.database.read_sync(ledger_imbalances) == []
