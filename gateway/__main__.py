@@ -23,17 +23,18 @@ _log = logging.getLogger("gateway.main")
 
 
 def main(argv: list[str] | None = None) -> int:
-    """The process's exit status: 0 after a clean stop, 1 when it could not start, 2 for a bad configuration."""
+    """Run the process; return its exit status: 0 after a clean stop, 1 if it could not start, 2 for a bad
+    configuration."""
     parser = argparse.ArgumentParser(prog="python -m gateway", description="One Laneway gateway process.")
     parser.add_argument(
         "--config", type=Path, default=None, help="laneway.toml; default: $LANEWAY_CONFIG, ./laneway.toml"
     )
-    parser.add_argument("--workers", type=int, default=1, help="how many processes share the port; default: 1")
-    parser.add_argument("--worker", type=int, default=0, help="which of them this is, from 0")
+    parser.add_argument("--workers", type=int, default=1, help="gateway processes that share the port; default: 1")
+    parser.add_argument("--worker", type=int, default=0, help="the index of this process among them, from 0")
     arguments = parser.parse_args(argv)
     if not 0 <= arguments.worker < arguments.workers:
-        parser.error(f"--worker is {arguments.worker}; of {arguments.workers} they are 0 to {arguments.workers - 1}")
-    # Read by `tokenizers`: each prompt is encoded alone, so its pool of threads would be a detour.
+        parser.error(f"--worker is {arguments.worker}; with --workers {arguments.workers} it must be below that")
+    # Read by `tokenizers`: each prompt is encoded alone, so its thread pool would only add latency.
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     log.configure()
     prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]
@@ -41,8 +42,8 @@ def main(argv: list[str] | None = None) -> int:
         config = configuration.load(arguments.config)
         os.umask(UMASK)
         close_to_others(config.data_dir, config.database_url)
-        place = WorkerIndex(arguments.worker, arguments.workers)
-        services = Services(config, configuration.server_secret(config), place)
+        worker_index = WorkerIndex(arguments.worker, arguments.workers)
+        services = Services(config, configuration.server_secret(config), worker_index)
     except (configuration.ConfigError, OSError, ValueError) as error:
         _log.critical("gateway.cannot_start", extra={"fields": {"reason": str(error)}})
         return 2

@@ -1,4 +1,4 @@
-"""The ASGI application: routes over services, inside the front that gives every exchange its id and its errors."""
+"""The ASGI application: the routes, inside `Front`, which gives every exchange its request id and writes its errors."""
 
 from __future__ import annotations
 
@@ -44,29 +44,29 @@ ROUTES: tuple[ControllerRouterHandler, ...] = (
 
 
 def create_app(services: Services, routes: Sequence[ControllerRouterHandler] = ()) -> ASGIApp:
-    """The application over `services`, which whoever serves it starts and stops. `routes`: those of the operator's
-    side. A handler asks for `services: Services` by that name."""
+    """The application over `services`; the caller starts and stops these. `routes`: further routes, such as the admin
+    API's. A handler gets the services as its parameter `services: Services`."""
     inner: ASGIApp = HeadRequests(framework(services, routes))
-    if (place := services.config.gateway.metrics_host_port) is not None:
-        inner = MetricsListener(inner, place[1])
+    if (address := services.config.gateway.metrics_host_port) is not None:
+        inner = MetricsListener(inner, address[1])
     front: ASGIApp = Front(inner, services.metrics, services.pace, services.refusal_pace)
     origins = services.config.gateway.cors_origins
     return CrossOrigin(front, origins) if origins else front
 
 
 def framework(services: Services, routes: Sequence[ControllerRouterHandler] = ()) -> Litestar:
-    """The routes over `services`, without the front: what the description of the API is made from."""
+    """The routes over `services`, without `Front`. The OpenAPI description is made from it."""
     return Litestar(
         route_handlers=[*ROUTES, *routes],
         dependencies={"services": Provide(lambda: services, sync_to_thread=False)},
         logging_config=None,
-        exception_handlers={Exception: _to_the_front},
+        exception_handlers={Exception: _reraise},
         openapi_config=OpenAPIConfig(
             title="Laneway", version="1", path="/schema", render_plugins=[SchemaPlugin(path=["/", "/openapi.json"])]
         ),
     )
 
 
-def _to_the_front(_: Request[Any, Any, Any], error: Exception) -> NoReturn:
-    """The front says every refusal in one shape; the framework must not."""
+def _reraise(_: Request[Any, Any, Any], error: Exception) -> NoReturn:
+    """Leave every error to `Front`, so that all error answers have the same shape."""
     raise error

@@ -1,6 +1,6 @@
-"""The command line, `laneway`: starts the processes and holds the operator's commands together.
+"""The command line `laneway`: the root command over the commands of gateway/commands.
 
-It loads no torch: another room runs as `python -m ROOM`. What a command does lies in gateway/commands.
+It loads no torch: engine, migrations and the load tool run as `python -m ROOM`.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ from gateway.commands.tenants import projects_group, tenants_group
     "--config",
     "file",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="The configuration file. Without it: $LANEWAY_CONFIG, else ./laneway.toml, else the defaults.",
+    help="The configuration file. Default: $LANEWAY_CONFIG, else ./laneway.toml, else built-in defaults.",
 )
 @click.version_option(package_name="laneway")
 @click.pass_context
 def main(context: click.Context, file: Path | None) -> None:
     """Laneway: a multi-tenant, OpenAI-compatible gateway and the engine behind it."""
     context.obj = Console(file)
-    # A command says what happens in its own words; a lost engine is not told a second time as a bare line of a log.
+    # A command reports a lost engine itself; the client's log line would repeat it on stderr.
     if not (log := logging.getLogger("engine")).handlers:
         log.addHandler(logging.NullHandler())
 

@@ -1,7 +1,4 @@
-"""Every refusal a caller can get, as a noun with its HTTP status, type, code and retry advice.
-
-The shapes are those of an OpenAI-compatible API. Nothing here knows why a refusal happened, only how it is said.
-"""
+"""Every error that a caller can get: its HTTP status, type, code and advice on retries, in the OpenAI API's shape."""
 
 from __future__ import annotations
 
@@ -11,7 +8,7 @@ from http import HTTPStatus
 
 import msgspec
 
-RETRY_AFTER_S_MAX = 60  # official SDKs ignore a longer one
+RETRY_AFTER_S_MAX = 60  # the official SDKs ignore a longer Retry-After
 # Retry-After has jitter of up to this part of the wait, or up to JITTER_S_MIN seconds if that is more.
 JITTER_PART = 0.25
 JITTER_S_MIN = 2
@@ -33,20 +30,20 @@ class ErrorBody(msgspec.Struct, frozen=True):
 
 
 class ApiError(Exception):
-    """A refusal. Subclasses fix status, type and code; an instance adds the message and, where one applies, the
-    field (`param`) and when to retry."""
+    """An error answer. A subclass has the status, type and code; an instance has the message and optionally the field
+    at fault (`param`) and the seconds until a retry makes sense."""
 
     status = 400
     type = "invalid_request_error"
     code: str | None = None
-    should_retry: bool | None = None  # None: the header is left out
+    should_retry: bool | None = None  # the header x-should-retry; None: no such header
 
     def __init__(self, message: str, *, param: str | None = None, retry_after_s: float | None = None) -> None:
         super().__init__(message)
         self.message = message
         self.param = param
         self.retry_after_s = retry_after_s
-        self.limit_headers: list[tuple[bytes, bytes]] = []  # x-ratelimit-*, where they are known
+        self.limit_headers: list[tuple[bytes, bytes]] = []  # x-ratelimit-*, if known
 
     def body(self) -> bytes:
         return encode(ErrorBody(ErrorDetail(self.message, self.type, self.param, self.code)))
@@ -62,8 +59,8 @@ class ApiError(Exception):
 
 
 def _spread(wait_s: float) -> int:
-    """Whole seconds with jitter, so that clients refused together do not retry together. At least `wait_s` where the
-    SDKs obey such a value."""
+    """Whole seconds with jitter, so that clients refused together do not retry together. At least `wait_s`, unless that
+    is above RETRY_AFTER_S_MAX."""
     seconds = max(1, math.ceil(wait_s))
     jitter = random.randint(0, max(JITTER_S_MIN, math.ceil(seconds * JITTER_PART)))
     if seconds + jitter <= RETRY_AFTER_S_MAX:
@@ -72,29 +69,29 @@ def _spread(wait_s: float) -> int:
 
 
 class InvalidRequest(ApiError):
-    """A field with a wrong value, or a body that is no request."""
+    """A field has an invalid value, or the body is no valid request."""
 
 
 class UnknownParameter(InvalidRequest):
-    """A field that the endpoint does not have."""
+    """The endpoint has no field of this name."""
 
     code = "unknown_parameter"
 
 
 class UnsupportedParameter(InvalidRequest):
-    """A field of the API that has no effect here, with a value that asks for one."""
+    """A field of the OpenAI or Anthropic API that this server does not implement, with a value that is not neutral."""
 
     code = "unsupported_parameter"
 
 
 class UnsupportedValue(InvalidRequest):
-    """A field of the API of which this value is not served."""
+    """A field that is implemented, with a value that is not."""
 
     code = "unsupported_value"
 
 
 class InvalidAdapter(ApiError):
-    """These files are not an adapter that is served; the message names the tensor or the key."""
+    """The uploaded files are no adapter that can be served. The message names the tensor or the configuration's key."""
 
     code = "invalid_adapter"
 
@@ -104,7 +101,7 @@ class ContextLengthExceeded(ApiError):
 
 
 class InvalidApiKey(ApiError):
-    """One message for what is missing, malformed, unknown, expired or revoked."""
+    """The key is missing, malformed, unknown, expired or revoked; the message is the same for all of these."""
 
     status = 401
     code = "invalid_api_key"
@@ -116,7 +113,7 @@ class InvalidApiKey(ApiError):
 
 
 class AccessEnded(ApiError):
-    """Of a request that ran while its key was revoked or its tenant suspended."""
+    """The key was revoked, or the tenant suspended, while the request ran."""
 
     status = 401
     code = "invalid_api_key"
@@ -132,7 +129,7 @@ class InsufficientScope(ApiError):
 
 
 class InsufficientRole(ApiError):
-    """The message names the role and what it lacks."""
+    """The role of the admin key lacks the permission; the message names both."""
 
     status = 403
     type = "permission_error"
@@ -140,7 +137,7 @@ class InsufficientRole(ApiError):
 
 
 class CsrfTokenInvalid(ApiError):
-    """A write that a session's cookie alone speaks for."""
+    """A write that a session's cookie authenticates lacks a valid CSRF token."""
 
     status = 403
     type = "permission_error"
@@ -148,7 +145,7 @@ class CsrfTokenInvalid(ApiError):
 
 
 class SessionExpired(ApiError):
-    """The session of the cookie is unknown, expired or signed out, or its key is revoked."""
+    """The cookie's session is unknown, expired or signed out, or its key is revoked."""
 
     status = 401
     code = "session_expired"
@@ -158,7 +155,8 @@ class SessionExpired(ApiError):
 
 
 class ModelNotFound(ApiError):
-    """Also for a model that exists and this tenant may not see: the two must not be told apart."""
+    """The model is unknown, or the tenant may not call it. The answer is the same for both, so that it reveals no other
+    tenant's names."""
 
     status = 404
     code = "model_not_found"
@@ -168,8 +166,8 @@ class ModelNotFound(ApiError):
 
 
 class ModelNotPriced(ApiError):
-    """A model without a price in the tenant's currency for the tier. No 5xx: clients would repeat what only an operator
-    can change."""
+    """The model has no price in the tenant's currency for the tier. The status is no 5xx, since only an operator can
+    change that and a client must not retry."""
 
     code = "model_not_priced"
     should_retry = False
@@ -196,7 +194,7 @@ class MethodNotAllowed(ApiError):
 
 
 class Conflict(ApiError):
-    """The write does not fit what is there, e.g. a name that is taken."""
+    """The write conflicts with the current state, e.g. the name is taken."""
 
     status = 409
     should_retry = False
@@ -208,11 +206,11 @@ class IdempotencyInFlight(ApiError):
     should_retry = False
 
     def __init__(self) -> None:
-        super().__init__("A request with this Idempotency-Key is in flight. Ask again when it has been answered.")
+        super().__init__("A request with this Idempotency-Key is in flight. Repeat this one after it has ended.")
 
 
 class AnswerNotKept(ApiError):
-    """It ran and was charged; there is nothing to replay, and it must not run again."""
+    """The first request was charged, but its answer was not stored. It must not run again."""
 
     status = 409
     code = "idempotency_not_kept"
@@ -223,7 +221,7 @@ class AnswerNotKept(ApiError):
 
 
 class AnswerUnreadable(ApiError):
-    """It ran and was charged, and what is kept of it cannot be decrypted here: it must not run again."""
+    """The first request was charged, but this gateway cannot decrypt its stored answer. It must not run again."""
 
     status = 409
     code = "idempotency_unreadable"
@@ -242,7 +240,7 @@ class IdempotencyMismatch(ApiError):
     should_retry = False
 
     def __init__(self) -> None:
-        super().__init__("This Idempotency-Key came before with another body. Use a new key for another request.")
+        super().__init__("This Idempotency-Key was used with another body. Use a new key for another request.")
 
 
 class RequestTooLarge(ApiError):
@@ -269,7 +267,7 @@ class RateLimited(ApiError):
 
 
 class BudgetExceeded(ApiError):
-    """Needs a person, or the budget's next window: not to be retried."""
+    """A budget is used up until its next window or an operator's change; retrying does not help."""
 
     status = 429
     type = "insufficient_quota"
@@ -311,7 +309,7 @@ class EngineDown(Unavailable):
 
 
 class ModelUnavailable(Unavailable):
-    """Of a model that this tenant may call, and that cannot be loaded: an operator is shown why."""
+    """The tenant may call the model, but it cannot be loaded. The reason is shown to operators only."""
 
     code = "model_unavailable"
 
@@ -324,7 +322,7 @@ class DatabaseDown(Unavailable):
 
 
 class InternalError(ApiError):
-    """Our own fault. The log has the details, the caller the request id."""
+    """A fault of the server. The log has the traceback under the request id."""
 
     status = 500
     type = "server_error"
@@ -336,7 +334,7 @@ class InternalError(ApiError):
 
 
 class OtherStatus(ApiError):
-    """A status that the web framework chose, said in our shape."""
+    """A status that the web framework chose, in the shape of all other errors."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message or HTTPStatus(status).phrase)

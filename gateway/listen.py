@@ -1,5 +1,5 @@
-"""The listening side of the process: uvicorn over bounded connections, a garbage collector that keeps out of the way,
-and a stop that settles first.
+"""Serves a gateway process: uvicorn over bounded connections, settings of the garbage collector, and a shutdown that
+settles requests before it closes connections.
 """
 
 from __future__ import annotations
@@ -30,13 +30,14 @@ _log = logging.getLogger(__name__)
 
 BACKLOG = 2048
 IDLE_CONNECTION_S = 75
-# New objects that Python's collector waits for; its own 700 has it run hundreds of times a second here.
+# Threshold of the collector's youngest generation. Python's default of 700 objects makes it run hundreds of times a
+# second here.
 YOUNG_OBJECTS_MAX = 20_000
 
 
 class GatewayServer(uvicorn.Server):
-    """Serves while the services run. At a stop, what runs is stopped and settled while the connections are still open
-    to hear of it."""
+    """Serves while the services run. At a shutdown, running requests are ended and settled while their connections are
+    still open, so that clients receive the end of their streams."""
 
     def __init__(self, config: uvicorn.Config, services: Services) -> None:
         super().__init__(config)
@@ -45,7 +46,7 @@ class GatewayServer(uvicorn.Server):
     async def serve(self, sockets: list[socket.socket] | None = None) -> None:
         try:
             async with self._services.running():
-                _calm_collector()
+                _tune_collector()
                 await super().serve(sockets)
         except (DatabaseUnavailable, GatewayRefused, OSError) as error:
             if self.started:
@@ -53,16 +54,17 @@ class GatewayServer(uvicorn.Server):
             _log.critical("gateway.cannot_start", extra={"fields": {"reason": str(error)}})
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """A worker shares its port, so who keeps it cannot ask it over HTTP: it says on stdout that it listens."""
+        """Start listening. One of several workers prints a ready line on stdout: they share a port, so the supervisor
+        cannot probe one of them over HTTP."""
         await super().startup(sockets)
-        place = self._services.place
-        if self.started and not place.alone:
-            ready = {"event": "ready", "worker": place.number, "pid": os.getpid()}
+        index = self._services.worker_index
+        if self.started and not index.alone:
+            ready = {"event": "ready", "worker": index.number, "pid": os.getpid()}
             sys.stdout.buffer.write(msgspec.json.encode(ready) + b"\n")
             sys.stdout.flush()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """As uvicorn's own, but a stop that was asked for ends with status 0, not with the signal raised again."""
+        """As in uvicorn, but the signal is not raised again after the shutdown, so that the exit status is 0."""
         self.force_exit = self.should_exit and sig == signal.SIGINT
         self.should_exit = True
 
@@ -72,16 +74,16 @@ class GatewayServer(uvicorn.Server):
         await drain
 
 
-def _calm_collector() -> None:
-    """What exists now exists until the end: the collector need not look through it again, which stops every stream for
-    tens of milliseconds each time."""
+def _tune_collector() -> None:
+    """Exempt the objects that exist now from collection: they live until the process ends, and a pass over them stops
+    every stream for tens of milliseconds."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(YOUNG_OBJECTS_MAX)
 
 
 def serve(config: Config, services: Services, app: ASGIApp) -> bool:
-    """Listen until SIGTERM or SIGINT. False when it could not start."""
+    """Listen until SIGTERM or SIGINT. Returns False if the server could not start."""
     raise_descriptor_limit()
     connections = Connections(
         services.metrics,
@@ -94,7 +96,7 @@ def serve(config: Config, services: Services, app: ASGIApp) -> bool:
             host=config.gateway.host,
             port=config.gateway.port,
             loop="uvloop",
-            http=functools.partial(  # type: ignore[arg-type]  # called as the class would be
+            http=functools.partial(  # type: ignore[arg-type]  # uvicorn calls it like the class
                 BoundedProtocol, reader_patience_s=config.gateway.reader_patience_s, connections=connections
             ),
             ws="none",
@@ -110,7 +112,7 @@ def serve(config: Config, services: Services, app: ASGIApp) -> bool:
         services,
     )
     try:
-        server.run(_sockets(config, services.place))
+        server.run(_sockets(config, services.worker_index))
     except OSError as error:
         if server.started:
             raise
@@ -118,15 +120,16 @@ def serve(config: Config, services: Services, app: ASGIApp) -> bool:
     return server.started
 
 
-def _sockets(config: Config, place: WorkerIndex) -> list[socket.socket] | None:
-    """The API's listening socket and the one for metrics; None: uvicorn binds the only one. Raises OSError."""
+def _sockets(config: Config, index: WorkerIndex) -> list[socket.socket] | None:
+    """The listening sockets of the API and, with gateway.metrics_address, of /metrics. None: uvicorn binds the API's
+    socket. Raises OSError."""
     metrics = config.gateway.metrics_host_port
-    if place.alone and metrics is None:
+    if index.alone and metrics is None:
         return None
-    sockets = [bound_socket(config.gateway.host, config.gateway.port, shared=not place.alone)]
+    sockets = [bound_socket(config.gateway.host, config.gateway.port, shared=not index.alone)]
     if metrics is not None:
         try:
-            sockets.append(bound_socket(*metrics, shared=not place.alone))
+            sockets.append(bound_socket(*metrics, shared=not index.alone))
         except OSError as error:
             sockets[0].close()
             raise OSError(error.errno, f"gateway.metrics_address: {error.strerror}") from error
@@ -134,7 +137,8 @@ def _sockets(config: Config, place: WorkerIndex) -> list[socket.socket] | None:
 
 
 def bound_socket(host: str, port: int, *, shared: bool) -> socket.socket:
-    """`shared`: beside those of other workers; the kernel spreads connections over them. Raises OSError."""
+    """A socket bound to the address. `shared`: several workers bind the same address (SO_REUSEPORT), and the kernel
+    spreads connections over them. Raises OSError."""
     bound = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
     try:
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -1,4 +1,4 @@
-"""Structured JSON lines; one of them for each request. No prompt, no answer, no secret is ever logged."""
+"""Structured logs as JSON lines, one line for each request. Prompts, answers and secrets are never logged."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import msgspec
 
 from engine.protocol.log_output import JsonFormatter, handlers
 
-# Machines ask these all the time; their lines are for whoever looks for them.
+# Probes and scrapers request these routes all the time, so their lines have the level DEBUG.
 QUIET_ROUTES = frozenset({"/health/live", "/health/ready", "/metrics"})
 
 SELDOM_S = 5.0
@@ -19,8 +19,7 @@ _requests = logging.getLogger("gateway.request")
 
 
 class RequestRecord(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """The fields of a request's log line. It is written when its last holder releases it: the HTTP exchange or, for an
-    admitted request, its owner."""
+    """The fields of a request's log line."""
 
     request_id: str
     method: str
@@ -28,7 +27,7 @@ class RequestRecord(msgspec.Struct, kw_only=True, omit_defaults=True):
     status: int = 0
     tenant: str | None = None
     key: str | None = None
-    asked: str | None = None  # the name in the request, where another stands for what serves it
+    asked: str | None = None  # the request's `model`, if it is an alias or a fallback served the request
     model: str | None = None
     fallbacks: list[str] = []  # models that were tried after the first, in order
     adapter: str | None = None
@@ -38,20 +37,20 @@ class RequestRecord(msgspec.Struct, kw_only=True, omit_defaults=True):
     texts: int = 1
     prompt_tokens: int = 0
     cached_tokens: int = 0
-    shared_tokens: int = 0  # of the prompt, found again by the request's further texts
+    shared_tokens: int = 0  # prompt tokens that further texts of the request found in the prefix cache
     completion_tokens: int = 0
     discarded_tokens: int = 0
     cost_picos: int = 0
     ttft_s: float | None = None
     total_s: float | None = None
     ending: str | None = None
-    replay_of: str | None = None  # the request whose answer this one got
+    replay_of: str | None = None  # the request whose answer was replayed
     code: str | None = None
     message: str | None = None
 
 
 class RequestLine:
-    """A record with its holders and its clock."""
+    """A record, written when its last holder releases it: the HTTP exchange or, for an admitted request, its owner."""
 
     __slots__ = ("_holders", "record", "started")
 
@@ -76,7 +75,8 @@ class RequestLine:
 
 
 class ThrottledWarning:
-    """A warning that may come with every request: one line in `every_s`, with how many there were since the last."""
+    """A warning that may occur at every request. At most one line is written in `every_s`, with the number of warnings
+    since the last line as `times`."""
 
     def __init__(
         self,
@@ -90,19 +90,19 @@ class ThrottledWarning:
         self._event = event
         self._every_s = every_s
         self._clock = clock
-        self._said_at: float | None = None
+        self._written_at: float | None = None
         self._count = 0
 
     def warn(self, **fields: object) -> None:
         self._count += 1
         now = self._clock()
-        if self._said_at is None or now - self._said_at >= self._every_s:
+        if self._written_at is None or now - self._written_at >= self._every_s:
             self._logger.warning(self._event, extra={"fields": {**fields, "times": self._count}})
-            self._said_at, self._count = now, 0
+            self._written_at, self._count = now, 0
 
 
 def configure(level: int = logging.INFO) -> None:
-    """Send every logger of this process to stderr, or where LANEWAY_LOG_FILE says. Called once, by `__main__`."""
+    """Send every logger of this process to stderr, or to the file $LANEWAY_LOG_FILE. Called once, by `__main__`."""
     root = logging.getLogger()
     root.handlers[:] = handlers(JsonFormatter())
     root.setLevel(level)

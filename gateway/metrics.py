@@ -1,6 +1,6 @@
-"""The gateway's own metrics, `laneway_*`, in a registry of their own. Labels come from known sets only.
+"""The gateway's own metrics, `laneway_*`, in a registry of their own.
 
-Tenants, keys and models of tenants never become labels: they are in the database.
+Label values come from small known sets. Tenants and keys are never labels: the database has the figures of each.
 """
 
 from __future__ import annotations
@@ -12,28 +12,30 @@ _WRITE_SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.
 
 
 class Metrics:
-    """One per process."""
+    """The metrics of one gateway process. `text` renders them."""
 
     def __init__(self) -> None:
         registry = self.registry = CollectorRegistry()
+        self._build_requests(registry)
+        self._build_tokens_and_ledger(registry)
+        self._build_books(registry)
+        self._build_resources(registry)
+
+    def _build_requests(self, registry: CollectorRegistry) -> None:
+        """HTTP answers, refusals and requests."""
         self.responses = Counter(
             "laneway_http_responses", "HTTP answers by route and status", ["route", "status"], registry=registry
         )
-        self.endings = Counter("laneway_requests_ended", "Admitted requests", ["tier", "ending"], registry=registry)
+        self.refusals = Counter("laneway_requests_refused", "Requests refused, by code", ["code"], registry=registry)
         self.refusals_delayed = Counter(
             "laneway_refusals_delayed", "Refusals above gateway.refusals_per_s, answered later", registry=registry
         )
-        self.refusals = Counter("laneway_requests_refused", "Requests refused, by code", ["code"], registry=registry)
-        self.tokens = Counter(
-            "laneway_tokens", "Tokens settled: prompt, cached, completion", ["tier", "kind"], registry=registry
-        )
-        self.discarded = Counter(
-            "laneway_tokens_discarded", "Tokens made and not billed", ["reason"], registry=registry
-        )
+        self.errors = Counter("laneway_internal_errors", "Faults of our own, each with a traceback", registry=registry)
+        self.running = Gauge("laneway_requests_running", "Requests that hold budget now", ["tier"], registry=registry)
+        self.endings = Counter("laneway_requests_ended", "Admitted requests", ["tier", "ending"], registry=registry)
         self.fallbacks = Counter(
             "laneway_fallbacks", "Requests that another model was tried for", ["from", "to"], registry=registry
         )
-        self.running = Gauge("laneway_requests_running", "Requests that hold budget now", ["tier"], registry=registry)
         self.ttft = Histogram(
             "laneway_time_to_first_token_seconds",
             "From the request's arrival to its first token here",
@@ -44,14 +46,20 @@ class Metrics:
         self.total = Histogram(
             "laneway_request_seconds", "From arrival to settled", ["tier"], buckets=_SECONDS, registry=registry
         )
+
+    def _build_tokens_and_ledger(self, registry: CollectorRegistry) -> None:
+        """Tokens, and what the database and the journal take."""
+        self.tokens = Counter(
+            "laneway_tokens", "Tokens settled: prompt, cached, completion", ["tier", "kind"], registry=registry
+        )
+        self.discarded = Counter(
+            "laneway_tokens_discarded", "Tokens made and not billed", ["reason"], registry=registry
+        )
         self.hold = Histogram(
             "laneway_hold_seconds", "Time of one hold in the ledger", buckets=_WRITE_SECONDS, registry=registry
         )
         self.settle = Histogram(
             "laneway_settle_seconds", "Time of one settlement in the ledger", buckets=_WRITE_SECONDS, registry=registry
-        )
-        self.limits_shared = Gauge(
-            "laneway_limits_shared", "1 while rate limits are shared through Redis", registry=registry
         )
         self.unsettled = Counter(
             "laneway_settlements_lost", "Settlements given up: the log has each of them whole", registry=registry
@@ -62,9 +70,9 @@ class Metrics:
         self.journal_bytes = Gauge(
             "laneway_journal_bytes", "What waits in the journal for the database", registry=registry
         )
-        self.deliveries = Counter(
-            "laneway_webhook_attempts", "Attempts to tell a webhook of an alert", ["outcome"], registry=registry
-        )
+
+    def _build_books(self, registry: CollectorRegistry) -> None:
+        """Proofs of the books, and alerts."""
         self.imbalances = Gauge(
             "laneway_ledger_imbalances", "What reconciling found since it was last sound as a whole", registry=registry
         )
@@ -74,11 +82,14 @@ class Metrics:
         self.reconciled_at = Gauge(
             "laneway_reconciled_timestamp_seconds", "When the books were last reconciled", registry=registry
         )
-        self.upload_bytes = Counter(
-            "laneway_adapter_upload_bytes", "Received of uploads of adapters", registry=registry
+        self.deliveries = Counter(
+            "laneway_webhook_attempts", "Attempts to tell a webhook of an alert", ["outcome"], registry=registry
         )
-        self.models_refused = Gauge(
-            "laneway_models_refused", "Base models that are to be served and cannot be loaded", registry=registry
+
+    def _build_resources(self, registry: CollectorRegistry) -> None:
+        """Shared limits, connections, uploads and models."""
+        self.limits_shared = Gauge(
+            "laneway_limits_shared", "1 while rate limits are shared through Redis", registry=registry
         )
         self.connections = Gauge("laneway_connections", "Client connections that are open", registry=registry)
         self.connections_max = Gauge(
@@ -87,7 +98,12 @@ class Metrics:
         self.connections_closed = Counter(
             "laneway_connections_closed", "Connections refused or closed by a limit", ["reason"], registry=registry
         )
-        self.errors = Counter("laneway_internal_errors", "Faults of our own, each with a traceback", registry=registry)
+        self.upload_bytes = Counter(
+            "laneway_adapter_upload_bytes", "Received of uploads of adapters", registry=registry
+        )
+        self.models_refused = Gauge(
+            "laneway_models_refused", "Base models that are to be served and cannot be loaded", registry=registry
+        )
 
     def text(self) -> bytes:
         return generate_latest(self.registry)

@@ -1,6 +1,7 @@
 """`python -m gateway.openapi`: the OpenAPI description on standard output, without a server, a database or an engine.
 
-In a fixed order, it is what `GET /schema/openapi.json` answers; the console's types are made from it.
+`GET /schema/openapi.json` answers with the same description; here its keys are sorted. The console's types are
+generated from it.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from gateway.services import Services
 
 
 def describe() -> dict[str, Any]:
-    """The description of every route. Routes close over their services and ask nothing of them before a request."""
+    """The description of every route. No services are needed: routes use them only during a request."""
     services = cast(Services, None)
     return complete(framework(services, [admin_router(services)]).openapi_schema.to_schema())
 

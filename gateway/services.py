@@ -1,5 +1,5 @@
 """The composition root of a gateway process: it builds the parts, starts and stops them in order, and runs their
-background work. It must never know a route.
+background work. It knows no routes.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ LEDGER_SHARE = 0.5  # the part of the remaining time in which the ledger finishe
 # Delay after the start: starting the processes for large prompts takes half a second of a core, and first requests have
 # priority.
 LARGE_WORK_DELAY_S = 1.0
-DELETE_REPLAYS_S = 10.0  # between two deletions of replays that are over replays.KEEP_S old
+DELETE_REPLAYS_S = 10.0  # between two deletions of replays that are older than replays.KEEP_S
 
 _log = logging.getLogger(__name__)
 
@@ -99,19 +99,19 @@ class Services:
     _engine_outdated = False  # models or adapters changed since the last round of `_update_engine_once`
 
     def __init__(
-        self, config: Config, secret: bytes, place: WorkerIndex = ALONE, *, engine: Engine | None = None
+        self, config: Config, secret: bytes, worker_index: WorkerIndex = ALONE, *, engine: Engine | None = None
     ) -> None:
-        """`secret`: the cache namespaces, and the keys that encrypt replays, are derived from it. `place`: the index of
+        """`secret`: the cache namespaces, and the keys that encrypt replays, are derived from it. `worker_index`: of
         this process among the workers of the host. `engine`: by default the engine of this host. Raises OSError or
-        ValueError for a model that cannot be used."""
+        ValueError if no model's files can be loaded."""
         self.config = config
-        self.place = place
+        self.worker_index = worker_index
         self.secret = secret
         self.gateway_id = new_id("gw")
         self.metrics = Metrics()
         self.pace = RequestPace()
         self.tiers = Tiers([(tier.name, tier.service_tier) for tier in config.tiers])
-        self.workers = Workers(config.data_dir, place, self.metrics.text)
+        self.workers = Workers(config.data_dir, worker_index, self.metrics.text)
         self.console = ConsoleFiles(config.console_dir)
         self.database = Database(config.database_url)
         self.watch = RevisionWatch(self.database, self._on_revision, pace=self.pace)
@@ -223,7 +223,7 @@ class Services:
             engine=self.engine,
             models=self.models,
             workers=self.workers,
-            place=self.place,
+            place=self.worker_index,
             settler=self.settler,
             unrecordable=self.generator.unrecordable,
         )
@@ -305,8 +305,8 @@ class Services:
         await self.generator.stop(grace_s * SETTLE_SHARE)
 
     async def _on_revision(self, changes: Sequence[Change] | None) -> None:
-        """The revision moved: drop and reload what these writes concern (None: everything). A background task updates
-        the engine."""
+        """The revision has changed: drop cached callers and reload tables that these writes concern (None: all of
+        them). A background task updates the engine."""
         scope = reload_scope(changes)
         if scope.callers_of is None:
             self.callers.clear()
@@ -326,8 +326,8 @@ class Services:
             self._update_engine()
 
     def _update_engine(self) -> None:
-        """Load models and adapters into the engine after the database's or the engine's models changed. Changes during
-        a round cause one more round."""
+        """Register models and adapters with the engine after the database's or the engine's models changed. Changes
+        during a round cause one more round."""
         self._engine_outdated = True
         if self._engine_update is None or self._engine_update.done():
             self._engine_update = asyncio.create_task(self._update_engine_rounds(), name="models-and-adapters")
@@ -346,7 +346,7 @@ class Services:
             self.model_loader.follow()
         try:
             await self.loader.on_change()
-        except EngineUnavailable as error:  # when the engine is back, `_on_connect` loads everything
+        except EngineUnavailable as error:  # when the engine is connected again, `_on_connect` registers everything
             _log.info("adapters.later", extra={"fields": {"reason": str(error)}})
 
     def _retry_update(self) -> None:
@@ -354,8 +354,8 @@ class Services:
         self._update_engine()
 
     async def _on_connect(self, raised: Mapping[str, RaisedTargets]) -> None:
-        """Called by the engine before it is ready. Models load in the background, so that a slow model does not delay
-        requests for others."""
+        """Called when the engine has connected, before it counts as ready. Models load in the background, so that a
+        slow model does not delay requests for others."""
         self.first_tokens.take_targets(raised)
         self.model_loader.connected()
         await self.loader.on_connect()

@@ -1,8 +1,8 @@
-"""Tables of the gateway: API keys, sessions, rate limits, replays, base models, their aliases, the adapter registry,
-the audit log of administrative writes and the waits for first tokens.
+"""Tables of the gateway: API keys, sessions, rate limits, replays, base models, aliases, adapters, the audit log of
+administrative writes, and the waits for first tokens.
 
 They share the metadata and the conventions of `billing.tables`: one database has one schema and one history, and
-moments (`…_at`) are integer microseconds UTC. Nothing about money lives here. Migrations alone alter tables.
+moments (`…_at`) are integer microseconds UTC. Only migrations create or alter tables.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ keys = sa.Table(
     sa.Column("last4", sa.String(4), nullable=False),
     sa.Column("tier", sa.String(32), nullable=True),  # null: the tenant's; may only lower it
     sa.Column("scopes", sa.JSON, nullable=False),  # list of names, see gateway.access.keys.SCOPES
-    sa.Column("default_max_tokens", sa.BigInteger, nullable=True),  # for a request that names none
+    sa.Column("default_max_tokens", sa.BigInteger, nullable=True),  # for a request without max_tokens
     sa.Column("created_at", sa.BigInteger, nullable=False),
     sa.Column("last_used_at", sa.BigInteger, nullable=True),
     sa.Column("expires_at", sa.BigInteger, nullable=True),
     sa.Column("revoked_at", sa.BigInteger, nullable=True),
     sa.Column("rotated_to", sa.ForeignKey("keys.id"), nullable=True),
     sa.Column("role", sa.String(16), nullable=True),  # of an admin key, see gateway.access.roles; null: may do nothing
-    # The first key of the rotations that made this one; null: it replaced no other. These keys share their budgets and
-    # rate limits.
+    # The first key of this key's rotations; null: the key replaced no other key. The keys of a rotation share their
+    # budgets and rate limits.
     sa.Column("first_key_id", sa.String(64), nullable=True),
     sa.CheckConstraint("kind IN ('live', 'test', 'admin')", name="kind"),
     sa.CheckConstraint("kind = 'admin' OR tenant_id IS NOT NULL", name="tenant"),
@@ -53,19 +53,19 @@ sessions = sa.Table(
     sa.Column("hash", sa.String(64), nullable=False, unique=True),  # SHA-256 of the cookie's value, hex
     sa.Column("key_id", sa.ForeignKey("keys.id"), nullable=False),
     sa.Column("created_at", sa.BigInteger, nullable=False),
-    sa.Column("seen_at", sa.BigInteger, nullable=False),  # its last use, as of a minute
-    sa.Column("expires_at", sa.BigInteger, nullable=False),  # however much it is used
+    sa.Column("seen_at", sa.BigInteger, nullable=False),  # its last use, to sessions.SEEN_S
+    sa.Column("expires_at", sa.BigInteger, nullable=False),  # its end, whether used or not
 )
 sa.Index("ix_sessions_key_id", sessions.c.key_id)
 sa.Index("ix_sessions_expires_at", sessions.c.expires_at)
 
-# Of a key's or a tenant's own; null: the configuration's.
+# Rate limits of single keys and tenants; null: as laneway.toml has it.
 rate_limits = sa.Table(
     "rate_limits",
     metadata,
     sa.Column("id", sa.String(64), primary_key=True),  # lim_…
     sa.Column("scope", sa.String(16), nullable=False),
-    sa.Column("subject_id", sa.String(64), nullable=False, unique=True),  # a tenant, or the first key of its rotations
+    sa.Column("subject_id", sa.String(64), nullable=False, unique=True),  # a tenant, or the first key of a rotation
     sa.Column("tenant_id", sa.ForeignKey("tenants.id"), nullable=False),
     sa.Column("requests_per_minute", sa.BigInteger, nullable=True),
     sa.Column("tokens_per_minute", sa.BigInteger, nullable=True),
@@ -77,7 +77,7 @@ rate_limits = sa.Table(
 )
 sa.Index("ix_rate_limits_tenant_id", rate_limits.c.tenant_id)
 
-# Calls that came with an Idempotency-Key. What became of one is what the hold of its request says.
+# Idempotent calls: requests with an Idempotency-Key. The hold of the request has its ending.
 replays = sa.Table(
     "replays",
     metadata,
@@ -88,20 +88,20 @@ replays = sa.Table(
     sa.Column("gateway_id", sa.String(64), nullable=False),
     sa.Column("answer", sa.LargeBinary, nullable=True),  # encrypted, see gateway.generation.sealing
     sa.Column("begun_at", sa.BigInteger, nullable=False),
-    sa.Column("expires_at", sa.BigInteger, nullable=True),  # null: begun by a gateway of before 0010, not answered yet
+    sa.Column("expires_at", sa.BigInteger, nullable=True),  # null: begun before migration 0010, not answered yet
 )
 sa.Index("ix_replays_expires_at", replays.c.expires_at)
 
-# Base models that were added while everything ran, and what was changed of those of laneway.toml.
+# Base models that operators added, and operators' changes of the models of laneway.toml.
 base_models = sa.Table(
     "base_models",
     metadata,
     sa.Column("id", sa.String(64), primary_key=True),  # mod_…
     sa.Column("name", sa.String(128), nullable=False, unique=True),
     sa.Column("path", sa.String(256), nullable=True),  # inside the models' folder; null: laneway.toml has the model
-    sa.Column("dtype", sa.String(16), nullable=True),  # of an added model, as the next
-    sa.Column("context_tokens", sa.BigInteger, nullable=True),  # null: what its config.json says
-    sa.Column("pinned", sa.Boolean, nullable=True),  # null, here and in what follows: what laneway.toml says
+    sa.Column("dtype", sa.String(16), nullable=True),  # of an added model
+    sa.Column("context_tokens", sa.BigInteger, nullable=True),  # of an added model; null: by its config.json
+    sa.Column("pinned", sa.Boolean, nullable=True),  # null, here and in the next three: as laneway.toml has it
     sa.Column("tenants", sa.JSON(none_as_null=True), nullable=True),  # list of ids, or of "*" alone: all
     sa.Column("fallbacks", sa.JSON(none_as_null=True), nullable=True),  # list of names
     sa.Column("max_tokens_default", sa.BigInteger, nullable=True),
@@ -115,12 +115,12 @@ adapters = sa.Table(
     metadata,
     sa.Column("id", sa.String(64), primary_key=True),  # ada_…
     sa.Column("tenant_id", sa.ForeignKey("tenants.id"), nullable=True),  # null: the operator's
-    sa.Column("name", sa.String(200), nullable=False),  # what a caller writes as `model`
+    sa.Column("name", sa.String(200), nullable=False),  # `model` in requests
     sa.Column("base_model", sa.String(200), nullable=False),
     sa.Column("digest", sa.String(64), nullable=False),  # of the version that is served
     sa.Column("active", sa.Boolean, nullable=False),
     sa.Column("created_at", sa.BigInteger, nullable=False),
-    sa.Column("version", sa.Integer, nullable=False, server_default=sa.text("1")),  # the number of the one served
+    sa.Column("version", sa.Integer, nullable=False, server_default=sa.text("1")),  # number of the served version
     sa.Column("for_all", sa.Boolean, nullable=False, server_default=sa.false()),  # every tenant may call it
     sa.Column("pinned", sa.Boolean, nullable=False, server_default=sa.false()),
     sa.Column("notes", sa.String(2000), nullable=True),
@@ -135,14 +135,16 @@ sa.Index(
     postgresql_where=adapters.c.tenant_id.is_(None),
 )
 
-# Contents that an adapter has had. A number is never used twice; a removed one says what once was served.
+# Versions of adapters. A number is never used twice; rows of removed versions stay for the history.
 adapter_versions = sa.Table(
     "adapter_versions",
     metadata,
     sa.Column("adapter_id", sa.ForeignKey("adapters.id"), primary_key=True),
     sa.Column("number", sa.Integer, primary_key=True, autoincrement=False),  # 1, 2, 3, …
     sa.Column("digest", sa.String(64), nullable=False),  # of the content, names the directory in the store
-    sa.Column("replaced", sa.Integer, nullable=True),  # the number that was served before it: where a rollback leads
+    sa.Column(
+        "replaced", sa.Integer, nullable=True
+    ),  # number of the version that it replaced: the target of a roll back
     sa.Column("bytes", sa.BigInteger, nullable=True),
     sa.Column("rank_max", sa.Integer, nullable=True),
     sa.Column("parameters", sa.BigInteger, nullable=True),
@@ -154,7 +156,7 @@ adapter_versions = sa.Table(
 )
 sa.Index("ix_adapter_versions_digest", adapter_versions.c.digest)
 
-# Tenants that may call an adapter beside its owner.
+# Tenants, other than the owning tenant, that may call an adapter.
 adapter_shares = sa.Table(
     "adapter_shares",
     metadata,
@@ -175,17 +177,17 @@ model_aliases = sa.Table(
     sa.Column("created_at", sa.BigInteger, nullable=False),
 )
 
-# How many requests had their first token after how long, by the minute in which it came; kept for a day
-# (first_tokens.py). Each gateway writes its own rows.
+# Histograms of the time to first token, by the minute of the first token, kept for a day (generation/first_tokens.py).
+# Each gateway writes its own rows.
 first_token_minutes = sa.Table(
     "first_token_minutes",
     metadata,
-    sa.Column("minute", sa.BigInteger, primary_key=True, autoincrement=False),  # its beginning
+    sa.Column("minute", sa.BigInteger, primary_key=True, autoincrement=False),  # beginning of the minute
     sa.Column("tier", sa.String(32), primary_key=True),
     sa.Column("gateway_id", sa.String(64), primary_key=True),
     sa.Column("bucket", sa.Integer, primary_key=True, autoincrement=False),  # of the wait; -1: refused with a 503
     sa.Column("requests", sa.BigInteger, nullable=False),
-    sa.Column("within_target", sa.BigInteger, nullable=False),  # of those, in their own target
+    sa.Column("within_target", sa.BigInteger, nullable=False),  # requests whose first token met their target
 )
 
 audit_log = sa.Table(
@@ -199,7 +201,7 @@ audit_log = sa.Table(
     sa.Column("request_id", sa.String(80), nullable=True),
     sa.Column("before", sa.JSON, nullable=True),
     sa.Column("after", sa.JSON, nullable=True),
-    sa.Column("tenant_id", sa.String(64), nullable=True),  # whose the object is; null: the operator's
+    sa.Column("tenant_id", sa.String(64), nullable=True),  # owning tenant of the object; null: the operator
 )
 sa.Index("ix_audit_log_object_id", audit_log.c.object_id)
 sa.Index("ix_audit_log_tenant_id_id", audit_log.c.tenant_id, audit_log.c.id)

@@ -24,8 +24,10 @@ COLUMNS = ("name", "tenant_id", "shared", "base_model", "version", "pinned", "cr
 VERSION_COLUMNS = ("number", "served", "replaced", "rank_max", "targets", "bytes", "created_at", "digest", "warnings")
 DIGEST_CHARS_SHOWN = 12
 
-model_option = click.option("--model", "base_model", help="Its base; without it the only one, or that which it names.")
-owner_option = click.option("--tenant", help="Its owner, a slug or an id, where several have one of this name.")
+model_option = click.option(
+    "--model", "base_model", help="The base model. Default: the only one, or the one that adapter_config.json names."
+)
+owner_option = click.option("--tenant", help="The owning tenant, a slug or an id, if several have this name.")
 
 
 @click.group("adapters")
@@ -35,12 +37,12 @@ def adapters_group() -> None:
 
 @adapters_group.command("add")
 @click.argument("directory", type=click.Path(exists=True, file_okay=False, path_type=Path))
-@click.option("--name", help="What callers write as `model`; without it: the directory's name.")
-@click.option("--tenant", help="Its owner, a slug or an id; without it all tenants may call it.")
-@click.option("--shared", multiple=True, help="A tenant that may call it too, or '*' for all; repeatable.")
+@click.option("--name", help="The name that callers write as `model`. Default: the directory's name.")
+@click.option("--tenant", help="The owning tenant, a slug or an id. Default: none; all tenants may call the adapter.")
+@click.option("--shared", multiple=True, help="A further tenant that may call it, or '*' for all; repeatable.")
 @click.option("--notes", help="For operators.")
-@click.option("--pinned/--not-pinned", default=None, help="Keep it in the engine's memory.")
-@click.option("--promote/--no-promote", default=None, help="Serve it at once; without it: where the name is new.")
+@click.option("--pinned/--not-pinned", default=None, help="Never evict it from the engine's memory.")
+@click.option("--promote/--no-promote", default=None, help="Serve the version at once. Default: if the name is new.")
 @model_option
 @json_option
 @pass_console
@@ -56,7 +58,8 @@ def add_command(
     base_model: str | None,
     as_json: bool,
 ) -> None:
-    """Check the PEFT adapter in DIRECTORY, copy it into the store, and give it a name or its name a version."""
+    """Check the PEFT adapter in DIRECTORY, copy it into the store, and register it: as a new adapter, or as a further
+    version of the adapter that has the name."""
     with _staged(console, directory, base_model) as staged:
         wanted = Registration(
             name=name or directory.resolve().name,
@@ -107,12 +110,12 @@ def list_command(console: Console, tenant: str | None, as_json: bool) -> None:
 @json_option
 @pass_console
 def versions_command(console: Console, adapter: str, tenant: str | None, as_json: bool) -> None:
-    """What ADAPTER (a name or an id) has been, the newest first, and which of it is served."""
+    """The versions of ADAPTER (a name or an id), newest first."""
 
     def query(connection: sa.Connection) -> list[dict[str, object]]:
         found = _adapter(connection, adapter, tenant)
         listed = adapters.versions(connection, found.id)
-        return [msgspec.to_builtins(one) | {"served": one.number == found.version} for one in listed]
+        return [msgspec.to_builtins(version) | {"served": version.number == found.version} for version in listed]
 
     show_rows(read(console, query), VERSION_COLUMNS, as_json=as_json)
 
@@ -124,7 +127,7 @@ def versions_command(console: Console, adapter: str, tenant: str | None, as_json
 @json_option
 @pass_console
 def promote_command(console: Console, adapter: str, version: str, tenant: str | None, as_json: bool) -> None:
-    """Serve VERSION, a number or the beginning of a digest, to every request of ADAPTER that comes from now on."""
+    """Serve VERSION (a number, or the beginning of a digest) of ADAPTER to all new requests."""
     administration = console.administration
     after = write(console, lambda c: administration.adapters.promote(c, _adapter(c, adapter, tenant).id, version))
     show_row(_shown(after, as_json), as_json=as_json)
@@ -136,7 +139,7 @@ def promote_command(console: Console, adapter: str, version: str, tenant: str | 
 @json_option
 @pass_console
 def rollback_command(console: Console, adapter: str, tenant: str | None, as_json: bool) -> None:
-    """Serve again what the served version of ADAPTER replaced."""
+    """Serve the version again that the served version of ADAPTER replaced."""
     administration = console.administration
     after = write(console, lambda c: administration.adapters.roll_back(c, _adapter(c, adapter, tenant).id))
     show_row(_shown(after, as_json), as_json=as_json)
@@ -145,10 +148,10 @@ def rollback_command(console: Console, adapter: str, tenant: str | None, as_json
 @adapters_group.command("set")
 @click.argument("adapter")
 @owner_option
-@click.option("--shared", multiple=True, help="A tenant that may call it too, or '*' for all; repeatable.")
-@click.option("--not-shared", is_flag=True, help="Its owner's alone.")
-@click.option("--notes", help="For operators; '' for none.")
-@click.option("--pinned/--not-pinned", default=None, help="Keep it in the engine's memory.")
+@click.option("--shared", multiple=True, help="A further tenant that may call it, or '*' for all; repeatable.")
+@click.option("--not-shared", is_flag=True, help="Only its owner may call it.")
+@click.option("--notes", help="For operators; '' removes them.")
+@click.option("--pinned/--not-pinned", default=None, help="Never evict it from the engine's memory.")
 @json_option
 @pass_console
 def set_command(
@@ -161,7 +164,8 @@ def set_command(
     pinned: bool | None,
     as_json: bool,
 ) -> None:
-    """Change who may call ADAPTER, its notes, or whether it is pinned. What is not given stays."""
+    """Change the tenants that may call ADAPTER, its notes, or whether it is pinned. A setting that is not given does
+    not change."""
     if shared and not_shared:
         fail("--shared and --not-shared exclude each other")
     if not (shared or not_shared) and notes is None and pinned is None:
@@ -183,7 +187,7 @@ def set_command(
 @owner_option
 @pass_console
 def remove_command(console: Console, adapter: str, version: str | None, tenant: str | None) -> None:
-    """Remove ADAPTER. Requests for it are refused; a running gateway deletes its files when the last request has
+    """Remove ADAPTER. New requests for it are refused; a running gateway deletes its files when the last request has
     ended."""
     administration = console.administration
 

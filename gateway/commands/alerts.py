@@ -30,11 +30,11 @@ def webhooks_group() -> None:
 
 @webhooks_group.command("add")
 @click.argument("url")
-@click.option("--tenant", help="For the alerts of this tenant alone, a slug or an id.")
+@click.option("--tenant", help="Only the alerts of this tenant, a slug or an id.")
 @json_option
 @pass_console
 def add_command(console: Console, url: str, tenant: str | None, as_json: bool) -> None:
-    """Tell alerts to URL, and show the secret that deliveries are signed with, this once."""
+    """Send alerts to URL. The secret that signs the deliveries is shown only now."""
     administration = console.administration
     made = write(
         console,
@@ -58,7 +58,7 @@ def list_command(console: Console, as_json: bool) -> None:
 @click.argument("webhook_id")
 @pass_console
 def remove_command(console: Console, webhook_id: str) -> None:
-    """Tell it nothing more."""
+    """Send no more alerts to a webhook."""
     administration = console.administration
     write(console, lambda c: administration.webhooks.remove(c, webhook_id))
     click.echo(f"{webhook_id} is removed")
@@ -70,7 +70,7 @@ def remove_command(console: Console, webhook_id: str) -> None:
 @json_option
 @pass_console
 def alerts_command(console: Console, tenant: str | None, limit: int, as_json: bool) -> None:
-    """Thresholds that were reached, the newest first, and to how many webhooks each was told."""
+    """Thresholds that were reached, newest first, each with the number of webhooks that received the alert."""
 
     def query(connection: sa.Connection) -> list[ListedAlertView]:
         tenant_id = None if tenant is None else tenant_of(connection, tenant).id
@@ -80,8 +80,8 @@ def alerts_command(console: Console, tenant: str | None, limit: int, as_json: bo
 
     rows = []
     for alert in read(console, query):
-        told = sum(delivery.state == "delivered" for delivery in alert.deliveries)
-        rows.append({**msgspec.to_builtins(alert), "told": f"{told} of {len(alert.deliveries)}"})
+        delivered = sum(delivery.state == "delivered" for delivery in alert.deliveries)
+        rows.append({**msgspec.to_builtins(alert), "told": f"{delivered} of {len(alert.deliveries)}"})
     show_rows(rows, ALERT_COLUMNS, as_json=as_json)
 
 
@@ -89,10 +89,10 @@ def alerts_command(console: Console, tenant: str | None, limit: int, as_json: bo
 @tenant_option
 @click.option("--actor", help="A key's id, or cli:USER.")
 @click.option("--action", help="For example key.revoke.")
-@click.option("--object", "object_id", help="The id of what was changed.")
-@click.option("--since", type=click.DateTime(), help="UTC.")
-@click.option("--until", type=click.DateTime(), help="UTC; before this moment.")
-@click.option("--before", type=click.IntRange(min=1), help="Lines older than the one with this id.")
+@click.option("--object", "object_id", help="The id of the changed object.")
+@click.option("--since", type=click.DateTime(), help="From this moment on, UTC.")
+@click.option("--until", type=click.DateTime(), help="Before this moment, UTC.")
+@click.option("--before", type=click.IntRange(min=1), help="Only lines older than the line with this id.")
 @click.option("--limit", type=click.IntRange(1, 500), default=100, show_default=True)
 @json_option
 @pass_console
@@ -108,10 +108,10 @@ def audit_command(
     limit: int,
     as_json: bool,
 ) -> None:
-    """Who changed what, the newest first."""
+    """Administrative writes with their actor and what changed, newest first."""
 
     def query(connection: sa.Connection) -> list[audit_log.AuditLine]:
-        which = audit_log.AuditFilter(
+        only = audit_log.AuditFilter(
             tenant_id=None if tenant is None else tenant_of(connection, tenant).id,
             actor=actor,
             action=action,
@@ -119,7 +119,7 @@ def audit_command(
             start=_micros(since),
             end=_micros(until),
         )
-        return audit_log.listing(connection, which, before=before, limit=limit)
+        return audit_log.listing(connection, only, before=before, limit=limit)
 
     views = [AuditLineView.of(line) for line in read(console, query)]
     if as_json:
@@ -134,7 +134,7 @@ def _micros(moment: datetime | None) -> int | None:
 
 
 def changed(line: AuditLineView) -> str:
-    """What differs between before and after, in a line."""
+    """The fields that differ between before and after, as one line."""
     before, after = line.before or {}, line.after or {}
     names = [name for name in {**before, **after} if before.get(name) != after.get(name)]
     if line.before is None:

@@ -33,7 +33,7 @@ def list_command(console: Console, as_json: bool) -> None:
 @aliases_group.command("set")
 @click.argument("name")
 @click.argument("models", nargs=-1, required=True)
-@click.option("--cheapest", is_flag=True, help="Tenants that opted in get the cheapest that can serve the request.")
+@click.option("--cheapest", is_flag=True, help="Tenants that opted in get the cheapest model that can serve a request.")
 @click.option(
     "--fallback", "fallbacks", multiple=True, help="A model to try when the chosen one is saturated or unavailable."
 )
@@ -53,8 +53,8 @@ def set_command(
     off: bool,
     as_json: bool,
 ) -> None:
-    """Let NAME stand for MODELS, each a name or NAME=WEIGHT, in place of all that it stood for. Gateways follow within
-    a second."""
+    """Let NAME stand for MODELS, each a name or NAME=WEIGHT. They replace the models that NAME stood for. Gateways
+    follow within a second."""
     targets = [_target(model) for model in models]
     alias = write(
         console,
@@ -75,7 +75,7 @@ def set_command(
 @click.argument("name")
 @pass_console
 def remove_command(console: Console, name: str) -> None:
-    """Remove NAME as it was set; an alias NAME of laneway.toml is in force again."""
+    """Remove the alias NAME; an alias NAME of laneway.toml is in force again."""
     write(console, lambda c: console.administration.aliases.remove(c, name))
     click.echo(f"{name} is removed")
 

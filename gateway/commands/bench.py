@@ -1,4 +1,4 @@
-"""`laneway bench`: starts the load tool, which is a program of its own. Its arguments are its own matter."""
+"""`laneway bench`: replaces this process by the load tool (`python -m benchmarks.load`), with all arguments."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ NEEDED = ("benchmarks", "aiohttp", "matplotlib")
 
 
 def install_line() -> str:
-    """A command that works as it is: in a checkout, from its directory; else of the installed package."""
+    """The pip command that installs the load tool's libraries: for the checkout, else for the installed package."""
     python = Path(sys.executable)
     pip = python.with_name("pip")
     shown = pip.relative_to(Path.cwd()) if pip.is_relative_to(Path.cwd()) else pip
     name = shown if pip.exists() else f"{python} -m pip"
-    what = f"-e '{CHECKOUT_FILE.parent}[bench]'" if CHECKOUT_FILE.exists() else "'laneway[bench]'"
+    package = f"-e '{CHECKOUT_FILE.parent}[bench]'" if CHECKOUT_FILE.exists() else "'laneway[bench]'"
     if CHECKOUT_FILE.parent == Path.cwd():
-        what = "-e '.[bench]'"
-    return f"{name} install {what}"
+        package = "-e '.[bench]'"
+    return f"{name} install {package}"
 
 
 @click.command(
     "bench",
-    add_help_option=False,  # --help too is the tool's
+    add_help_option=False,  # the tool answers --help
     context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
-    short_help="Drive a server with load and report what it did.",
+    short_help="Drive a server with load and report latencies, throughput and errors.",
 )
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def bench_command(arguments: tuple[str, ...]) -> None:

@@ -66,11 +66,12 @@ def periods_command(console: Console, tenant: str | None, state: str | None, as_
 @json_option
 @pass_console
 def close_command(console: Console, month: str, tenant: str | None, as_json: bool) -> None:
-    """Close MONTH (2026-01) for ever and make its invoices: of one tenant, or of all that have it open. It must have
-    ended, in the tenant's time zone, and nothing of it may run. What comes later is in the next month."""
+    """Close MONTH (2026-01) permanently and make its invoices: of one tenant, or of all tenants for which it is open.
+    The month must have ended in the tenant's time zone, and no request of it may run. Later corrections count in the
+    next month."""
     administration = console.administration
 
-    def wanted(connection: sa.Connection) -> list[str]:
+    def tenant_ids(connection: sa.Connection) -> list[str]:
         if tenant is not None:
             return [tenant_of(connection, tenant).id]
         periods.check_month(month)
@@ -89,12 +90,12 @@ def close_command(console: Console, month: str, tenant: str | None, as_json: boo
                 raise
             return f"{tenant_id}: {sentence(error)}"
 
-    for tenant_id in read(console, wanted):
-        done = write(console, lambda c, tenant_id=tenant_id: close(c, tenant_id))  # type: ignore[misc]
-        if isinstance(done, str):
-            refused.append(done)
+    for tenant_id in read(console, tenant_ids):
+        result = write(console, lambda c, tenant_id=tenant_id: close(c, tenant_id))  # type: ignore[misc]
+        if isinstance(result, str):
+            refused.append(result)
         else:
-            made.append(done)
+            made.append(result)
     _show_invoices(made, as_json=as_json)
     if refused:
         fail(f"not closed: {'; '.join(refused)}")
@@ -143,8 +144,8 @@ def invoice_command(console: Console, invoice_id: str, as_json: bool) -> None:
 @billing_group.command("correct")
 @click.argument("request_id")
 @click.option("--meter", type=click.Choice(METERS), required=True)
-@click.option("--tokens", type=int, required=True, help="More, or below 0 less, than were billed.")
-@click.option("--reason", required=True, help="It is kept, and on the invoice's export.")
+@click.option("--tokens", type=int, required=True, help="Added to the billed tokens; below 0: subtracted.")
+@click.option("--reason", required=True, help="Stored with the correction, and shown in exports.")
 @json_option
 @pass_console
 def correct_command(console: Console, request_id: str, meter: str, tokens: int, reason: str, as_json: bool) -> None:
@@ -162,8 +163,8 @@ def correct_command(console: Console, request_id: str, meter: str, tokens: int, 
 @billing_group.command("credit")
 @click.argument("tenant")
 @click.argument("amount", callback=picos())
-@click.option("--charge", is_flag=True, help="The tenant owes AMOUNT more, not less.")
-@click.option("--reason", required=True, help="It is kept, and on the invoice's export.")
+@click.option("--charge", is_flag=True, help="Charge AMOUNT instead.")
+@click.option("--reason", required=True, help="Stored with the correction, and shown in exports.")
 @click.option("--project", help="An id or a name.")
 @click.option("--key", "key_id")
 @click.option("--model")
@@ -175,7 +176,7 @@ def correct_command(console: Console, request_id: str, meter: str, tokens: int, 
 def credit_command(
     console: Console, /, tenant: str, amount: int, charge: bool, reason: str, as_json: bool, **names: str | None
 ) -> None:
-    """Credit TENANT with an AMOUNT of its currency that no request explains."""
+    """Credit TENANT with an AMOUNT of its currency, without reference to a request."""
     administration = console.administration
     signed = amount if charge else -amount
     made = write(
@@ -196,19 +197,19 @@ def corrections_command(console: Console, tenant: str | None, as_json: bool) -> 
         tenant_id = None if tenant is None else tenant_of(connection, tenant).id
         return corrections.listing(connection, tenant_id=tenant_id)
 
-    views = [CorrectionView.of(one) for one in read(console, query)]
+    views = [CorrectionView.of(correction) for correction in read(console, query)]
     rows = [{**msgspec.to_builtins(view), "amount": format_picos(view.picos, view.currency)} for view in views]
     show_rows(rows, CORRECTION_COLUMNS, as_json=as_json)
 
 
 @billing_group.command("margin")
-@click.option("--month", help="For example 2026-01; without it: the last whole one.")
+@click.option("--month", help="For example 2026-01. Default: the last complete month.")
 @tenant_option
 @json_option
 @pass_console
 def margin_command(console: Console, month: str | None, tenant: str | None, as_json: bool) -> None:
-    """What each tier earned, and what its device time cost at billing.device_second_picos. What a preemption made
-    others compute again is the cost of the tier that caused it."""
+    """Revenue of each tier, and the cost of its device time at billing.device_second_picos. Recomputation after a
+    preemption counts as a cost of the tier that caused the preemption."""
     _fold(console)
     administration = console.administration
     found = read(console, lambda c: administration.periods.margins(c, month=month, tenant=tenant))
@@ -226,13 +227,13 @@ def margin_command(console: Console, month: str | None, tenant: str | None, as_j
 
 
 @billing_group.command("reconcile")
-@click.option("--month", help="The periods of this month alone, for example 2026-01.")
-@click.option("--minute", is_flag=True, help="What came since the last minute's alone, as the gateways do it.")
+@click.option("--month", help="Only the periods of this month, for example 2026-01.")
+@click.option("--minute", is_flag=True, help="Only the rows since the last such check, as gateways do each minute.")
 @json_option
 @pass_console
 def reconcile_command(console: Console, month: str | None, minute: bool, as_json: bool) -> None:
-    """Prove from the rows that usage = entries = roll-ups = invoices, that what engines made is in the books, and that
-    no budget is overshot. Exit 1 when something is not so."""
+    """Check that usage = entries = roll-ups = invoices, that all tokens that engines made are accounted for, and that
+    no hard budget is exceeded. Exit status 1 if a check fails."""
     if month is not None and minute:
         fail("one of --month and --minute")
     _fold(console)
@@ -250,8 +251,8 @@ def reconcile_command(console: Console, month: str | None, minute: bool, as_json
     else:
         counted = {"imbalances": len(result.imbalances), "overshot": len(result.overshot)}
         show_row({**view, **counted, "took_s": f"{result.took_s:.3f}"}, as_json=False)
-        for one in result.imbalances:
-            click.echo(f"{one.what}: {one.where}: expected {one.expected}, found {one.found}")
+        for imbalance in result.imbalances:
+            click.echo(f"{imbalance.what}: {imbalance.where}: expected {imbalance.expected}, found {imbalance.found}")
         for window in result.overshot:
             click.echo(f"overshot: {window}")
     if not result.sound:
@@ -259,7 +260,7 @@ def reconcile_command(console: Console, month: str | None, minute: bool, as_json
 
 
 def _fold(console: Console) -> None:
-    """Into the roll-ups with whatever is there, in bounded steps: no gateway may run."""
+    """Fold all usage rows into the roll-ups, in bounded transactions. Gateways do so too, but none may be running."""
     while write(console, rollups.fold_usage).more:
         pass
 

@@ -1,7 +1,4 @@
-"""What every command shares: the configuration it was given, how it speaks to people and to scripts, how it fails.
-
-It must never know what any one command does.
-"""
+"""Shared by all commands: the configuration, output as tables or JSON, and refusals."""
 
 from __future__ import annotations
 
@@ -28,7 +25,7 @@ CHECKOUT_FILE = Path(__file__).resolve().parents[2] / configuration.DEFAULT_FILE
 
 
 class CommandRefused(click.ClickException):
-    """What was asked cannot be done; one sentence says why."""
+    """The command cannot be carried out. The message is one sentence that says why."""
 
     exit_code = EXIT_REFUSED
 
@@ -55,18 +52,18 @@ class Console:
 
     @property
     def located(self) -> Path | None:
-        """The configuration file, absolute; None: there is none, and the defaults hold for the current directory."""
+        """The configuration file's absolute path; None: no file, so the defaults apply."""
         found = configuration.locate(self.file)
         return None if found is None else found.resolve()
 
     @property
     def administration(self) -> Administration:
-        """The writes of whoever runs this command."""
+        """Administrative writes, with this host's user as the actor."""
         return Administration(self.config, Actor(audit_log.host_actor()))
 
 
 def checkout_config() -> Config | None:
-    """The configuration of the checkout that this code lies in; None: it was installed without one, or it is broken."""
+    """The configuration of the checkout that contains this code; None: no checkout, or an invalid file."""
     try:
         return configuration.load(CHECKOUT_FILE, {}) if CHECKOUT_FILE.exists() else None
     except configuration.ConfigError:
@@ -81,7 +78,7 @@ def json_option(command: Command) -> Command:
 
 
 def show_rows(rows: Sequence[Row], columns: Sequence[str], *, as_json: bool) -> None:
-    """A table of `columns` for people, or all there is for scripts."""
+    """Print a table of `columns`, or all fields as JSON."""
     if as_json:
         show_json(list(rows))
         return
@@ -92,7 +89,7 @@ def show_rows(rows: Sequence[Row], columns: Sequence[str], *, as_json: bool) -> 
 
 
 def show_row(row: Row, *, as_json: bool) -> None:
-    """One thing: a line for each of its fields, or one JSON object."""
+    """Print a line for each field, or one JSON object."""
     if as_json:
         show_json(row)
         return

@@ -1,4 +1,4 @@
-"""`laneway db upgrade`, and the one way in which commands reach the database."""
+"""`laneway db upgrade`, and the functions by which every command reads and writes the database."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def upgrade_command(console: Console) -> None:
 
 
 def write(console: Console, change: Callable[[sa.Connection], T]) -> T:
-    """`change(connection)` in one transaction; a refusal ends the command with its sentence."""
+    """Run `change` in one transaction. A refusal ends the command with its sentence."""
     return with_database(console.config, lambda database: database.write_sync(change))
 
 
@@ -59,7 +59,7 @@ def base_models(console: Console) -> list[BaseModel]:
 
 
 def with_database(config: Config, work: Callable[[Database], T]) -> T:
-    """For what needs more than one transaction; a refusal ends the command as in `write`."""
+    """Run `work`, which may use several transactions. A refusal ends the command as in `write`."""
     database = Database(config.database_url)
     try:
         if database.sqlite_path is not None and not database.sqlite_path.exists():
@@ -69,22 +69,23 @@ def with_database(config: Config, work: Callable[[Database], T]) -> T:
         fail(sentence(error))
     except DatabaseUnavailable as error:
         fail(_unavailable(config, str(error)))
-    except sa.exc.DatabaseError as error:  # a table that is not there, a file that is no database
+    except sa.exc.DatabaseError as error:  # e.g. a table is missing, or the file is no database
         fail(_unavailable(config, str(error.orig)))
     finally:
         database.close()
 
 
 def _no_database(path: Path) -> str:
-    """What to do depends on why it is not there: another directory than that of laneway.toml, or none was made yet."""
+    """The message depends on the cause: no database was made yet, or the command runs in another directory than that of
+    laneway.toml."""
     context = click.get_current_context(silent=True)
     console = context.find_object(Console) if context is not None else None
     located = console.located if console is not None else None
     if located is not None:
         return f"there is no database at {path} (by {located}); `laneway serve` makes it, or: laneway db upgrade"
     here = "no laneway.toml is in this directory, and no --config was given"
-    other = checkout_config()
-    if other is not None and Path(other.database_url.removeprefix("sqlite:///")).exists():
+    checkout = checkout_config()
+    if checkout is not None and Path(checkout.database_url.removeprefix("sqlite:///")).exists():
         return f"there is no database at {path}: {here}. There is one of: laneway --config {CHECKOUT_FILE} …"
     return f"there is no database at {path}: {here}; change to the directory of laneway.toml, or: laneway --config FILE"
 
@@ -97,6 +98,6 @@ def _unavailable(config: Config, reason: str) -> str:
 
 
 def sentence(error: Exception) -> str:
-    """A refusal as one sentence, with the argument that is at fault."""
+    """A refusal as one sentence, with the name of the wrong argument."""
     param = getattr(error, "param", None)
     return f"{param}: {error}" if param else str(error)

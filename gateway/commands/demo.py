@@ -1,7 +1,5 @@
-"""`laneway demo seed`: what `laneway serve --demo` makes, without the processes.
-`laneway demo adapters`: random adapters by the hundred, registered as any others are.
-
-It must never do anything that an operator cannot: `laneway adapters add` does the same one by one.
+"""`laneway demo seed` makes everything that `laneway serve --demo` makes, without starting the processes.
+`laneway demo adapters` makes and registers many random adapters, as `laneway adapters add` would one by one.
 """
 
 from __future__ import annotations
@@ -29,14 +27,14 @@ from gateway.host.supervisor import CannotStart
 from gateway.uploads.staged import AdapterBase, StagedAdapter, base_of, stage_directory
 
 COUNT_MAX = 10_000
-TOGETHER_MAX = 100  # in one transaction; each has a file open until then
+TOGETHER_MAX = 100  # adapters in one transaction; each keeps a file open until its end
 SHOWN = 10
 COLUMNS = ("name", "tenant_id", "shared", "base_model", "version", "id", "digest")
 
 
 @click.group("demo")
 def demo_group() -> None:
-    """Something to play with."""
+    """Data to try Laneway with."""
 
 
 @demo_group.command("seed")
@@ -58,10 +56,10 @@ def seed_command(console: Console, examples: Path | None) -> None:
 
 @demo_group.command("adapters")
 @click.option("--count", type=click.IntRange(1, COUNT_MAX), default=200, show_default=True)
-@click.option("--seed", type=click.IntRange(0, 2**31), default=0, help="The same seed is the same bytes.")
+@click.option("--seed", type=click.IntRange(0, 2**31), default=0, help="The same seed gives the same bytes.")
 @click.option("--prefix", default="random", show_default=True, help="Their names are PREFIX-0000, PREFIX-0001, …")
-@click.option("--tenant", help="Their owner, a slug or an id; without it all tenants may call them.")
-@click.option("--model", "base_model", help="Their base model; without it the first.")
+@click.option("--tenant", help="The owning tenant, a slug or an id. Default: none; all tenants may call them.")
+@click.option("--model", "base_model", help="The base model. Default: the first.")
 @json_option
 @pass_console
 def adapters_command(
@@ -119,7 +117,7 @@ def _register(
     names: list[str],
     staged: list[StagedAdapter],
 ) -> list[Adapter]:
-    """All of them in one transaction."""
+    """Register these adapters in one transaction."""
     administration = console.administration
     return [
         administration.adapters.register(

@@ -1,4 +1,4 @@
-"""`laneway doctor`: what this host lacks, one line a part."""
+"""`laneway doctor`: prints the result of each check of this host on one line."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ NAME_WIDTH = 13
 def doctor_command(console: Console, context: click.Context, as_json: bool) -> None:
     """Check this host: Python, torch, GPU, memory, ports, database, clock, Redis, disk, secrets, models, console.
 
-    One line each: ok, warn or fail, and what to do. Ends with 1 when a check fails, else with 0. Nothing is changed.
+    One line each: ok, warn or fail, and what to do. Exit status 1 if a check fails, else 0. Nothing is changed.
     """
     checks: list[doctor.Check] = []
     for check in _checks(console):

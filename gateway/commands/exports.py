@@ -1,4 +1,4 @@
-"""`laneway billing export` and `laneway billing check`: files of cost and usage, ours and anyone's."""
+"""`laneway billing export` writes a month's cost and usage to a file; `laneway billing check` checks any FOCUS file."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from gateway.commands.database import with_database
 from gateway.upkeep.exports import label
 
 EXIT_FOUND = 1
-# Below the data directory, and not in the current one: that is often a checkout. Not the gateway's own exports' folder,
-# which deletes its oldest.
+# The default folder, below the data directory: the current directory is often a checkout, and a gateway deletes the
+# oldest files in its own folder for exports.
 EXPORTED = "exported"
 
 
@@ -29,11 +29,11 @@ EXPORTED = "exported"
 @click.option("--month", required=True, metavar="YYYY-MM", help="Of each tenant's time zone.")
 @click.option("--tenant", help="A slug or an id; without it: all.")
 @click.option("--kind", type=click.Choice(tuple(FORMATS)), default="focus", show_default=True)
-@click.option("--format", "format_", type=click.Choice(FORMATS["focus"]), help="Without it: csv, of events jsonl.")
+@click.option("--format", "format_", type=click.Choice(FORMATS["focus"]), help="Default: csv; for events jsonl.")
 @click.option(
     "--directory",
     type=click.Path(exists=True, file_okay=False, path_type=Path),
-    help="Where the file and its manifest go. Without it: <data_dir>/exported.",
+    help="The folder for the file and its manifest. Default: <data_dir>/exported.",
 )
 @json_option
 @pass_console
@@ -48,7 +48,7 @@ def export_command(
 ) -> None:
     """Write a month as FOCUS 1.2 (cost by hour, key, model, meter and tier) or as CloudEvents (each request).
 
-    A closed month gives the same file each time; an open one what is there now.
+    A closed month gives the same file each time; an open month is exported as it is now.
     """
     config = console.config
     folder = directory or config.data_dir / EXPORTED
@@ -79,7 +79,7 @@ def export_command(
 
 
 def _short(path: Path) -> Path:
-    """Relative to the current directory where it lies below."""
+    """The path relative to the current directory, if it is inside."""
     return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
 
 
@@ -88,7 +88,7 @@ def _short(path: Path) -> Path:
 @click.option(
     "--manifest",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="Without it: FILE.manifest.json, where it is there.",
+    help="Default: FILE.manifest.json, if it exists.",
 )
 @click.option("--strict", is_flag=True, help="Fail on recommendations that are not followed, too.")
 @json_option
@@ -96,7 +96,7 @@ def _short(path: Path) -> Path:
 def check_command(context: click.Context, file: Path, manifest: Path | None, strict: bool, as_json: bool) -> None:
     """Test FILE (.csv, .jsonl or .parquet) against the rules of FOCUS 1.2, and against its manifest.
 
-    Ends with 0 when no rule is broken, with 1 when one is, and with 2 when the file cannot be read.
+    Exit status 0: no rule is broken; 1: a rule is broken; 2: the file cannot be read.
     """
     try:
         report = checker.check(file, manifest)
@@ -128,7 +128,7 @@ def _show(report: FocusReport) -> None:
 
 
 def line(finding: Finding) -> str:
-    """One finding, in one line."""
+    """A finding as one line."""
     where = "file" if finding.row is None else f"row {finding.row}"
     column = "" if finding.column is None else f" {finding.column}"
     value = "" if finding.value is None else f" {finding.value!r}"

@@ -33,22 +33,22 @@ DAY_S = 24 * 3600
 
 @click.group("keys")
 def keys_group() -> None:
-    """The keys that requests come with."""
+    """API keys."""
 
 
 @keys_group.command("create")
-@click.option("--tenant", help="A slug or an id. Only an admin key is without.")
-@click.option("--project", help="Of the tenant, an id or a name; without it: its default one.")
+@click.option("--tenant", help="A slug or an id. Only an admin key may be without a tenant.")
+@click.option("--project", help="A project of the tenant, an id or a name. Default: its default project.")
 @click.option("--name", default="cli", show_default=True)
 @click.option("--kind", type=click.Choice(keys.KINDS), default="live", show_default=True)
 @click.option("--admin", is_flag=True, help="The same as --kind admin.")
 @click.option(
-    "--role", type=click.Choice(ROLES), help="Of an admin key; without it: owner. tenant_admin needs a tenant."
+    "--role", type=click.Choice(ROLES), help="Role of an admin key. Default: owner. tenant_admin needs a tenant."
 )
-@click.option("--tier", help="Lower than the tenant's; without it: the tenant's.")
-@click.option("--scope", "scopes", multiple=True, type=click.Choice(keys.SCOPES), help="May be given more than once.")
+@click.option("--tier", help="A tier below the tenant's. Default: the tenant's.")
+@click.option("--scope", "scopes", multiple=True, type=click.Choice(keys.SCOPES), help="Repeatable.")
 @click.option("--expires-days", type=click.FloatRange(min=0, min_open=True, max=36500))
-@click.option("--default-max-tokens", type=int, help="For requests that name none.")
+@click.option("--default-max-tokens", type=int, help="For requests without max_tokens.")
 @json_option
 @pass_console
 def create_command(
@@ -65,7 +65,7 @@ def create_command(
     default_max_tokens: int | None,
     as_json: bool,
 ) -> None:
-    """Make a key and show its secret, this once."""
+    """Make a key. Its secret is shown only now."""
     administration = console.administration
     made = write(
         console,
@@ -90,7 +90,7 @@ def create_command(
 @json_option
 @pass_console
 def list_command(console: Console, tenant: str | None, as_json: bool) -> None:
-    """Keys, oldest first, without their secrets; revoked ones too."""
+    """Keys, oldest first, without their secrets; revoked keys too."""
     found = read(console, lambda c: keys.list_keys(c, None if tenant is None else tenant_of(c, tenant).id))
     show_rows([msgspec.to_builtins(key) for key in found], COLUMNS, as_json=as_json)
 
@@ -98,10 +98,10 @@ def list_command(console: Console, tenant: str | None, as_json: bool) -> None:
 @keys_group.command("set")
 @click.argument("key_id")
 @click.option(
-    "--project", help="Of its tenant, an id or a name: its requests count in that one's budgets from then on."
+    "--project", help="A project of its tenant, an id or a name. New requests count in that project's budgets."
 )
-@click.option("--default-max-tokens", type=int, help="For requests that name none.")
-@click.option("--no-default-max-tokens", is_flag=True, help="The project's, the tenant's or the model's default again.")
+@click.option("--default-max-tokens", type=int, help="For requests without max_tokens.")
+@click.option("--no-default-max-tokens", is_flag=True, help="Use the default of the project, tenant or model.")
 @json_option
 @pass_console
 def set_command(
@@ -112,7 +112,7 @@ def set_command(
     no_default_max_tokens: bool,
     as_json: bool,
 ) -> None:
-    """Change what is given of KEY_ID. Gateways follow within a second."""
+    """Change settings of KEY_ID. A setting that is not given does not change. Gateways follow within a second."""
     if default_max_tokens is not None and no_default_max_tokens:
         fail("--default-max-tokens and --no-default-max-tokens cannot both be")
     if project is None and default_max_tokens is None and not no_default_max_tokens:
@@ -130,15 +130,15 @@ def set_command(
     type=click.IntRange(0, keys.OVERLAP_S_MAX),
     default=DAY_S,
     show_default=True,
-    help="How long the old one still works, beside the new one.",
+    help="Seconds for which the old key still works.",
 )
 @json_option
 @pass_console
 def rotate_command(console: Console, key_id: str, overlap_s: int, as_json: bool) -> None:
-    """Make a key like KEY_ID, show its secret, and let the old one expire.
+    """Replace KEY_ID by a new key with the same settings, show its secret, and let the old key expire.
 
-    Both count in the key's own budgets and rate limits until the old one ends; then the new one has them alone, with
-    what was used.
+    Both keys share the budgets and rate limits of KEY_ID until the old key expires; the new key then keeps them, with
+    the amounts already used.
     """
     administration = console.administration
     made = write(console, lambda c: administration.keys.rotate(c, key_id, overlap_s=overlap_s))
@@ -150,7 +150,7 @@ def rotate_command(console: Console, key_id: str, overlap_s: int, as_json: bool)
 @json_option
 @pass_console
 def revoke_command(console: Console, key_id: str, as_json: bool) -> None:
-    """End a key now. Gateways refuse it within a second."""
+    """Revoke a key. Gateways refuse it within a second."""
     administration = console.administration
     key = write(console, lambda c: administration.keys.revoke(c, key_id))
     show_row(msgspec.to_builtins(key), as_json=as_json)

@@ -1,4 +1,4 @@
-"""`laneway limits set|list|remove`: rate limits of a tenant's or a key's own."""
+"""`laneway limits set|list|remove`: rate limits of single tenants and keys."""
 
 from __future__ import annotations
 
@@ -17,15 +17,16 @@ Count = click.IntRange(1, LIMIT_MAX)
 
 @click.group("limits")
 def limits_group() -> None:
-    """How much a tenant or a key may do in a minute and at once; without limits of its own, what laneway.toml says."""
+    """Rate limits of single tenants and keys: requests and tokens a minute, concurrent requests. The others have the
+    limits of laneway.toml."""
 
 
 @limits_group.command("set")
 @click.argument("tenant")
-@click.option("--key", "key_id", help="For this key of the tenant alone.")
+@click.option("--key", "key_id", help="Limit only this key of the tenant.")
 @click.option("--requests-per-minute", type=Count)
 @click.option("--tokens-per-minute", type=Count)
-@click.option("--concurrency", type=Count, help="Requests at once.")
+@click.option("--concurrency", type=Count, help="Concurrent requests.")
 @json_option
 @pass_console
 def set_command(
@@ -37,7 +38,8 @@ def set_command(
     concurrency: int | None,
     as_json: bool,
 ) -> None:
-    """Limit TENANT (a slug or an id) over all its keys, or one of them. What is not given stays."""
+    """Limit TENANT (a slug or an id) over all its keys, or one of its keys. A limit that is not given does not
+    change."""
     given = zip(NAMES, (requests_per_minute, tokens_per_minute, concurrency), strict=True)
     change = LimitsChange(**{name: value for name, value in given if value is not None})
     if change == LimitsChange():
@@ -54,7 +56,7 @@ def set_command(
 @json_option
 @pass_console
 def list_command(console: Console, tenant: str | None, as_json: bool) -> None:
-    """Tenants and keys with limits of their own; - is what laneway.toml says."""
+    """Tenants and keys with limits of their own; -: the limit of laneway.toml."""
     found = read(console, lambda c: overrides.listing(c, None if tenant is None else tenant_of(c, tenant).id))
     show_rows([msgspec.to_builtins(own) for own in found], ("id", "scope", "subject_id", *NAMES), as_json=as_json)
 
@@ -63,6 +65,6 @@ def list_command(console: Console, tenant: str | None, as_json: bool) -> None:
 @click.argument("limits_id")
 @pass_console
 def remove_command(console: Console, limits_id: str) -> None:
-    """What laneway.toml says holds again."""
+    """Remove limits: the limits of laneway.toml apply again."""
     write(console, lambda c: console.administration.limits.remove(c, limits_id))
-    click.echo(f"{limits_id} no longer hold")
+    click.echo(f"{limits_id} is removed")

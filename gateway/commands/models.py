@@ -13,8 +13,9 @@ import msgspec
 from billing.database import Database
 from gateway.admin.model_rollout import ModelRollout
 from gateway.admin.models import NewModel
+from gateway.catalog.adapters import EVERYONE
 from gateway.catalog.base_models import BaseModel, Dtype, ModelChange, NoSuchDirectory, list_models
-from gateway.commands.console import Console, fail, json_option, pass_console, show_row, show_rows
+from gateway.commands.console import Command, Console, fail, json_option, pass_console, show_row, show_rows
 from gateway.commands.database import read, sentence, with_database, write
 from gateway.engines.engine import Engine, EngineUnavailable
 from gateway.engines.local import LocalEngine
@@ -27,6 +28,23 @@ T = TypeVar("T")
 model_argument = click.argument("model")
 
 
+def settings_options(command: Command) -> Command:
+    """The options of `ModelChange`, for `add` and `set`."""
+    for option in (
+        click.option("--max-tokens-default", type=int, help="For requests without max_tokens; 0: as configured."),
+        click.option("--no-fallbacks", is_flag=True, help="No other model serves in its place."),
+        click.option(
+            "--fallback", "fallbacks", multiple=True, help="A model that serves in its place; repeatable, in order."
+        ),
+        click.option(
+            "--tenant", "tenants", multiple=True, help="A tenant that may call it, slug or id; repeatable. '*': all."
+        ),
+        click.option("--pinned/--not-pinned", default=None, help="Never evict its weights from the device."),
+    ):
+        command = option(command)
+    return command
+
+
 @click.group("models")
 def models_group() -> None:
     """Base models: those of laneway.toml, and models added while the engine serves."""
@@ -36,22 +54,19 @@ def models_group() -> None:
 @json_option
 @pass_console
 def list_command(console: Console, as_json: bool) -> None:
-    """All base models, the removed ones too, and what a running engine of this host says of each."""
-    found = read(console, lambda c: list_models(c, console.config))
+    """All base models, removed models too, with each model's state in a running engine of this host."""
+    models = read(console, lambda c: list_models(c, console.config))
     states = asyncio.run(_states(console))
-    rows = [_shown(model) | _state(model, states) for model in found]
+    rows = [_shown(model) | _state(model, states) for model in models]
     show_rows(rows, COLUMNS, as_json=as_json)
 
 
 @models_group.command("add")
 @click.argument("path")
-@click.option("--name", help="What callers write as `model`; without it: PATH.")
-@click.option("--dtype", type=click.Choice(["float32", "bfloat16", "float16"]), help="Without it: the others'.")
-@click.option("--context-tokens", type=int, help="At most; without it: what its config.json says.")
-@click.option("--pinned", is_flag=True, help="Its weights never leave the device.")
-@click.option("--tenant", "tenants", multiple=True, help="Who may call it, a slug or an id; repeatable. Else all.")
-@click.option("--fallback", "fallbacks", multiple=True, help="A model that serves in its place; repeatable, in order.")
-@click.option("--max-tokens-default", type=int, help="For requests that name none.")
+@click.option("--name", help="The name that callers write as `model`. Default: PATH.")
+@click.option("--dtype", type=click.Choice(["float32", "bfloat16", "float16"]), help="Default: the other models'.")
+@click.option("--context-tokens", type=int, help="Limit of the context. Default: by the model's config.json.")
+@settings_options
 @json_option
 @pass_console
 def add_command(
@@ -60,38 +75,31 @@ def add_command(
     name: str | None,
     dtype: str | None,
     context_tokens: int | None,
-    pinned: bool,
+    pinned: bool | None,
     tenants: tuple[str, ...],
     fallbacks: tuple[str, ...],
+    no_fallbacks: bool,
     max_tokens_default: int | None,
     as_json: bool,
 ) -> None:
-    """Serve the model in PATH, a directory inside gateway.models_dir, beside the others. A running engine checks it
-    first; every gateway follows within a second. It needs a price before: laneway prices publish NAME --ahead."""
-    given = {
-        "pinned": pinned or None,
-        "tenants": tenants or None,
-        "fallbacks": fallbacks or None,
-        "max_tokens_default": max_tokens_default,
-    }
-    wanted = NewModel(
+    """Serve the model in the directory PATH of gateway.models_dir. The name needs a price before: laneway prices
+    publish NAME --ahead. A running engine checks the files first; every gateway serves the model within a second.
+
+    A model that was added already keeps the settings that are not given."""
+    new = NewModel(
         name=name or path,
         path=path,
         dtype=None if dtype is None else msgspec.convert(dtype, type=Dtype),
         context_tokens=context_tokens,
-        change=msgspec.convert({name: value for name, value in given.items() if value is not None}, ModelChange),
+        change=_change(pinned, tenants, fallbacks, no_fallbacks, max_tokens_default),
     )
-    made = _with_engine(console, lambda changes: changes.add_model(wanted, lambda name, files: None))
-    show_row(_shown(made), as_json=as_json)
+    added = _with_engine(console, lambda rollout: rollout.add_model(new, lambda name, files: None))
+    show_row(_shown(added), as_json=as_json)
 
 
 @models_group.command("set")
 @model_argument
-@click.option("--pinned/--not-pinned", default=None, help="Its weights never leave the device.")
-@click.option("--tenant", "tenants", multiple=True, help="Who may call it, a slug or an id; '*': all; repeatable.")
-@click.option("--fallback", "fallbacks", multiple=True, help="A model that serves in its place; repeatable, in order.")
-@click.option("--no-fallbacks", is_flag=True)
-@click.option("--max-tokens-default", type=int, help="For requests that name none; 0: as it was configured.")
+@settings_options
 @json_option
 @pass_console
 def set_command(
@@ -104,21 +112,11 @@ def set_command(
     max_tokens_default: int | None,
     as_json: bool,
 ) -> None:
-    """Change what is given of MODEL. What is not given stays."""
-    if fallbacks and no_fallbacks:
-        fail("--fallback and --no-fallbacks exclude each other")
-    given: dict[str, object] = {}
-    if pinned is not None:
-        given["pinned"] = pinned
-    if tenants:
-        given["tenants"] = None if "*" in tenants else tenants
-    if fallbacks or no_fallbacks:
-        given["fallbacks"] = fallbacks
-    if max_tokens_default is not None:
-        given["max_tokens_default"] = max_tokens_default or None
-    if not given:
+    """Change settings of MODEL. A setting that is not given does not change."""
+    change = _change(pinned, tenants, fallbacks, no_fallbacks, max_tokens_default)
+    if change == ModelChange():
         fail("nothing was given to change; see: laneway models set --help")
-    administration, change = console.administration, msgspec.convert(given, ModelChange)
+    administration = console.administration
     show_row(_shown(write(console, lambda c: administration.models.update(c, model, change))), as_json=as_json)
 
 
@@ -126,10 +124,10 @@ def set_command(
 @model_argument
 @pass_console
 def remove_command(console: Console, model: str) -> None:
-    """Remove MODEL. Requests for it and for its adapters are refused; running requests continue to their end."""
+    """Remove MODEL. New requests for it and its adapters are refused; running requests finish."""
     administration = console.administration
     after = write(console, lambda c: administration.models.remove(c, model))
-    click.echo(f"{after.name}: removed; a running engine drains it. Back with: laneway models restore {after.name}")
+    click.echo(f"{after.name}: removed; a running engine drains it. Undo with: laneway models restore {after.name}")
 
 
 @models_group.command("restore")
@@ -137,34 +135,57 @@ def remove_command(console: Console, model: str) -> None:
 @json_option
 @pass_console
 def restore_command(console: Console, model: str, as_json: bool) -> None:
-    """Serve the removed MODEL again, with its adapters, once a running engine has it."""
-    after = _with_engine(console, lambda changes: changes.restore(model, lambda name, files: None))
+    """Serve the removed MODEL and its adapters again, after a running engine has registered the model."""
+    after = _with_engine(console, lambda rollout: rollout.restore(model, lambda name, files: None))
     show_row(_shown(after), as_json=as_json)
 
 
+def _change(
+    pinned: bool | None,
+    tenants: tuple[str, ...],
+    fallbacks: tuple[str, ...],
+    no_fallbacks: bool,
+    max_tokens_default: int | None,
+) -> ModelChange:
+    """The options of `settings_options` as a change: an option that is not given leaves its field UNSET."""
+    if fallbacks and no_fallbacks:
+        fail("--fallback and --no-fallbacks exclude each other")
+    given: dict[str, object] = {}
+    if pinned is not None:
+        given["pinned"] = pinned
+    if tenants:
+        given["tenants"] = None if EVERYONE in tenants else tenants
+    if fallbacks or no_fallbacks:
+        given["fallbacks"] = fallbacks
+    if max_tokens_default is not None:
+        given["max_tokens_default"] = max_tokens_default or None
+    return msgspec.convert(given, ModelChange)
+
+
 def _with_engine(console: Console, work: Callable[[ModelRollout], Awaitable[T]]) -> T:
-    """Stages go to stderr. Refused in one sentence, also while no engine runs."""
+    """Run `work` with the engine of this host; its stages are written to stderr. A refusal, or an engine that is
+    unavailable, ends the command with one sentence."""
 
     async def run(database: Database) -> T:
         async with _engine(console, CONNECT_S_MAX) as engine:
-            changes = ModelRollout(database, engine, console.administration, lambda stage: click.echo(stage, err=True))
-            return await work(changes)
+            rollout = ModelRollout(database, engine, console.administration, lambda stage: click.echo(stage, err=True))
+            return await work(rollout)
 
-    def refused_here(database: Database) -> T:
+    def run_or_fail(database: Database) -> T:
         try:
             return asyncio.run(run(database))
-        except NoSuchDirectory as error:  # an answer over HTTP does not tell where on the host the folder is
+        except NoSuchDirectory as error:  # the error does not name the folder, since HTTP answers must not
             fail(f"{sentence(error)}; the folder is {console.config.models_dir}")
 
     try:
-        return with_database(console.config, refused_here)
+        return with_database(console.config, run_or_fail)
     except EngineUnavailable as error:
         fail(f"nothing was changed: {error}; start one with: laneway serve")
 
 
 @contextlib.asynccontextmanager
 async def _engine(console: Console, wait_s: float) -> AsyncIterator[Engine]:
-    """The one of this host. Raises EngineUnavailable."""
+    """A connection to the engine of this host. Raises EngineUnavailable."""
     engine = LocalEngine(console.config.socket_path)
     await engine.start()
     try:
@@ -175,7 +196,7 @@ async def _engine(console: Console, wait_s: float) -> AsyncIterator[Engine]:
 
 
 async def _states(console: Console) -> tuple[frozenset[str], dict[str, str]] | None:
-    """What the engine serves, and what it refuses and why; None: there is none."""
+    """The models that the engine serves, and those that it refuses, each with the reason; None: no engine runs."""
     try:
         async with _engine(console, LOOK_S_MAX) as engine:
             return frozenset(engine.models), dict(engine.refused)

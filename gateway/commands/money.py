@@ -53,11 +53,11 @@ def picos(per: int = 1) -> Callable[[click.Context, click.Parameter, str | None]
 
 @click.group("prices")
 def prices_group() -> None:
-    """What a token costs."""
+    """Prices of tokens."""
 
 
 def _price_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """What a price is made of, alike to publish and to preview."""
+    """The options that make up a price, for `publish` and `preview`."""
     for option in (
         click.option("--currency", default="USD", show_default=True),
         click.option("--adapter", is_flag=True, help="SUBJECT is an adapter's id, not a model's name."),
@@ -75,7 +75,7 @@ def _price_options(command: Callable[..., Any]) -> Callable[..., Any]:
             "--cached-input",
             metavar="AMOUNT",
             callback=picos(MILLION),
-            help="For a million cached ones; without it: as --input.",
+            help="For a million cached prompt tokens. Default: as --input.",
         ),
         click.option(
             "--input",
@@ -114,16 +114,14 @@ def _price(
 
 @prices_group.command("publish")
 @_price_options
-@click.option(
-    "--from", "effective_from", type=click.DateTime(), help="UTC. In force from then on; without it: at once."
-)
-@click.option("--ahead", is_flag=True, help="SUBJECT is the name of a model that is to be added.")
+@click.option("--from", "effective_from", type=click.DateTime(), help="Beginning, UTC. Default: at once.")
+@click.option("--ahead", is_flag=True, help="SUBJECT is a model that will be added later.")
 @json_option
 @pass_console
 def publish_command(
     console: Console, /, as_json: bool, effective_from: datetime | None, ahead: bool, **price: Any
 ) -> None:
-    """Publish prices of the model SUBJECT. Versions never change; the newest in force holds."""
+    """Publish prices of the model SUBJECT. A published version never changes; the newest version in force applies."""
     fields = _price(**price) | {"ahead": ahead}
     if effective_from is not None:
         fields["effective_from"] = from_datetime(effective_from.replace(tzinfo=UTC))
@@ -134,20 +132,20 @@ def publish_command(
 
 @prices_group.command("preview")
 @_price_options
-@click.option("--month", help="For example 2026-01; without it: the last whole one.")
+@click.option("--month", help="For example 2026-01. Default: the last complete month.")
 @click.option("--tenant", help="A slug or an id; without it: all.")
 @json_option
 @pass_console
 def preview_command(console: Console, /, as_json: bool, month: str | None, tenant: str | None, **price: Any) -> None:
-    """What these prices of the model SUBJECT would have made of a month's usage, beside what it cost. Nothing is
+    """The cost of a month's usage of the model SUBJECT at these prices, beside its actual cost. Nothing is
     published."""
     fields, administration = _price(**price), console.administration
     found = read(console, lambda c: administration.prices.preview(c, **fields, month=month, tenant=tenant))
     if as_json:
         show_row(msgspec.to_builtins(found), as_json=True)
         return
-    shown = [(one.tenant_id, one.requests, one.was_picos, one.would_picos) for one in found.tenants]
-    shown.append(("all", sum(one.requests for one in found.tenants), found.was_picos, found.would_picos))
+    shown = [(row.tenant_id, row.requests, row.was_picos, row.would_picos) for row in found.tenants]
+    shown.append(("all", sum(row.requests for row in found.tenants), found.was_picos, found.would_picos))
     rows = [
         {
             "tenant_id": name,
@@ -197,7 +195,7 @@ def _show_prices(versions: list[PriceVersion], *, as_json: bool) -> None:
 
 @click.group("budgets")
 def budgets_group() -> None:
-    """What a tenant, a project or a key may use."""
+    """Limits in tokens or money of a tenant, a project or a key."""
 
 
 @budgets_group.command("set")
@@ -205,9 +203,9 @@ def budgets_group() -> None:
 @click.option("--period", type=click.Choice(PERIODS), required=True, help="Of the tenant's time zone.")
 @click.option("--money", metavar="AMOUNT", callback=picos(), help="The limit, in the tenant's currency.")
 @click.option("--tokens", type=click.IntRange(0, PICOS_MAX), help="The limit, in tokens.")
-@click.option("--project", help="For this project of the tenant alone, an id or a name.")
-@click.option("--key", "key_id", help="For this key of the tenant alone.")
-@click.option("--kind", type=click.Choice(KINDS), help="A soft one only warns. Without it: as it is, or hard.")
+@click.option("--project", help="The budget of this project of the tenant, an id or a name.")
+@click.option("--key", "key_id", help="The budget of this key of the tenant.")
+@click.option("--kind", type=click.Choice(KINDS), help="A soft budget only alerts. Default: unchanged; hard if new.")
 @click.option(
     "--threshold",
     "thresholds",
@@ -257,7 +255,7 @@ def set_command(
 @json_option
 @pass_console
 def list_budgets_command(console: Console, tenant: str | None, as_json: bool) -> None:
-    """Budgets with what is used, held and left of them now. Money is in picos."""
+    """Budgets with the amounts used, held and left now. Money is in picos."""
     found = read(console, lambda c: budgets.states(c, tenant_id=None if tenant is None else tenant_of(c, tenant).id))
     columns = (
         "id",

@@ -26,30 +26,30 @@ from gateway.host.pulse import EnginePulse, WorkerPulse
 from gateway.host.workers import socket_path
 
 WORKERS_MAX = 32
-EXIT_INTERRUPTED = 130  # as a shell has it after SIGINT
+EXIT_INTERRUPTED = 130  # a shell's status for a command that SIGINT ended
 
 workers_option = click.option(
     "--workers",
     type=click.IntRange(1, WORKERS_MAX),
     default=1,
     show_default=True,
-    help="Gateway processes on the one port. More than one need PostgreSQL.",
+    help="Gateway processes that share the port. More than one needs PostgreSQL.",
 )
-host_option = click.option("--host", help="The address to listen on, in the place of gateway.host.")
+host_option = click.option("--host", help="The address to listen on, instead of gateway.host.")
 port_option = click.option(
-    "--port", type=click.IntRange(1, 65535), help="The port to listen on, in the place of gateway.port."
+    "--port", type=click.IntRange(1, 65535), help="The port to listen on, instead of gateway.port."
 )
-fake_option = click.option("--fake", is_flag=True, help="An engine without a model: its words mean nothing.")
+fake_option = click.option("--fake", is_flag=True, help="An engine without a model: its answers are meaningless.")
 
 
 @click.command("serve")
 @click.option("--demo", is_flag=True, help="With a demo model, example adapters, three tenants and their keys.")
-@click.option("--new", is_flag=True, help="With --demo: make a second one, though the checkout has one already.")
+@click.option("--new", is_flag=True, help="With --demo: make a second demo, though the checkout has one.")
 @click.option(
     "--log-format",
     type=click.Choice(["text", "json"]),
     help="text: JSON lines go to files in <data_dir>/logs, and warnings to the terminal. json: JSON lines to stderr. "
-    "Without it: text with --demo or at a terminal, else json.",
+    "Default: text with --demo or at a terminal, else json.",
 )
 @host_option
 @port_option
@@ -66,7 +66,7 @@ def serve_command(
     fake: bool,
     workers: int,
 ) -> None:
-    """Run the engine and the gateway, and start again whichever dies. Ctrl-C stops both."""
+    """Run the engine and the gateway, and restart a process that ends. Ctrl-C stops both."""
     _listen_at(host, port)
     config = console.config
     _check_workers(config, workers)
@@ -79,22 +79,22 @@ def serve_command(
         with supervisor.lock_data_dir(config.data_dir):
             log_dir = _made_log_dir(config) if text else None
             if demo:
-                from gateway.commands.demo_seed import Demo  # what only the demo needs is loaded only for it
+                from gateway.commands.demo_seed import Demo  # imported only for the demo
 
-                kept = logging_to(log_dir, specs(config, console.file, fake=fake, demo=True))
-                Demo(config, click.echo, log_dir).run(kept)
+                children = logging_to(log_dir, specs(config, console.file, fake=fake, demo=True))
+                Demo(config, click.echo, log_dir).run(children)
             else:
                 _serve(console, fake=fake, workers=workers, log_dir=log_dir)
     except supervisor.CannotStart as error:
         fail(str(error))
-    except KeyboardInterrupt:  # before the processes were started
+    except KeyboardInterrupt:  # before the supervisor handled SIGINT
         click.echo("stopped")
         sys.exit(EXIT_INTERRUPTED)
     click.echo("stopped")
 
 
 def _listen_at(host: str | None, port: int | None) -> None:
-    """In the place of the configuration's. The environment carries it to the gateway's processes."""
+    """Override gateway.host and gateway.port, through the environment, for the child processes too."""
     if host is not None:
         os.environ["LANEWAY_HOST"] = host
     if port is not None:
@@ -102,23 +102,23 @@ def _listen_at(host: str | None, port: int | None) -> None:
 
 
 def _check_no_other_demo(console: Console) -> None:
-    """Refuse to make a second demo, and a second copy of its model, beside the one of the checkout: whoever starts it
-    in another directory most likely looks for the first."""
-    other = checkout_config()
-    if console.located is not None or other is None or other.data_dir == console.config.data_dir:
+    """Refuse to make a second demo, with a second copy of its model, if the checkout has one: a user who starts it in
+    another directory most likely looks for the first."""
+    checkout = checkout_config()
+    if console.located is not None or checkout is None or checkout.data_dir == console.config.data_dir:
         return
-    made_there = {model.package for model in other.models} - {model.package for model in missing_models(other)}
-    if not made_there & {model.package for model in missing_models(console.config)}:
+    made = {model.package for model in checkout.models} - {model.package for model in missing_models(checkout)}
+    if not made & {model.package for model in missing_models(console.config)}:
         return
     fail(
-        f"this directory has no laneway.toml and no demo, and {other.data_dir} has one. Start that one with: "
+        f"this directory has no laneway.toml and no demo, and {checkout.data_dir} has one. Start that one with: "
         f"laneway --config {CHECKOUT_FILE} serve --demo. Make another here "
         f"({size_of(missing_models(console.config))}) with: laneway serve --demo --new"
     )
 
 
 def _made_log_dir(config: Config) -> Path:
-    """Raises CannotStart."""
+    """Make the directory of the log files. Raises CannotStart."""
     directory = config.data_dir / "logs"
     try:
         make_private(directory)
@@ -127,7 +127,7 @@ def _made_log_dir(config: Config) -> Path:
     return directory
 
 
-def logging_to(log_dir: Path | None, kept: list[supervisor.ChildSpec]) -> list[supervisor.ChildSpec]:
+def logging_to(log_dir: Path | None, children: list[supervisor.ChildSpec]) -> list[supervisor.ChildSpec]:
     """The same processes, each with a log file of its own in `log_dir`; None: all log to stderr."""
 
     def environ(spec: supervisor.ChildSpec) -> dict[str, str]:
@@ -136,15 +136,15 @@ def logging_to(log_dir: Path | None, kept: list[supervisor.ChildSpec]) -> list[s
             return others
         return {**others, log_output.VARIABLE: str(log_dir / f"{spec.name.replace(' ', '-')}.jsonl")}
 
-    return [dataclasses.replace(spec, environ=environ(spec)) for spec in kept]
+    return [dataclasses.replace(spec, environ=environ(spec)) for spec in children]
 
 
 def _check_workers(config: Config, workers: int) -> None:
-    """What several processes of one gateway need is refused here, in one sentence."""
+    """Check that the configuration permits several workers; if not, end the command with one sentence."""
     if workers == 1:
         return
     if config.database_url.startswith("sqlite"):
-        fail(f"--workers {workers} needs PostgreSQL (gateway.database_url): SQLite carries one gateway process")
+        fail(f"--workers {workers} needs PostgreSQL (gateway.database_url): SQLite permits one gateway process")
     longest = socket_path(config.data_dir, WORKERS_MAX - 1)
     if len(os.fsencode(longest)) > configuration.SOCKET_PATH_BYTES_MAX:
         fail(f"gateway.data_dir: {longest} is over {configuration.SOCKET_PATH_BYTES_MAX} bytes, a Unix socket's limit")
@@ -153,13 +153,13 @@ def _check_workers(config: Config, workers: int) -> None:
 def _serve(console: Console, *, fake: bool, workers: int, log_dir: Path | None) -> None:
     config = console.config
     supervisor.check_port(config.gateway.host, config.gateway.port)
-    lacking = missing_models(config)
-    check_free(lacking)
-    steps = StartProgress(click.echo, 3 if lacking else 2)
+    missing = missing_models(config)
+    check_free(missing)
+    steps = StartProgress(click.echo, 3 if missing else 2)
     with steps.step("the database"):
         upgrade(config)
-    if lacking:
-        with steps.step(f"the models, once: {size_of(lacking)}"):
+    if missing:
+        with steps.step(f"the models, once: {size_of(missing)}"):
             install_models(config, click.echo)
     start = steps.begin_start_step("the engine and the gateway start")
 
@@ -169,9 +169,9 @@ def _serve(console: Console, *, fake: bool, workers: int, log_dir: Path | None) 
             click.echo(f"The log, a JSON object a line: {log_dir}")
         click.echo(f"Laneway serves at {config.base_url}; Ctrl-C stops it.")
 
-    kept = logging_to(log_dir, specs(config, console.file, fake=fake, workers=workers))
+    children = logging_to(log_dir, specs(config, console.file, fake=fake, workers=workers))
     try:
-        asyncio.run(supervisor.Supervisor(kept, click.echo, changed=lambda pids: None).run(on_ready=ready))
+        asyncio.run(supervisor.Supervisor(children, click.echo, changed=lambda pids: None).run(on_ready=ready))
     finally:
         start.end_start_step(quiet=True)
 
@@ -186,8 +186,8 @@ def _install(config: Config) -> None:
 def specs(
     config: Config, file: Path | None, *, fake: bool, workers: int = 1, demo: bool = False
 ) -> list[supervisor.ChildSpec]:
-    """The gateway and the engine of this configuration, in the order in which they stop. A `demo` promises no
-    targets: its engine raises those that the machine cannot meet."""
+    """The gateway and the engine of this configuration, in the order in which they stop. `demo`: the engine raises the
+    tiers' targets that the machine cannot meet."""
     environ = child_environ(file)
     health = (config.gateway.host, config.gateway.port)
     return [
@@ -205,8 +205,8 @@ def specs(
 
 
 def engine_file(config: Config) -> Path:
-    """The engine's own configuration, with the models that are served by the database: without one, laneway.toml's. A
-    gateway tells a running engine what came or went since."""
+    """Write the engine's configuration, with the active models of the database; without a database, with those of
+    laneway.toml. A gateway registers later changes with the running engine."""
     database = Database(config.database_url)
     models: list[BaseModel] = configured(config)
     try:
@@ -214,18 +214,18 @@ def engine_file(config: Config) -> Path:
             models = database.read_sync(lambda connection: list_models(connection, config))
     except (DatabaseUnavailable, sa.exc.DatabaseError) as error:
         reason = str(error).splitlines()[0]
-        click.echo(f"the models are laneway.toml's, as the database cannot be read: {reason}", err=True)
+        click.echo(f"the database cannot be read, so the models are those of laneway.toml: {reason}", err=True)
     finally:
         database.close()
     for name in [model.name for model in models if not model.active and model.origin == "config"]:
-        click.echo(f"{name} is removed, though laneway.toml has it; back with: laneway models restore {name}", err=True)
+        click.echo(f"{name} of laneway.toml is removed; restore it with: laneway models restore {name}", err=True)
     return configuration.write_engine_file(config, [model for model in models if model.active])
 
 
 def gateway_specs(
     config: Config, workers: int, health: tuple[str, int] | None, environ: dict[str, str]
 ) -> list[supervisor.ChildSpec]:
-    """The gateway's processes alone."""
+    """The gateway's processes, without an engine."""
     still_s = config.gateway.still_s_max
     return supervisor.gateway_specs(
         workers,
@@ -237,7 +237,7 @@ def gateway_specs(
 
 
 def child_environ(file: Path | None) -> dict[str, str]:
-    """A child reads the same configuration file as its parent, wherever that came from."""
+    """The environment of a child: LANEWAY_CONFIG names the file that this process read, if any."""
     located = configuration.locate(file)
     return {**os.environ, "LANEWAY_CONFIG": str(located.resolve())} if located else dict(os.environ)
 
@@ -248,10 +248,10 @@ def child_environ(file: Path | None) -> dict[str, str]:
 @workers_option
 @pass_console
 def gateway_command(console: Console, host: str | None, port: int | None, workers: int) -> None:
-    """Run a gateway alone. It accepts requests once an engine answers on the socket. A worker that dies, or makes no
+    """Run a gateway alone. It accepts requests when an engine answers on the socket. A worker that ends, or makes no
     progress for gateway.still_s_max, is restarted."""
     _listen_at(host, port)
-    config = console.config  # a bad file is refused here, in one sentence
+    config = console.config  # an invalid file ends the command here, with one sentence
     _check_workers(config, workers)
     _install(config)
     if workers > 1:
@@ -264,9 +264,9 @@ def _keep_workers(config: Config, file: Path | None, workers: int) -> None:
     try:
         with supervisor.lock_data_dir(config.data_dir, "gateway-lock"):
             supervisor.check_port(config.gateway.host, config.gateway.port)
-            kept = gateway_specs(config, workers, None, child_environ(file))
+            children = gateway_specs(config, workers, None, child_environ(file))
             asyncio.run(
-                supervisor.Supervisor(kept, click.echo, changed=lambda pids: None).run(
+                supervisor.Supervisor(children, click.echo, changed=lambda pids: None).run(
                     on_ready=lambda: click.echo(f"{workers} workers listen at {config.base_url}; Ctrl-C stops them.")
                 )
             )

@@ -1,4 +1,4 @@
-"""`laneway simulate`: starts the engine's simulator, a program of its own. Its arguments are its own matter."""
+"""`laneway simulate`: replaces this process by the engine's simulator (`python -m engine.simulate`)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ TOOL = "engine.simulate"
 
 @click.command(
     "simulate",
-    add_help_option=False,  # --help too is the tool's
+    add_help_option=False,  # the simulator answers --help
     context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
     short_help="Replay traffic through the scheduler on a virtual clock: which targets hold.",
 )
@@ -23,7 +23,7 @@ TOOL = "engine.simulate"
 @pass_console
 def simulate_command(console: Console, arguments: tuple[str, ...]) -> None:
     """Replay traffic through the real scheduler on a virtual clock, with the tiers of the configuration file."""
-    _ = console.config  # a bad file is refused here, in one sentence
+    _ = console.config  # an invalid file ends the command here, with one sentence
     located = configuration.locate(console.file)
-    tiers = ["--tiers", str(located)] if located else []  # a later --tiers among the arguments has the last word
+    tiers = ["--tiers", str(located)] if located else []  # a --tiers among the arguments overrides it
     os.execv(sys.executable, [sys.executable, "-m", TOOL, *tiers, *arguments])

@@ -1,7 +1,4 @@
-"""The steps of a start as a person sees them: numbered, named, and never silent for long.
-
-It must never know what a step does.
-"""
+"""The progress of a start on a terminal: numbered steps with names, and the elapsed time of a long step."""
 
 from __future__ import annotations
 
@@ -10,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-# A step that takes longer prints its elapsed seconds, this often.
+# A running step prints its elapsed seconds at this interval.
 SILENCE_S_MAX = 5.0
 
 Say = Callable[[str], None]
@@ -26,7 +23,7 @@ class StartProgress:
         self._number = 0
 
     def begin_start_step(self, name: str) -> StartStep:
-        """Print the next step's number and name; it lasts until `end`."""
+        """Print the next step's number and name. The step lasts until `end_start_step`."""
         self._number += 1
         return StartStep(self._say, f"==> {self._number}/{self._total} {name}", self._silence_s_max)
 
@@ -42,7 +39,7 @@ class StartProgress:
 
 
 class StartStep:
-    """One step that runs: `end` it, once or more often."""
+    """A running step. `end_start_step` may be called more than once."""
 
     def __init__(self, say: Say, title: str, silence_s_max: float) -> None:
         self._say = say
@@ -54,7 +51,7 @@ class StartStep:
         self._ticker.start()
 
     def end_start_step(self, *, quiet: bool = False) -> None:
-        """Print what it took, unless `quiet` or already ended."""
+        """Print the elapsed time, unless `quiet` or already ended."""
         if self._ended.is_set():
             return
         self._ended.set()
@@ -64,7 +61,6 @@ class StartStep:
 
     @property
     def elapsed_s(self) -> float:
-        """Since it began."""
         return time.monotonic() - self._began
 
     def _tick(self) -> None:

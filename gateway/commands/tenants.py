@@ -20,12 +20,12 @@ COLUMNS = (
 )
 PROJECT_COLUMNS = ("name", "default_max_tokens", "created_at", "id")
 
-WEIGHT_HELP = "Of two that wait in a tier, one with twice the weight is served twice as much."
+WEIGHT_HELP = "Weight of its share in a tier: twice the weight, twice the service while both wait."
 
 
 @click.group("tenants")
 def tenants_group() -> None:
-    """Who may use Laneway."""
+    """Tenants: customers with keys, budgets and invoices of their own."""
 
 
 @tenants_group.command("list")
@@ -47,9 +47,9 @@ def _all(connection: sa.Connection) -> list[tenants.Tenant]:
 @tenants_group.command("create")
 @click.argument("slug")
 @click.option("--tier", required=True, help="The highest tier that its keys may have.")
-@click.option("--name", help="Without it: the slug.")
-@click.option("--currency", default="USD", show_default=True, help="For ever.")
-@click.option("--default-max-tokens", type=int, help="For requests that name none.")
+@click.option("--name", help="Default: the slug.")
+@click.option("--currency", default="USD", show_default=True, help="Cannot be changed later.")
+@click.option("--default-max-tokens", type=int, help="For requests without max_tokens.")
 @click.option("--share-weight", type=float, default=1.0, show_default=True, help=WEIGHT_HELP)
 @click.option("--time-zone", default="UTC", show_default=True, help="Where the days and months of its budgets begin.")
 @json_option
@@ -87,22 +87,23 @@ def create_command(
 @click.argument("tenant")
 @click.option("--name")
 @click.option("--tier", help="The highest tier that its keys may have.")
-@click.option("--default-max-tokens", type=int, help="For requests that name none.")
+@click.option("--default-max-tokens", type=int, help="For requests without max_tokens.")
 @click.option("--share-weight", type=float, help=WEIGHT_HELP)
 @click.option(
     "--time-zone",
-    help="Where the days and months of its budgets begin. A new one begins them afresh: what was used in the old "
-    "windows does not count in the new.",
+    help="Where the days and months of its budgets begin. A new time zone begins new windows: amounts used in the old "
+    "windows do not count in them.",
 )
 @click.option(
     "--cheapest/--no-cheapest",
     default=None,
-    help="Of an alias that allows it, the cheapest model that can serve a request does, whatever the weights.",
+    help="An alias that allows it is served by the cheapest model that can serve the request, whatever the weights.",
 )
 @json_option
 @pass_console
 def set_command(console: Console, /, tenant: str, as_json: bool, **options: Any) -> None:
-    """Change what is given of TENANT (a slug or an id). Gateways follow within a second."""
+    """Change settings of TENANT (a slug or an id). A setting that is not given does not change. Gateways follow within
+    a second."""
     changes = _given(options)
     administration = console.administration
     changed = write(console, lambda c: administration.tenants.update(c, tenant_of(c, tenant).id, **changes))
@@ -157,7 +158,7 @@ def list_projects_command(console: Console, tenant: str, as_json: bool) -> None:
 @projects_group.command("create")
 @click.argument("tenant")
 @click.argument("name")
-@click.option("--default-max-tokens", type=int, help="For requests that name none.")
+@click.option("--default-max-tokens", type=int, help="For requests without max_tokens.")
 @json_option
 @pass_console
 def create_project_command(
@@ -178,11 +179,12 @@ def create_project_command(
 @click.argument("tenant")
 @click.argument("project")
 @click.option("--name")
-@click.option("--default-max-tokens", type=int, help="For requests that name none.")
+@click.option("--default-max-tokens", type=int, help="For requests without max_tokens.")
 @json_option
 @pass_console
 def set_project_command(console: Console, /, tenant: str, project: str, as_json: bool, **options: Any) -> None:
-    """Change what is given of a PROJECT (an id or a name) of TENANT (a slug or an id)."""
+    """Change settings of the PROJECT (an id or a name) of TENANT (a slug or an id). A setting that is not given does
+    not change."""
     changes = _given(options)
     administration = console.administration
 

@@ -102,7 +102,7 @@ def test_limits(laneway: Laneway, database_url: str) -> None:
             ]
         ),
     ]
-    assert "no longer hold" in laneway.text("limits", "remove", own["id"])
+    assert "is removed" in laneway.text("limits", "remove", own["id"])
     assert laneway.refusal("limits", "remove", own["id"]) == f"there are no limits '{own['id']}'"
     assert laneway.refusal("limits", "set", "acme").startswith("no limit was given")
     assert laneway.refusal("limits", "set", "acme", "--key", "key_no", "--concurrency", "1").startswith("key_id: there")

@@ -66,6 +66,12 @@ def test_models_come_and_go_by_command(make_stack: Callable[..., Stack], model_d
     assert told(stack, "models", "set", "second", "--max-tokens-default", "0")["max_tokens_default"] is None
     eventually(lambda: stack.chat("globex", model="second").status_code == 200)
 
+    again = told(stack, "models", "add", "second", "--tenant", "acme", "--fallback", MODEL)
+    assert (again["tenants"], again["fallbacks"], again["pinned"]) == ([stack.tenants["acme"]], [MODEL], True)
+    again = told(stack, "models", "add", "second", "--tenant", "*", "--no-fallbacks", "--not-pinned")
+    assert (again["tenants"], again["fallbacks"], again["pinned"]) == ("*", [], False)
+    assert "exclude each other" in refusal(stack, "models", "add", "second", "--fallback", MODEL, "--no-fallbacks")
+
     assert "laneway models restore second" in command(stack, "models", "remove", "second").stdout
     eventually(lambda: stack.chat(model="second").status_code == 404)
     states = {model["name"]: model["state"] for model in told(stack, "models", "list")}
@@ -82,7 +88,7 @@ def test_models_come_and_go_by_command(make_stack: Callable[..., Stack], model_d
     assert table[0].split()[:3] == ["NAME", "STATE", "ORIGIN"]
     assert table[1].split()[:3] == [MODEL, "active", "config"]
     lines = [line["action"] for line in told(stack, "audit") if line["action"].startswith("model.")]
-    assert sorted(lines) == sorted(["model.add", "model.set", "model.set", "model.remove", "model.restore"])
+    assert sorted(lines) == sorted([*["model.add"] * 3, *["model.set"] * 2, "model.remove", "model.restore"])
 
 
 def stack_models(stack: Stack) -> set[str]:
