@@ -1,7 +1,6 @@
-"""`python -m gateway.field_tables`: what each field of a request comes to, as JSON, read from the wire types.
+"""`python -m gateway.field_tables`: how each field of a request is handled, as JSON, derived from the wire types.
 
-docs/users/fields-*.md and the console's page Connect are made from it, so that they say what the decoders do. It must
-never know a value that a caller sent.
+docs/users/fields-*.md and the console's page Connect are generated from it, so that they agree with the decoders.
 """
 
 from __future__ import annotations
@@ -21,21 +20,21 @@ from gateway.api.unknown_fields import UnknownFields
 from gateway.generation.tier_choice import AUTO
 
 State = Literal["works", "hint", "neutral", "refused"]
-# What a table calls each state, in the order of its rows.
+# State → its label in a table, in the order of a table's rows.
 STATES: dict[State, str] = {
     "works": "works",
     "hint": "hint: accepted, changes nothing",
     "neutral": "neutral values only",
     "refused": "refused",
 }
-# Bounds from here on are no limits that a caller meets.
+# Bounds from this number on are not shown: no caller reaches them.
 BOUND_MAX = 2**31 - 1
 _QUOTED = re.compile(r"'(\w+)'")
 
 
 class FieldRow(msgspec.Struct, frozen=True):
-    """One field. `field`: its path in the body, [] for each item. `values`: what is accepted, beside null in an
-    optional field. `why`: of a field without an effect; a sentence without its full stop, or ""."""
+    """One field. `field`: its path in the body; [] stands for the items of a list. `values`: the accepted values,
+    besides null for an optional field. `why`: why the field has no effect, a sentence without its full stop, or ""."""
 
     field: str
     state: State
@@ -81,12 +80,12 @@ ENDPOINTS = (
         messages_wire.parse_messages,
     ),
 )
-# Said in place of the type's words, where those are long.
+# Descriptions that replace `words(type)` where that would be long.
 VALUES = {
     "prompt": "a text, a list of texts, a list of ids, or a list of lists of ids; at most "
     f"{completions_wire.PROMPTS_MAX} prompts, and prompts × `n` at most {completions_wire.TEXTS_MAX}",
 }
-# What a type does not say of a field that works, by path in the body.
+# Additions to `words(type)` of fields that work, by path in the body.
 REMARKS = {
     "model": "a name of `GET /v1/models`",
     "max_tokens": "completion tokens of each text",
@@ -102,17 +101,17 @@ REMARKS = {
 
 
 def tables() -> list[FieldTable]:
-    """A table for each endpoint that makes text; rows by state, and in the order of the API's type."""
+    """A table for each endpoint that generates text; its rows by state, then in the order of the wire type."""
     return [FieldTable(endpoint.path, rows(endpoint)) for endpoint in ENDPOINTS]
 
 
 def rows(endpoint: EndpointFields) -> list[FieldRow]:
-    found = {row.field: row for row in _rows(inspect.type_info(endpoint.kind), endpoint, "")}
-    return sorted(found.values(), key=lambda row: list(STATES).index(row.state))
+    by_field = {row.field: row for row in _rows(inspect.type_info(endpoint.kind), endpoint, "")}
+    return sorted(by_field.values(), key=lambda row: list(STATES).index(row.state))
 
 
 def _rows(kind: inspect.Type, endpoint: EndpointFields, prefix: str) -> Iterator[FieldRow]:
-    """The rows of the structs in this type. A struct of a union has its fields beside those of the others."""
+    """The rows of the structs in this type; for a union, the rows of all its structs."""
     structs = list(_structs(kind))
     tag_field = structs[0].tag_field
     if tag_field is not None:
@@ -131,8 +130,8 @@ def _field(field: inspect.Field, endpoint: EndpointFields, path: str) -> Iterato
     elif (neutral := _only_neutral(field.type)) is not None:
         yield FieldRow(path, "neutral", neutral, "No answer made here has it", required=False)
     else:
-        said = [words(field.type), REMARKS.get(path, ""), _description(field.type)]
-        values = VALUES.get(path) or "; ".join([one for one in said if one])
+        parts = [words(field.type), REMARKS.get(path, ""), _description(field.type)]
+        values = VALUES.get(path) or "; ".join([part for part in parts if part])
         yield FieldRow(path, "works", values, "", field.required)
         if next(_structs(field.type), None) is not None:
             yield from _rows(field.type, endpoint, f"{path}[]." if _has_list(field.type) else f"{path}.")
@@ -147,14 +146,14 @@ def _unserved(path: str, entry: UnsupportedField) -> FieldRow:
 
 
 def _only_neutral(kind: inspect.Type) -> str | None:
-    """The values of a type that can say nothing; None for any other type."""
+    """The values of a type whose values are all neutral; None for any other type."""
     match kind:
         case inspect.NoneType():
             return "`null`"
         case inspect.UnionType():
-            found = [_only_neutral(one) for one in kind.types]
-            said = [one for one in found if one is not None]
-            return " or ".join([one for one in said if one != "`null`"]) if len(said) == len(found) else None
+            found = [_only_neutral(member) for member in kind.types]
+            neutral = [values for values in found if values is not None]
+            return " or ".join([v for v in neutral if v != "`null`"]) if len(neutral) == len(found) else None
         case inspect.ListType(max_length=0):
             return "`[]`"
         case inspect.DictType(value_type=inspect.NoneType()):
@@ -169,8 +168,8 @@ def _structs(kind: inspect.Type) -> Iterator[inspect.StructType]:
         case inspect.Metadata():
             yield from _structs(kind.type)
         case inspect.UnionType():
-            for one in kind.types:
-                yield from _structs(one)
+            for member in kind.types:
+                yield from _structs(member)
         case inspect.ListType():
             yield from _structs(kind.item_type)
 
@@ -182,23 +181,23 @@ def _has_list(kind: inspect.Type) -> bool:
         case inspect.Metadata():
             return _has_list(kind.type)
         case inspect.UnionType():
-            return any(_has_list(one) for one in kind.types)
+            return any(_has_list(member) for member in kind.types)
     return False
 
 
 def _description(kind: inspect.Type) -> str:
-    """Of the field itself, as the OpenAPI description has it."""
+    """The description in the type's JSON schema, as in the OpenAPI description; "" without one."""
     match kind:
         case inspect.Metadata():
-            said = str((kind.extra_json_schema or {}).get("description", ""))
-            return said[:1].lower() + said[1:]
+            text = str((kind.extra_json_schema or {}).get("description", ""))
+            return text[:1].lower() + text[1:]
         case inspect.UnionType():
-            return "; ".join([said for one in kind.types if (said := _description(one))])
+            return "; ".join([text for member in kind.types if (text := _description(member))])
     return ""
 
 
 def words(kind: inspect.Type) -> str:
-    """A type, with its bounds, as a person writes it. Null is left out."""
+    """A type and its bounds in words. Null is omitted."""
     match kind:
         case inspect.Metadata():
             schema = kind.extra_json_schema or {}
@@ -206,8 +205,8 @@ def words(kind: inspect.Type) -> str:
                 return f"number from {schema['minimum']} to {schema['maximum']}"
             return words(kind.type)
         case inspect.UnionType():
-            said = [words(one) for one in kind.types if not isinstance(one, inspect.NoneType)]
-            return ", or ".join(dict.fromkeys(said))
+            members = [words(member) for member in kind.types if not isinstance(member, inspect.NoneType)]
+            return ", or ".join(dict.fromkeys(members))
         case inspect.BoolType():
             return "true or false"
         case inspect.StrType():

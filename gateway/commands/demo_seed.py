@@ -1,7 +1,7 @@
-"""`laneway serve --demo`: from an empty directory to a served model, three tenants, their keys and curl lines to paste.
-`laneway demo seed` does all of it but the processes.
+"""`laneway serve --demo`: from an empty directory to served models, three tenants, their keys and curl lines to paste.
+`laneway demo seed` does the same without starting the processes.
 
-Everything it does an operator can do with the other commands; it must never do anything that they cannot.
+All writes go through `Administration`, so an operator can make each of them with the other commands.
 """
 
 from __future__ import annotations
@@ -46,21 +46,21 @@ TENANTS = {"acme": "premium", "globex": "standard", "initech": "batch"}
 OWNERS = {"support-triage": "acme", "pirate": "globex"}
 # For a million tokens 0.10, 0.05 and 0.40 of a currency unit, as picos per token.
 PRICES = UnitPrices(input=100_000, cached_input=50_000, output=400_000)
-# A smaller model is cheaper: a tenth.
+# The price of a smaller model: a tenth.
 OWN_PRICES = {OWN_MODEL: UnitPrices(input=10_000, cached_input=5_000, output=40_000)}
 MULTIPLIERS = {"premium": "3", "batch": "0.5"}
-# The question in the curl lines of a small model.
+# The question in the curl line of a model that cannot answer the usual one.
 QUESTIONS = {OWN_MODEL: "Who are you?"}
 BUDGET_PICOS = 100 * PICOS_PER_UNIT  # a month
 KEY_NAME = "demo"
 ACTOR = Actor("demo")
 
-# What a caller may write as `model`: base models, the default one first, and the adapters of each.
+# Base model → its adapters, the default model first: the names that a caller may write as `model`.
 Served = dict[str, list[str]]
 
 
 class Secrets(msgspec.Struct):
-    """What the demo's keys are. Made once, and kept before the database hears of them."""
+    """The secrets of the demo's keys. They are written to a file before the keys are made in the database."""
 
     admin: str
     tenants: dict[str, str]
@@ -81,7 +81,7 @@ class Demo:
         self._file = config.data_dir / "demo.json"
 
     def run(self, specs: list[supervisor.ChildSpec]) -> None:
-        """Until stopped. Raises CannotStart."""
+        """Make the demo, start the processes and run until stopped. Raises CannotStart."""
         began = time.monotonic()
         supervisor.check_port(self._config.gateway.host, self._config.gateway.port)
         self._file.unlink(missing_ok=True)
@@ -100,24 +100,24 @@ class Demo:
             asyncio.run(supervisor.Supervisor(specs, self._say, changed).run(ready))
         finally:
             start.end_start_step(quiet=True)
-            self._file.unlink(missing_ok=True)  # what it says is true only while they run
+            self._file.unlink(missing_ok=True)  # it names processes that run no more
 
     def seed(self) -> None:
-        """Everything but the processes. Raises CannotStart."""
+        """Make the demo without starting the processes. Raises CannotStart."""
         secrets, served, _ = self._prepare(processes=False)
         self._say("")
         self._say(welcome(self._config.base_url, secrets, served))
 
     def _prepare(self, *, processes: bool) -> tuple[Secrets, Served, StartProgress]:
-        """The schema, the models' files, and what the database holds of the demo. `processes`: their start is a further
-        step. Raises CannotStart."""
-        lacking = missing_models(self._config)
-        check_free(lacking)
-        steps = StartProgress(self._say, 2 + bool(lacking) + processes)
+        """Make the schema, the models' files and the demo's rows. `processes`: a further step will start them. Raises
+        CannotStart."""
+        missing = missing_models(self._config)
+        check_free(missing)
+        steps = StartProgress(self._say, 2 + bool(missing) + processes)
         with steps.step("the database"):
             upgrade(self._config)
-        if lacking:
-            with steps.step(f"the models, once: {size_of(lacking)} below {self._config.data_dir}"):
+        if missing:
+            with steps.step(f"the models, once: {size_of(missing)} below {self._config.data_dir}"):
                 install_models(self._config, self._say)
         secrets = self._secrets()
         with steps.step("tenants, keys, prices, budgets and adapters"):
@@ -125,7 +125,8 @@ class Demo:
         return secrets, served, steps
 
     def _secrets(self) -> Secrets:
-        """Those of the first run. Raises CannotStart when the file is not what it was."""
+        """The secrets of the first run, from their file; new secrets if there is no file. Raises CannotStart when the
+        file is invalid."""
         path = self._config.data_dir / "secrets.json"
         if not path.exists():
             made = Secrets(
@@ -152,7 +153,7 @@ class Demo:
         write_private(self._file, json.dumps(content, indent=2) + "\n", replace=True)
 
     def _seed(self, secrets: Secrets) -> Served:
-        """Make what is not there yet. Raises CannotStart."""
+        """Make the rows that do not exist yet. Raises CannotStart."""
         database = Database(self._config.database_url)
         try:
             return Seed(self._config, secrets, self._examples).apply(database)
@@ -166,14 +167,14 @@ class Demo:
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """An adapter that comes along, checked, and the base model that it is for."""
+    """An example adapter, checked, with the name of its base model."""
 
     base: str
     staged: StagedAdapter
 
 
 class Seed:
-    """What the demo writes into the database. Rows that exist are left alone."""
+    """Writes the demo's rows into the database. Existing rows are not changed."""
 
     def __init__(self, config: Config, secrets: Secrets, examples: Path) -> None:
         self._config = config
@@ -226,22 +227,22 @@ class Seed:
             self._administration.keys.create(connection, name=KEY_NAME, tenant_id=tenant_id, kind=kind, secret=secret)
 
     def _adapter(self, connection: sa.Connection, name: str, owner: Tenant | None, example: Example) -> None:
-        """Register and serve the example unless its name has had this content before."""
+        """Register and serve the example, unless a version of its name has this content already."""
         tenant_id = None if owner is None else owner.id
         found = adapter_rows.named(connection, tenant_id, name)
-        had = adapter_rows.versions(connection, found.id) if found is not None and found.active else []
+        versions = adapter_rows.versions(connection, found.id) if found is not None and found.active else []
         facts = example.staged.facts
-        if facts.digest in {version.digest for version in had}:
+        if facts.digest in {version.digest for version in versions}:
             return
-        wanted = Registration(name=name, tenant_id=tenant_id, base_model=example.base, promote=True)
-        self._administration.adapters.register(connection, wanted, facts, example.staged.keep_content)
+        registration = Registration(name=name, tenant_id=tenant_id, base_model=example.base, promote=True)
+        self._administration.adapters.register(connection, registration, facts, example.staged.keep_content)
 
     def _multipliers(self) -> dict[str, str]:
         return {tier: factor for tier, factor in MULTIPLIERS.items() if self._config.tier(tier) is not None}
 
 
 def example_adapters(config: Config, examples: Path) -> dict[Path, AdapterBase]:
-    """The example adapters' directories and their bases: those whose base is served, where there are examples."""
+    """Directory → base model, of the example adapters whose base model is served."""
     paths = sorted(path.parent for path in examples.glob("*/adapter_config.json"))
     bases = {path: base_named(config, configured(config), path) for path in paths}
     return {path: base for path, base in bases.items() if base is not None}
@@ -250,8 +251,8 @@ def example_adapters(config: Config, examples: Path) -> dict[Path, AdapterBase]:
 def welcome(
     base_url: str, secrets: Secrets, served: Served, file: Path | None = None, log_dir: Path | None = None
 ) -> str:
-    """What a newcomer sees when everything serves: the address, the keys, and lines to paste. `file`: of the running
-    demo; None: its processes are started apart."""
+    """The text that greets a newcomer: address, keys and curl lines to paste. `file`: demo.json of the running demo;
+    None: the processes are started separately."""
     console = base_url.removesuffix("/v1") + "/admin"
     lines = [
         f"Laneway {'serves' if file else 'will serve'} at {base_url}",
@@ -263,21 +264,21 @@ def welcome(
     lines += [f"  {'admin':<18} {secrets.admin}", ""]
     for base, adapters in served.items():
         lines.append(f"  {base}" + (f", and of it {', '.join(adapters)}" if adapters else ""))
-    base, *others = served
+    base, *further = served
     question = "Why is the sky blue?"
     lines += ["", "# A base model, streamed:", chat(base_url, secrets.tenants["globex"], base, question)]
-    for other in others:
-        lines += ["", "# Another one, in the same engine:"]
-        lines.append(chat(base_url, secrets.tenants["globex"], other, QUESTIONS.get(other, question)))
+    for model in further:
+        lines += ["", "# Another model, in the same engine:"]
+        lines.append(chat(base_url, secrets.tenants["globex"], model, QUESTIONS.get(model, question)))
     example = next((name for name in OWNERS if any(name in adapters for adapters in served.values())), None)
     if example is not None:
         owner = OWNERS[example]
         lines += ["", f"# The adapter that {owner} owns; with another tenant's key it does not exist:"]
         lines.append(chat(base_url, secrets.tenants[owner], example, "Where is my parcel? I ordered it last week."))
     bearer = f"-H 'Authorization: Bearer {secrets.tenants['acme']}'"
-    lines += ["", "# What acme may call:", f"curl -s {base_url}/models {bearer}"]
+    lines += ["", "# The models that acme may call:", f"curl -s {base_url}/models {bearer}"]
     bearer = f"-H 'Authorization: Bearer {secrets.admin}'"
-    lines += ["", "# What was used, and what it cost (picos):", f"curl -s {base_url}/admin/usage {bearer}"]
+    lines += ["", "# Usage and its cost (in picos):", f"curl -s {base_url}/admin/usage {bearer}"]
     if file is None:
         return "\n".join(lines)
     lines += ["", f"Address, keys and models as JSON, for scripts: {file}"]
@@ -289,8 +290,8 @@ def welcome(
 
 
 def activation() -> Path | None:
-    """The script that puts `laneway` on PATH, relative to the current directory where it lies below; None: it is there
-    already, or no virtual environment runs this."""
+    """The activation script of this virtual environment, relative to the current directory if it is inside. None:
+    `laneway` is on PATH already, or this Python has no virtual environment."""
     script = Path(sys.prefix, "bin", "activate")
     if shutil.which("laneway") is not None or not script.exists():
         return None
@@ -298,7 +299,7 @@ def activation() -> Path | None:
 
 
 def chat(base_url: str, key: str, model: str, question: str) -> str:
-    """A curl line that streams."""
+    """A curl line of a streamed chat completion."""
     body = {"model": model, "stream": True, "max_tokens": 64, "messages": [{"role": "user", "content": question}]}
     return (
         f"curl -N {base_url}/chat/completions -H 'Authorization: Bearer {key}' \\\n"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-LIMIT_MAX = 2**31  # of each of the three
+LIMIT_MAX = 2**31  # the largest value of each limit
 
 
 class Allowance(msgspec.Struct, frozen=True):
@@ -13,7 +13,8 @@ class Allowance(msgspec.Struct, frozen=True):
     concurrency: int
 
     def divided(self, gateways: int) -> Allowance:
-        """The part of one of `gateways` gateways without a shared Redis; at least 1 of each."""
+        """The part that each of `gateways` gateways enforces when they do not share limits through Redis; each limit is
+        at least 1."""
         if gateways <= 1:
             return self
         return Allowance(*(max(1, limit // gateways) for limit in msgspec.structs.astuple(self)))

