@@ -114,7 +114,7 @@ def test_a_port_that_a_laneway_has(doctor: Doctor, make_stack: Callable[..., Sta
     stack = make_stack()
     port = stack.urls[0].rsplit(":", 1)[1]
     found = doctor.checks(LANEWAY_PORT=port)["port"]
-    assert (found["status"], "was not started with this data directory" in found["detail"]) == ("warn", True)
+    assert (found["status"], "a Laneway with another data directory listens there" in found["detail"]) == ("warn", True)
 
 
 def test_a_database_that_is_not_there_yet(doctor: Doctor) -> None:
