@@ -76,7 +76,7 @@ def correct_request(
         raise RowNotFound(f"no settled request {request_id!r}", "request_id")
     left = _METER_TOKENS[meter](row) + _corrected(connection, request_id, meter)
     if left + tokens < 0:
-        raise InvalidValue(f"the request has {left} billed {meter} tokens left", "tokens")
+        raise InvalidValue(f"the request has {left} {meter} tokens left that were billed", "tokens")
     unit = getattr(PriceBook().version(connection, row.price_version_id).tiers[row.tier], meter)
     now = clock(connection)
     correction = Correction(

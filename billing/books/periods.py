@@ -49,7 +49,7 @@ class Period(msgspec.Struct, frozen=True):
 def check_month(month: str) -> str:
     """Returns `month`. Raises InvalidValue unless it is a month like 2026-01."""
     if not _MONTH.fullmatch(month):
-        raise InvalidValue(f"{month!r} is not a month; write it as 2026-01", "month")
+        raise InvalidValue(f"{month!r} is no month; write it as 2026-01", "month")
     return month
 
 

@@ -1,6 +1,6 @@
-"""`python -m engine.simulate`, which `laneway simulate` starts: one simulation, its report, and files of it if asked.
+"""`python -m engine.simulate`, which `laneway simulate` starts: runs one simulation, and prints or writes its report.
 
-The only part of the simulator that looks at a real clock: for its progress lines.
+This is the only module of the simulator that reads a real clock, for its progress lines.
 """
 
 from __future__ import annotations
@@ -32,12 +32,13 @@ PROGRESS_EVERY_S = 2.0
 @click.option(
     "--json", "json_file", type=FILE, help="Write the report as JSON; docs/contributors/simulator.md has its fields."
 )
-@click.option("--svg", "svg_file", type=FILE, help="Draw it.")
+@click.option("--svg", "svg_file", type=FILE, help="Write a chart of the simulation.")
 @click.option("--quiet", is_flag=True, help="No progress lines.")
 def main(
     strict: bool, by_tenant: bool, json_file: Path | None, svg_file: Path | None, quiet: bool, **given: Any
 ) -> None:
-    """Replay traffic through the real scheduler and arena on a virtual clock: which targets hold, how fast, who waits.
+    """Replay traffic through the real scheduler and arena on a virtual clock: which targets hold, how fast, which
+    tenants wait.
 
     An hour takes less than a minute. The same seed makes the same report.
     """
@@ -45,14 +46,14 @@ def main(
         for option, path in (("--json", json_file), ("--svg", svg_file)):
             if path is not None and not path.resolve().parent.is_dir():
                 raise BadInput(f"{option}: the folder of {path} does not exist")
-        asked = scenario(given)
-        world = asked.world()
+        simulation = scenario(given)
+        world = simulation.world()
     except BadInput as error:
         raise click.UsageError(str(error)) from error
     began = time.monotonic()
-    gc.disable()  # what a simulation makes stays, or has no cycles; looking for some takes a tenth of the time
+    gc.disable()  # objects live to the end or have no cycles; collections would take 10 % of the time
     world.run(None if quiet else progress(world, sys.stderr, began))
-    report = make_report(world, asked.described())
+    report = make_report(world, simulation.described())
     click.echo(text(report, by_tenant=by_tenant))
     if not quiet:
         click.echo(f"simulated in {time.monotonic() - began:.1f} s", err=True)
@@ -62,7 +63,8 @@ def main(
 
 
 def progress(world: World, stream: TextIO, began: float) -> Callable[[], None]:
-    """What writes a line now and then; on a terminal over the one before."""
+    """A function that writes a progress line at most every PROGRESS_EVERY_S; on a terminal it overwrites the last
+    line."""
     last, end = began, "\r" if stream.isatty() else "\n"
 
     def show() -> None:

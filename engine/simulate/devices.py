@@ -1,6 +1,6 @@
-"""What the simulated steps run on: the costs of a step's parts, and how large an engine the device holds.
+"""The simulated device: the costs of a step's parts, and the sizes of the engine that runs on it.
 
-Plain numbers with their sources. It must never know a request.
+Plain numbers with their sources. This module must never know a request.
 """
 
 from __future__ import annotations
@@ -21,32 +21,33 @@ Seconds = Annotated[float, Meta(ge=0, le=60)]
 
 
 class BadInput(Exception):
-    """Something the simulator was given cannot be used; the message names it and the limit."""
+    """An invalid option or input file. The message names it and the limit."""
 
 
 class Device(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The first five fields are the costs of a step's parts (engine.scheduler.costs); the rest is its configuration."""
+    """The first five fields are the costs of a step's parts (engine.scheduler.costs); the other fields configure the
+    engine."""
 
-    base_s: Annotated[float, Meta(ge=1e-6, le=60)]  # time must go on
+    base_s: Annotated[float, Meta(ge=1e-6, le=60)]  # above 0, since the clock must advance
     prefill_token_s: Seconds
     sequence_s: Seconds
     kv_token_s: Seconds
     adapter_s: Seconds
     pages: Annotated[int, Meta(ge=1, le=16_777_216)] = 32_768
     tokens_per_page: Annotated[int, Meta(ge=1, le=4096)] = 16
-    adapter_pages: Annotated[int, Meta(ge=1, le=65536)] = 1  # each adapter's
+    adapter_pages: Annotated[int, Meta(ge=1, le=65536)] = 1  # of each adapter
     adapter_load_s: Annotated[float, Meta(ge=0, le=60)] = 0.0  # of an adapter that is not resident
     context_tokens: Annotated[int, Meta(ge=2, le=16_777_216)] = 131_072
     step_tokens_max: Annotated[int, Meta(ge=16, le=65536)] = 2048
     prefill_tokens_min: Annotated[int, Meta(ge=1, le=65536)] = 64
     sequences_max: Annotated[int, Meta(ge=1, le=4096)] = 256
-    steps_ahead: Annotated[int, Meta(ge=0, le=1)] = 0  # a GPU's steps are scheduled one ahead
-    host_pages: Annotated[int, Meta(ge=0, le=16_777_216)] = 0  # of host memory that preempted requests swap to
-    page_copy_s: Annotated[float, Meta(ge=0, le=60)] = 0.0  # of one page, one way
-    weights_bytes: Annotated[int, Meta(ge=1, le=2**48)] = 1  # each model's
-    weights_load_s: Annotated[float, Meta(ge=0, le=3600)] = 0.0  # until a model that is not on the device is there
+    steps_ahead: Annotated[int, Meta(ge=0, le=1)] = 0  # 1: the next step is scheduled during a step, as on a GPU
+    host_pages: Annotated[int, Meta(ge=0, le=16_777_216)] = 0  # of host memory for preempted requests
+    page_copy_s: Annotated[float, Meta(ge=0, le=60)] = 0.0  # of one page in one direction
+    weights_bytes: Annotated[int, Meta(ge=1, le=2**48)] = 1  # of each model
+    weights_load_s: Annotated[float, Meta(ge=0, le=3600)] = 0.0  # from host memory to the device
     weights_residence_s: Annotated[float, Meta(ge=0, le=3600)] = 2.0
-    source: str = ""  # where the costs come from
+    source: str = ""  # the measurements from which the costs were fitted
 
     def __post_init__(self) -> None:
         if fault := check_step_tokens(self.sequences_max, self.prefill_tokens_min, self.step_tokens_max):
@@ -56,11 +57,11 @@ class Device(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         return Costs(self.base_s, self.prefill_token_s, self.sequence_s, self.kv_token_s, self.adapter_s)
 
 
-# Fitted to our own measurements, which the results name; tests/engine/test_simulated_devices.py compares them.
+# Fitted to our own measurements, which `source` names; tests/engine/test_simulated_devices.py compares them.
 DEVICES = {
     # One NVIDIA H200 with Llama-3.1-8B's shape in bfloat16 and LoRA of rank 16 on all seven modules, from
-    # benchmarks/results/{mixed_step,long_context}.csv and docs/LOG.md: within 12 % of each of the eight. KV is 131,072
-    # bytes a token, read at 4 TB/s. 96 GiB of pages of 2 MiB; an adapter is 83.9 MB.
+    # benchmarks/results/{mixed_step,long_context}.csv and docs/LOG.md: within 12 % of each of the eight measurements.
+    # KV is 131,072 bytes a token, read at 4 TB/s. 96 GiB of pages of 2 MiB; an adapter is 83.9 MB.
     "h200-8b": Device(
         base_s=5.7e-3,
         prefill_token_s=26.9e-6,
@@ -80,7 +81,7 @@ DEVICES = {
     ),
     # Two cores of a quiet AMD machine with SmolLM2-135M in float32 and four adapters of rank 16, from
     # benchmarks/results/cpu_decode.csv: one stream and eight, with and without adapters, and a cold prompt. KV is
-    # 46,080 bytes a token, at 20 GB/s: too little there to be measured. Sizes as the engine's configuration ships.
+    # 46,080 bytes a token, at 20 GB/s: too few to be measured. Sizes are the defaults of the engine's configuration.
     "laptop-cpu": Device(
         base_s=33.9e-3,
         prefill_token_s=1.55e-3,
@@ -101,7 +102,7 @@ DEVICES = {
 
 
 def device(given: str) -> Device:
-    """A shipped device by its name, or one from a TOML or JSON file with `Device`'s fields. Raises BadInput."""
+    """A shipped device by its name, or a device from a TOML or JSON file with `Device`'s fields. Raises BadInput."""
     if given in DEVICES:
         return DEVICES[given]
     path = Path(given)

@@ -1,6 +1,6 @@
-"""A simulation as one picture: SVG that needs nothing else, four panels over the same time.
+"""Draws a simulation: one self-contained SVG with four panels over the same time.
 
-It draws what it is given, to the last byte the same for the same numbers. It must never compute a verdict.
+The same numbers give the same bytes. This module must never compute a verdict.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from engine.simulate.report import SimulationReport
 
 WIDTH, PANEL, LEFT, RIGHT, GAP = 960, 150, 64, 28, 44
 TITLE_Y, LEGEND_Y, LINE = 24, 44, 17
-# Between marks of the time: seconds, minutes, hours, days.
+# Steps between marks on the time axis: seconds, minutes, hours, days.
 TIMES_S = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14_400, 43_200, 86_400, 172_800)
 TIME_MARKS_MAX = 9
 COLOURS = ("#b3261e", "#1a73e8", "#188038", "#a142f4", "#e37400", "#5f6368", "#007b83", "#b80672")
@@ -28,7 +28,7 @@ Values = Sequence[float | None]
 @dataclass(frozen=True, slots=True)
 class Line:
     colour: str
-    values: Values  # by bin; None: nothing to draw
+    values: Values  # by bin; None: a gap in the line
     dashed: bool = False
 
 
@@ -40,7 +40,7 @@ class Panel:
 
 
 def draw(measure: Measure, report: SimulationReport, title: str) -> str:
-    """The whole SVG."""
+    """The SVG document."""
     panels = _panels(measure)
     top = LEGEND_Y + len(measure.tiers) * LINE + 16
     height = top + len(panels) * (PANEL + GAP)
@@ -62,7 +62,7 @@ def draw(measure: Measure, report: SimulationReport, title: str) -> str:
 
 def _verdict(report: SimulationReport, rank: int) -> str:
     tier = report.tiers[rank]
-    words = {True: "holds", False: "fails", None: "not asked"}
+    words = {True: "holds", False: "fails", None: "not measured"}
     return f"first token {words[tier.ttft_holds]}, between tokens {words[tier.inter_token_holds]}"
 
 
@@ -83,7 +83,7 @@ def _panels(measure: Measure) -> list[Panel]:
     return [
         Panel("Requests arriving per second (dashed: refused)", [*arrived, refused]),
         Panel("First token, p95, ms (dashed: the target of a short prompt)", [*waits, *targets], logarithmic=True),
-        Panel("Waiting at once", by_tier(lambda rank, i: bins[i].waiting[rank])),
+        Panel("Waiting requests", by_tier(lambda rank, i: bins[i].waiting[rank])),
         Panel("Tokens made per second", by_tier(lambda rank, i: bins[i].made[rank] / width_s)),
     ]
 
@@ -94,8 +94,8 @@ def _first_tokens(measure: Measure) -> list[list[float | None]]:
     found: list[list[list[float]]] = [[[] for _ in measure.bins] for _ in measure.tiers]
     for ending in measure.endings:
         if ending.ttft_s is not None:
-            place = int(ending.asked.at_s / measure.bin_s)
-            found[rank[ending.asked.tier]][place].append(1000 * ending.ttft_s)
+            place = int(ending.request.at_s / measure.bin_s)
+            found[rank[ending.request.tier]][place].append(1000 * ending.ttft_s)
     return [[float(np.percentile(values, 95)) if values else None for values in of] for of in found]
 
 
@@ -122,7 +122,7 @@ def _panel(panel: Panel, top: int, end_s: float, bins: int) -> list[str]:
 
 
 def _path(points: Sequence[tuple[float, float] | None]) -> str:
-    """Broken where there is nothing; a point alone is a short stroke."""
+    """An SVG path with gaps at missing points; an isolated point is a short stroke."""
     parts: list[str] = []
     before: tuple[float, float] | None = None
     for point in points:

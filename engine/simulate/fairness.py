@@ -1,7 +1,7 @@
-"""How far apart tenants of one tier were served while all of them had requests waiting: what Virtual Token Counter
-bounds (engine.scheduler.bounds).
+"""Measures how differently the tenants of one tier were served while they had requests waiting. Virtual Token Counter
+bounds this difference (engine.scheduler.bounds).
 
-It keeps the totals that it is given. It must never look at the scheduler, whose own counters it checks.
+It uses the totals that callers add. It must never read the scheduler, whose own counters it checks.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ import numpy as np
 
 
 class ServedGap:
-    """Of one tier. In any time in which two tenants wait, what they were served differs by how much the difference of
-    their totals moved; `widest` is the most, over all pairs and times."""
+    """For one tier. While two tenants wait, the service that they get differs by the change of the difference of their
+    totals. `widest`: the largest such change, over all pairs of tenants and all intervals in which both wait."""
 
     def __init__(self, tenants_max: int) -> None:
         self.widest = 0.0
         self.totals = [0.0] * tenants_max  # by tenant, weighted tokens for each unit of its weight
         self._index: dict[str, int] = {}
-        self._waiting = [0] * tenants_max  # requests that have not begun
-        self._waiters: list[int] = []  # tenants with such
-        # [f, g]: of served f - served g, the least and the most since both wait.
+        self._waiting = [0] * tenants_max  # by tenant, requests whose first chunk has not begun
+        self._waiters: list[int] = []  # tenants with waiting requests
+        # [f, g]: the least and the most of totals[f] - totals[g] since both tenants wait.
         self._low = np.zeros((tenants_max, tenants_max))
         self._high = np.zeros((tenants_max, tenants_max))
 
@@ -32,7 +32,7 @@ class ServedGap:
         return self._index
 
     def note_waiting(self, tenant: int) -> None:
-        """One more of its requests waits."""
+        """One more request of the tenant waits."""
         self._waiting[tenant] += 1
         if self._waiting[tenant] == 1:
             self._waiters.append(tenant)
@@ -41,13 +41,13 @@ class ServedGap:
             self._low[:, tenant] = self._high[:, tenant] = -ahead
 
     def note_start(self, tenant: int) -> None:
-        """One of its requests waits no longer."""
+        """One request of the tenant no longer waits."""
         self._waiting[tenant] -= 1
         if not self._waiting[tenant]:
             self._waiters.remove(tenant)
 
     def note_step(self) -> None:
-        """After each step."""
+        """Update `widest`; to be called after each step."""
         if len(self._waiters) < 2:
             return
         served = np.array([self.totals[tenant] for tenant in self._waiters])

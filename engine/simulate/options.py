@@ -1,6 +1,6 @@
-"""The simulator's command line: options with their ranges, and the scenario that they make together.
+"""The simulator's command line: its options with their ranges, and the scenario that they describe.
 
-Bad arguments end here, in a sentence that names the option and the limit.
+Invalid arguments raise BadInput, with a sentence that names the option and the limit.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ TENANTS_MAX, ADAPTERS_MAX, MODELS_MAX = 1000, 1000, 64
 ZIPF_MAX = 10.0
 SPEED_MAX = 10_000.0
 WEIGHT_MIN, WEIGHT_MAX = 0.001, 1000.0
-NAMED_MAX = 8  # names in a refusal
-# Of a burst that names no lengths.
+NAMED_MAX = 8  # names listed in an error message
+# Lengths of a burst without lengths.
 BURST_PROMPT_TOKENS, BURST_NEW_TOKENS = 512, 128
 
 
 class Number(click.FloatRange):
-    """A range that nan, which compares with nothing, is outside of."""
+    """A range of floats that excludes NaN."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         number: float = super().convert(value, param, ctx)
@@ -49,17 +49,19 @@ class Number(click.FloatRange):
 
 
 OPTIONS = [
-    # what it runs on
+    # tiers and device
     click.option("--device", "device_name", default="h200-8b", show_default=True, metavar="NAME|FILE", help=(
         f"What the steps cost: {', '.join(DEVICES)}, or a .toml or .json file with base_s, prefill_token_s, "
-        "sequence_s, kv_token_s, adapter_s and, if wanted, sizes."
+        "sequence_s, kv_token_s, adapter_s and, optionally, sizes."
     )),
     click.option("--tiers", "tiers_file", type=FILE, help="A TOML file with [[tiers]], as laneway.toml has them."),
-    click.option("--pages", type=int, help="Of the arena, instead of the device's."),
-    click.option("--host-pages", type=int, help="Host memory to swap to, instead of the device's."),
+    click.option("--pages", type=int, help="Pages of the arena, instead of the device's."),
+    click.option("--host-pages", type=int, help="Pages of host memory for swapping, instead of the device's."),
     click.option("--sequences-max", type=int, help="Requests in one step, instead of the device's."),
     click.option("--step-tokens-max", type=int, help="Tokens of one step, instead of the device's."),
-    click.option("--prefill-tokens-min", type=int, help="Of a step that decodes, instead of the device's."),
+    click.option("--prefill-tokens-min", type=int, help=(
+        "Prefill tokens of a step with decodes, instead of the device's."
+    )),
     click.option("--step-noise", type=Number(0, 2), default=0.0, show_default=True, help=(
         "Standard deviation of the logarithm of a step's time."
     )),
@@ -69,48 +71,56 @@ OPTIONS = [
         "How many times faster the trace's clock runs."
     )),
     click.option("--duration", "duration_s", type=Number(0, DURATION_S_MAX, min_open=True), metavar="SECONDS", help=(
-        "Requests arrive for so long. Without it: the trace, or 60."
+        "Requests arrive for this time.  [default: the length of the trace, or 60]"
     )),
-    click.option("--mix", multiple=True, metavar="TIER=WEIGHT", help="Of the trace's requests; without it all alike."),
+    click.option("--mix", multiple=True, metavar="TIER=WEIGHT", help=(
+        "Weights of tiers among the trace's requests.  [default: all equal]"
+    )),
     click.option("--tenants", type=click.IntRange(1, TENANTS_MAX), default=20, show_default=True, help=(
-        "In each tier; they are called TIER-1, the busiest, TIER-2 and so on."
+        "Tenants of each tier: TIER-1, the busiest, TIER-2 and so on."
     )),
     click.option("--tenant-zipf", type=Number(0, ZIPF_MAX), default=1.0, show_default=True),
-    click.option("--adapters", type=click.IntRange(0, ADAPTERS_MAX), default=4, show_default=True, help="Of a tenant."),
+    click.option("--adapters", type=click.IntRange(0, ADAPTERS_MAX), default=4, show_default=True, help=(
+        "Adapters of each tenant."
+    )),
     click.option("--adapter-zipf", type=Number(0, ZIPF_MAX), default=1.0, show_default=True),
-    click.option("--base-share", type=Number(0, 1), default=0.25, show_default=True, help="Of requests: no adapter."),
+    click.option("--base-share", type=Number(0, 1), default=0.25, show_default=True, help=(
+        "Part of the requests without an adapter."
+    )),
     click.option("--system-tokens", type=click.IntRange(0, TOKENS_MAX), default=256, show_default=True, help=(
-        "That all prompts of a tenant begin with, where they are as long."
+        "Tokens with which all sufficiently long prompts of a tenant begin."
     )),
     click.option("--models", type=click.IntRange(1, MODELS_MAX), default=1, show_default=True, help=(
-        "Base models, each with adapters of its own; of several, model-1 is asked for most."
+        "Base models, each with adapters of its own; of several, model-1 gets most requests."
     )),
     click.option("--model-zipf", type=Number(0, ZIPF_MAX), default=1.0, show_default=True),
     click.option("--models-resident", type=click.IntRange(1, MODELS_MAX), help=(
-        "How many models' weights the device holds; others come from host memory.  [default: all]"
+        "How many models' weights the device holds; others are loaded from host memory.  [default: all]"
     )),
     click.option("--keep", type=click.Choice([*EVICTION_VALUES]), default="use", show_default=True, help=(
-        "Which idle model's weights stay: by use, or used last."
+        "Which idle models stay on the device: by use, or the last used."
     )),
-    # beside the trace
+    # synthetic traffic
     click.option("--poisson", multiple=True, metavar="TIER:PER_S:PROMPT:NEW", help="Arrivals at a mean rate."),
     click.option("--flood", multiple=True, metavar="TIER:OUTSTANDING:PROMPT:NEW", help=(
-        "One more tenant that always has OUTSTANDING requests in flight."
+        "An additional tenant that always has OUTSTANDING requests in flight."
     )),
     click.option("--burst", multiple=True, metavar="AT_S:COUNT:TIER[:PROMPT:NEW]", help="COUNT requests at once."),
     click.option("--weight", multiple=True, metavar="TENANT=WEIGHT", help=(
         "A tenant's share weight. The tenants of floods are TIER-flood-1, TIER-flood-2, …"
     )),
     click.option("--noisy", metavar="TENANT:FACTOR", help="Multiply this tenant's request rate."),
-    # what goes wrong
+    # disturbances
     click.option("--abort-rate", type=Number(0, 1), default=0.0, show_default=True, help=(
-        "Share of requests whose client hangs up …"
+        "Part of the requests whose client disconnects …"
     )),
     click.option("--patience", "patience_s", type=Number(0, DURATION_S_MAX, min_open=True), default=5.0, help=(
         "… after this many seconds on average.  [default: 5.0]"
     )),
-    click.option("--stall", multiple=True, metavar="AT_S:FOR_S", help="The device stands still for FOR_S."),
-    click.option("--seed", type=int, default=0, show_default=True, help="The same seed makes the same simulation."),
+    click.option("--stall", multiple=True, metavar="AT_S:FOR_S", help=(
+        "The device computes nothing for FOR_S seconds from AT_S on."
+    )),
+    click.option("--seed", type=int, default=0, show_default=True, help="The same seed gives the same simulation."),
 ]  # fmt: skip
 
 
@@ -147,14 +157,14 @@ class Scenario:
         )
 
     def described(self) -> dict[str, Any]:
-        """As plain data, for the report; of the trace's rows, how many."""
+        """The settings as plain data, for the report, with the number of the trace's rows in place of the rows."""
         settings: dict[str, Any] = msgspec.to_builtins(self)
         settings["traffic"]["rows"] = len(self.traffic.rows)
         return settings
 
 
 def scenario(given: dict[str, Any]) -> Scenario:
-    """What the options say. Raises BadInput."""
+    """The scenario that the options describe. Raises BadInput."""
     tiers = read_tiers(given["tiers_file"]) if given["tiers_file"] else SHIPPED_TIERS
     stalls = tuple(_stall(value) for value in given["stall"])
     return Scenario(
@@ -203,7 +213,7 @@ def _traffic(given: dict[str, Any], tiers: Sequence[str]) -> Traffic:
         model_zipf=given["model_zipf"],
     )
     rows = _rows(given)
-    duration_s = given["duration_s"] or (rows[-1].at_s + 1e-6 if rows else 60.0)  # the last row too
+    duration_s = given["duration_s"] or (rows[-1].at_s + 1e-6 if rows else 60.0)  # after the last row
     floods = tuple(_flood(value, tiers) for value in given["flood"])
     names = [name for tier in tiers for name in population.names(tier)]
     traffic = Traffic(
@@ -219,7 +229,7 @@ def _traffic(given: dict[str, Any], tiers: Sequence[str]) -> Traffic:
         patience_s=given["patience_s"],
     )
     if not (rows or traffic.poissons or traffic.floods or traffic.bursts):
-        raise BadInput("nothing is asked for: --trace, --poisson, --flood or --burst is needed")
+        raise BadInput("there are no requests: --trace, --poisson, --flood or --burst is needed")
     return traffic
 
 
@@ -231,7 +241,7 @@ def _rows(given: dict[str, Any]) -> tuple[TraceRow, ...]:
 
 
 def _mix(values: Sequence[str], tiers: Sequence[str]) -> dict[str, float]:
-    """Each tier's weight; those not named have none."""
+    """The weights of the named tiers; without values, 1 for each tier."""
     if not values:
         return dict.fromkeys(tiers, 1.0)
     mix: dict[str, float] = {}
@@ -240,7 +250,7 @@ def _mix(values: Sequence[str], tiers: Sequence[str]) -> dict[str, float]:
         _known(tier, tiers, "--mix", value)
         mix[tier] = _number(weight, "--mix", value, 0.0, 1e6)
     if not any(mix.values()):
-        raise BadInput("--mix: all weights are 0; one at least must be more")
+        raise BadInput("--mix: all weights are 0; at least one must be greater")
     return {tier: mix[tier] for tier in tiers if mix.get(tier)}
 
 

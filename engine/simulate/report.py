@@ -1,6 +1,6 @@
-"""What a simulation found: which targets held, tier by tier and tenant by tenant, as data and as text for people.
+"""The report of a simulation: which targets held, by tier and by tenant, as data and as text.
 
-The same simulation makes the same bytes. It must never measure anything itself.
+The same simulation gives the same bytes. This module must never measure anything itself.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ SHARE_TO_HOLD = 0.99
 
 
 class Percentiles(msgspec.Struct, frozen=True):
-    """Linear interpolation, as numpy does it; of nothing, null."""
+    """Percentiles with linear interpolation, as numpy's default; null without values."""
 
     count: int
     p50: float | None
@@ -41,7 +41,7 @@ class GroupReport(msgspec.Struct, frozen=True):
     aborted: int
     failed: int
     ttft_ms: Percentiles
-    ttft_met: float | None  # share of requests that met their own target; one refused for a full queue did not
+    ttft_met: float | None  # part of the requests that met their target; a request refused for a full queue did not
     queue_ms: Percentiles  # until the first chunk began
     output_tokens: int
     prompt_tokens: int  # of requests that ran
@@ -49,29 +49,29 @@ class GroupReport(msgspec.Struct, frozen=True):
     prefix_hit_rate: float | None
     preemptions: int
     recomputed_tokens: dict[str, int]  # by the tier that caused it
-    swapped_tokens: int  # brought back from host memory instead
-    device_s: float  # its share of all steps
+    swapped_tokens: int  # copied back from host memory instead
+    device_s: float  # its part of all steps' time
 
 
 class TierReport(msgspec.Struct, frozen=True):
     tier: str
     ttft_base_ms: float
     ttft_per_1k_prompt_tokens_ms: float
-    ttft_holds: bool | None  # None: there was nothing to hold
+    ttft_holds: bool | None  # None: nothing was measured
     inter_token_target_ms: float
     inter_token_ms: Percentiles
     inter_token_holds: bool | None
     output_tokens_per_s: float  # over the time in which requests arrived
-    served_gap: float  # the widest between two tenants that both waited, in weighted tokens, by weight
-    served_gap_bound: float  # of the theorem, for the largest batch that was seen
+    served_gap: float  # the widest between two waiting tenants, in weighted tokens per unit of weight
+    served_gap_bound: float  # the theorem's bound for the largest batch of this simulation
     group: GroupReport
 
 
 class WeightsReport(msgspec.Struct, frozen=True):
-    """Of several models, of which the device cannot hold all. Times as in a group; a request that was refused is not
+    """For several models, if not all of them fit on the device. Times as in GroupReport; refused requests are not
     counted."""
 
-    hit_rate: float | None  # share of requests that found their model on the device
+    hit_rate: float | None  # part of the requests that found their model on the device
     loads: int
     evictions: int
     ttft_ms: Percentiles
@@ -82,11 +82,11 @@ class WeightsReport(msgspec.Struct, frozen=True):
 class SimulationReport(msgspec.Struct, frozen=True):
     schema: int
     settings: dict[str, Any]
-    holds: bool  # all targets of all tiers
-    duration_s: float  # in which requests arrived
+    holds: bool  # whether all targets of all tiers held
+    duration_s: float  # the time in which requests arrived
     ended_at_s: float
     steps: int
-    utilisation: float  # share of the time until the end in which the device computed
+    utilisation: float  # part of the time until the end in which the device computed
     step_ms_mean: float | None
     output_tokens: int
     output_tokens_per_s: float
@@ -95,7 +95,7 @@ class SimulationReport(msgspec.Struct, frozen=True):
     prefix_hit_rate: float | None
     weights: WeightsReport | None
     tiers: list[TierReport]
-    tenants: list[GroupReport]  # by tier, then by how much they asked
+    tenants: list[GroupReport]  # by tier, then by their requests, most first
 
 
 def make_report(world: World, settings: dict[str, Any]) -> SimulationReport:
@@ -138,8 +138,8 @@ def _weights(world: World) -> WeightsReport:
 
 def _tier(measure: Measure, rank: int) -> TierReport:
     tier, served = measure.tiers[rank], measure.served[rank]
-    endings = [ending for ending in measure.endings if ending.asked.tier == tier.name]
-    refusals = [(asked, code) for asked, code in measure.refusals if asked.tier == tier.name]
+    endings = [ending for ending in measure.endings if ending.request.tier == tier.name]
+    refusals = [(request, code) for request, code in measure.refusals if request.tier == tier.name]
     gaps_ms = _percentiles(np.asarray(measure.gaps_s[rank]) * 1000)
     group = _group(tier.name, tier, endings, refusals)
     return TierReport(
@@ -161,9 +161,9 @@ def _tenants(measure: Measure) -> list[GroupReport]:
     endings: dict[tuple[str, str], list[FinishedRequest]] = {}
     refusals: dict[tuple[str, str], list[tuple[SimulatedRequest, str]]] = {}
     for ending in measure.endings:
-        endings.setdefault((ending.asked.tier, ending.asked.tenant), []).append(ending)
-    for asked, code in measure.refusals:
-        refusals.setdefault((asked.tier, asked.tenant), []).append((asked, code))
+        endings.setdefault((ending.request.tier, ending.request.tenant), []).append(ending)
+    for request, code in measure.refusals:
+        refusals.setdefault((request.tier, request.tenant), []).append((request, code))
     groups: list[GroupReport] = []
     for tier in measure.tiers:
         names = sorted({name for of, name in (*endings, *refusals) if of == tier.name})
@@ -208,7 +208,7 @@ def _by_cause(endings: Iterable[FinishedRequest]) -> dict[str, int]:
 
 
 def _met(tier: Tier, ending: FinishedRequest) -> bool:
-    target_ms = tier.ttft_base_ms + tier.ttft_per_1k_prompt_tokens_ms * ending.asked.prompt_tokens / 1000
+    target_ms = tier.ttft_base_ms + tier.ttft_per_1k_prompt_tokens_ms * ending.request.prompt_tokens / 1000
     return ending.ttft_s is not None and 1000 * ending.ttft_s <= target_ms
 
 
@@ -219,7 +219,7 @@ def _percentiles(values: Sequence[float] | np.ndarray[Any, Any]) -> Percentiles:
     return Percentiles(len(values), *(round(float(value), 3) for value in found))
 
 
-# ---- for people
+# ---- as text
 
 
 def text(report: SimulationReport, *, by_tenant: bool) -> str:
@@ -308,7 +308,7 @@ def _weights_lines(weights: WeightsReport) -> list[str]:
 
 
 def _held(holds: bool | None) -> str:
-    return "was not asked for" if holds is None else "HOLDS" if holds else "FAILS"
+    return "was not measured" if holds is None else "HOLDS" if holds else "FAILS"
 
 
 def _number(value: float | None, digits: int = 1) -> str:
@@ -325,6 +325,6 @@ def _table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 def _aligned(line: Sequence[str], widths: Sequence[int]) -> list[str]:
-    """Names to the left, figures to the right."""
+    """Names aligned to the left, figures to the right."""
     name, *figures = zip(line, widths, strict=True)
     return [name[0].ljust(name[1]), *(cell.rjust(width) for cell, width in figures)]

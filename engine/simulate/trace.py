@@ -1,6 +1,6 @@
-"""A recorded hour: when requests came, and how many tokens went in and out of each.
+"""Recorded traffic: when requests arrived, and the prompt and output tokens of each.
 
-It must never know a tenant or a tier: traffic.py gives those.
+This module must never know a tenant or a tier: traffic.py assigns them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ COLUMNS = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
 
 @dataclass(slots=True, frozen=True)
 class TraceRow:
-    """One recorded request: seconds after the first one, tokens in, tokens out."""
+    """One recorded request. `at_s`: seconds after the first request."""
 
     at_s: float
     prompt_tokens: int
@@ -29,8 +29,8 @@ class TraceRow:
 
 
 def read_trace(path: Path) -> list[TraceRow]:
-    """A CSV with the columns TIMESTAMP (ISO), ContextTokens and GeneratedTokens, as Azure's public LLM traces have
-    them, put in order of time. Raises BadInput with the line and the limit."""
+    """Read a CSV with the columns TIMESTAMP (ISO), ContextTokens and GeneratedTokens, the format of Azure's public LLM
+    traces. Returns rows in order of time. Raises BadInput with the line and the limit."""
     try:
         text = read_file(path, "--trace", TRACE_BYTES_MAX).decode()
     except UnicodeDecodeError as error:

@@ -1,7 +1,7 @@
-"""Simulated traffic: a trace's rows assigned to tenants, tiers and adapters, and synthetic arrivals beside it.
+"""Simulated traffic: a trace's rows assigned to tenants, tiers and adapters, and synthetic arrivals.
 
 All draws come from the seed. Each aspect has a generator of its own, so that changing one leaves the others as they
-were: the requests of a quiet tenant are the same with a noisy one beside it. It must never look at the scheduler.
+were: the requests of a quiet tenant are the same with and without a noisy tenant. It must never read the scheduler.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from dataclasses import dataclass, field, replace
 from engine.simulate.devices import BadInput
 from engine.simulate.trace import REQUESTS_MAX, TraceRow
 
-# A request of a trace may make this much and ends earlier, by a stop; others end by their length.
+# max_tokens of a trace's requests, which end earlier by a stop token; other requests end by their length.
 MAX_TOKENS = 2048
-# What the only model is called; of several, the most popular is model-1.
+# The name of a single model. Several models are model-1, the most requested, model-2 and so on.
 MODEL = "model"
 
 
@@ -29,9 +29,9 @@ class SimulatedRequest:
     tenant: str
     adapter: str | None
     prompt_tokens: int
-    new_tokens: int  # that it makes unless it is aborted
-    by_stop: bool = False  # what ends it; otherwise max_tokens
-    leaves_at_s: float | None = None  # when its client hangs up
+    new_tokens: int  # tokens that it makes unless it is aborted
+    by_stop: bool = False  # a stop token ends it; otherwise max_tokens does
+    leaves_at_s: float | None = None  # when its client disconnects
     flood: int | None = None  # the flood that it belongs to
     model: str = MODEL
 
@@ -48,7 +48,7 @@ class Poisson:
 
 @dataclass(slots=True, frozen=True)
 class Flood:
-    """A tenant of its own that always has the same number of requests outstanding."""
+    """An additional tenant that always has `outstanding` requests in flight."""
 
     tier: str
     outstanding: int
@@ -58,7 +58,7 @@ class Flood:
 
 @dataclass(slots=True, frozen=True)
 class Burst:
-    """Requests that all come at once."""
+    """`count` requests that arrive at the same moment."""
 
     at_s: float
     count: int
@@ -69,11 +69,11 @@ class Burst:
 
 @dataclass(slots=True, frozen=True)
 class Population:
-    """Who there is. Each tenant has one tier, and adapters of its own."""
+    """The tenants, adapters and models. Each tenant has one tier, and adapters of its own."""
 
     mix: Mapping[str, float]  # tier → its weight in the trace
     tenants: int = 20  # in each tier
-    tenant_zipf: float = 1.0  # the k-th of them asks k^-zipf as often as the first
+    tenant_zipf: float = 1.0  # the k-th tenant sends k^-zipf as many requests as the first
     adapters: int = 4  # of each tenant
     adapter_zipf: float = 1.0
     base_share: float = 0.25  # of requests that use no adapter
@@ -94,7 +94,7 @@ class Population:
 
 @dataclass(slots=True, frozen=True)
 class Noise:
-    """One tenant that asks `factor` times as often as it otherwise would."""
+    """One tenant that sends `factor` times as many requests as it otherwise would."""
 
     tenant: str
     factor: float
@@ -102,7 +102,7 @@ class Noise:
 
 @dataclass(slots=True, frozen=True)
 class Traffic:
-    """All that is asked of the engine until `duration_s`."""
+    """All requests to the engine until `duration_s`."""
 
     population: Population
     duration_s: float
@@ -112,12 +112,12 @@ class Traffic:
     bursts: tuple[Burst, ...] = ()
     weights: Mapping[str, float] = field(default_factory=dict)  # of tenants whose weight is not 1
     noise: Noise | None = None
-    abort_rate: float = 0.0  # share of requests whose client hangs up …
-    patience_s: float = 5.0  # … after so long on average
+    abort_rate: float = 0.0  # part of the requests whose client disconnects …
+    patience_s: float = 5.0  # … after this time on average, from arrival
 
 
 class Dealer:
-    """Gives requests their tenant, their adapter and their model, each by a generator of its own."""
+    """Draws the tier, tenant, adapter and model of requests, each with a generator of its own."""
 
     def __init__(self, population: Population, seed: int, purpose: str) -> None:
         self._population = population
@@ -142,7 +142,7 @@ class Dealer:
         return self._population.name(tier, self._tenants.choices(self._ranks, cum_weights=self._of_tenants)[0])
 
     def adapter(self, tenant: str) -> str | None:
-        """Two draws a request, whatever comes of them, so that all later ones stay as they are."""
+        """Always makes two draws, so that the result of the first does not change later requests."""
         base = self._adapters.random() < self._population.base_share
         rank = self._adapters.random()
         if base or not self._of_adapters:
@@ -154,16 +154,18 @@ class Dealer:
 
 
 def arrivals(traffic: Traffic, seed: int) -> list[SimulatedRequest]:
-    """All requests but those of floods, in order of time. Raises BadInput when there are too many."""
-    asked = list(itertools.chain(_traced(traffic, seed), _poissons(traffic, seed), _bursts(traffic, seed)))
+    """All requests except those of floods, in order of time. Raises BadInput above REQUESTS_MAX."""
+    requests = list(itertools.chain(_traced(traffic, seed), _poissons(traffic, seed), _bursts(traffic, seed)))
     if traffic.noise:
-        asked += _noise(traffic, traffic.noise, [own for own in asked if own.tenant == traffic.noise.tenant], seed)
-    if len(asked) > REQUESTS_MAX:
-        raise BadInput(f"{len(asked)} requests are asked for; the limit is {REQUESTS_MAX}")
+        requests += _noise(
+            traffic, traffic.noise, [own for own in requests if own.tenant == traffic.noise.tenant], seed
+        )
+    if len(requests) > REQUESTS_MAX:
+        raise BadInput(f"{len(requests)} requests would arrive; the limit is {REQUESTS_MAX}")
     if traffic.abort_rate:
         leaving = random.Random(f"{seed}/leaving")
-        asked = [_perhaps_leaving(one, leaving, traffic) for one in asked]
-    return sorted(asked, key=lambda one: one.at_s)  # stable: of those at once, as they were made
+        requests = [_perhaps_leaving(request, leaving, traffic) for request in requests]
+    return sorted(requests, key=lambda request: request.at_s)  # stable: requests of one moment keep their order
 
 
 def flood_name(flood: Flood, index: int) -> str:
@@ -171,21 +173,21 @@ def flood_name(flood: Flood, index: int) -> str:
 
 
 def flooded(traffic: Traffic, flood: int, number: int, now: float) -> SimulatedRequest:
-    """The `number`-th request of a flood: its adapters are used in turn."""
+    """The `number`-th request of a flood, which uses its adapters in turn."""
     made = traffic.floods[flood]
     tenant = flood_name(made, flood)
     adapters = traffic.population.adapters
     adapter = f"{tenant}/{1 + number % adapters}" if adapters else None
-    asked = SimulatedRequest(now, made.tier, tenant, adapter, made.prompt_tokens, made.new_tokens, flood=flood)
+    request = SimulatedRequest(now, made.tier, tenant, adapter, made.prompt_tokens, made.new_tokens, flood=flood)
     models = traffic.population.model_names()
-    return _on(asked, models[flood % len(models)])
+    return _on(request, models[flood % len(models)])
 
 
-def _on(asked: SimulatedRequest, model: str) -> SimulatedRequest:
-    """Each model has its own adapters."""
+def _on(request: SimulatedRequest, model: str) -> SimulatedRequest:
+    """The request, of this model. Each model has adapters of its own."""
     if model == MODEL:
-        return asked
-    return replace(asked, model=model, adapter=asked.adapter and f"{asked.adapter}/{model}")
+        return request
+    return replace(request, model=model, adapter=request.adapter and f"{request.adapter}/{model}")
 
 
 def _traced(traffic: Traffic, seed: int) -> Iterator[SimulatedRequest]:
@@ -196,8 +198,8 @@ def _traced(traffic: Traffic, seed: int) -> Iterator[SimulatedRequest]:
         tier = dealer.tier()
         tenant = dealer.tenant(tier)
         adapter = dealer.adapter(tenant)
-        asked = SimulatedRequest(row.at_s, tier, tenant, adapter, row.prompt_tokens, row.new_tokens, by_stop=True)
-        yield _on(asked, dealer.model())
+        request = SimulatedRequest(row.at_s, tier, tenant, adapter, row.prompt_tokens, row.new_tokens, by_stop=True)
+        yield _on(request, dealer.model())
 
 
 def _poissons(traffic: Traffic, seed: int) -> Iterator[SimulatedRequest]:
@@ -210,10 +212,10 @@ def _poissons(traffic: Traffic, seed: int) -> Iterator[SimulatedRequest]:
         at_s = gaps.expovariate(made.per_s)
         while at_s < traffic.duration_s:
             tenant = dealer.tenant(made.tier)
-            asked = SimulatedRequest(
+            request = SimulatedRequest(
                 at_s, made.tier, tenant, dealer.adapter(tenant), made.prompt_tokens, made.new_tokens
             )
-            yield _on(asked, dealer.model())
+            yield _on(request, dealer.model())
             at_s += gaps.expovariate(made.per_s)
 
 
@@ -223,22 +225,22 @@ def _bursts(traffic: Traffic, seed: int) -> Iterator[SimulatedRequest]:
         for _ in range(burst.count):
             tenant = dealer.tenant(burst.tier)
             adapter = dealer.adapter(tenant)
-            asked = SimulatedRequest(burst.at_s, burst.tier, tenant, adapter, burst.prompt_tokens, burst.new_tokens)
-            yield _on(asked, dealer.model())
+            request = SimulatedRequest(burst.at_s, burst.tier, tenant, adapter, burst.prompt_tokens, burst.new_tokens)
+            yield _on(request, dealer.model())
 
 
 def _noise(traffic: Traffic, noise: Noise, own: list[SimulatedRequest], seed: int) -> list[SimulatedRequest]:
-    """What the noisy tenant asks beyond its own requests: more of the same, at any time."""
+    """The noisy tenant's additional requests: copies of its own requests, at random times."""
     if not own:
-        raise BadInput(f"--noisy: tenant {noise.tenant!r} asks for nothing")
+        raise BadInput(f"--noisy: tenant {noise.tenant!r} has no requests")
     draws = random.Random(f"{seed}/noise")
     count = round((noise.factor - 1) * len(own))
     return [replace(own[draws.randrange(len(own))], at_s=draws.random() * traffic.duration_s) for _ in range(count)]
 
 
-def _perhaps_leaving(one: SimulatedRequest, draws: random.Random, traffic: Traffic) -> SimulatedRequest:
+def _perhaps_leaving(request: SimulatedRequest, draws: random.Random, traffic: Traffic) -> SimulatedRequest:
     leaves, after_s = draws.random() < traffic.abort_rate, draws.expovariate(1 / traffic.patience_s)
-    return replace(one, leaves_at_s=one.at_s + after_s) if leaves else one
+    return replace(request, leaves_at_s=request.at_s + after_s) if leaves else request
 
 
 def _zipf(count: int, power: float) -> list[float]:

@@ -1,6 +1,7 @@
-"""The engine's loop on a virtual clock: the real scheduler, arena and prefix cache, a device that only takes its time.
+"""The engine's loop on a virtual clock: the real scheduler, arena and prefix cache, with a device that computes nothing
+but takes the time that the steps cost.
 
-It does what engine.loop.worker does between the frames, in the same order. It must never look at a real clock.
+It does what engine.loop.worker does between frames, in the same order. It must never read a real clock.
 """
 
 from __future__ import annotations
@@ -26,20 +27,20 @@ from engine.simulate.traffic import MAX_TOKENS, SimulatedRequest, Traffic, arriv
 from engine.step import Sequence, Step, StepResult
 
 STOP_ID, PLAIN_ID = 0, 1
-# Ids of prompts: requests and tenants have none in common but what each tenant's prompts begin with.
+# Token ids of prompts: the prompts of a tenant share their first `system_tokens` ids; all other ids differ.
 IDS_EACH = 1 << 24
 FIRST_REQUEST_ID = 1 << 48
 STEPS_PER_PROGRESS = 1000
-# After which a flood asks again that was refused without advice, or failed.
+# Time until a flood replaces a request that failed, or was refused without a retry time.
 RETRY_S = 1.0
 GATEWAY = 0
-# Nothing is computed and nothing comes: how long until the next look.
+# Time by which the clock advances when nothing is computed and no event is due.
 LOOK_S = 0.01
 
 
 @dataclass(slots=True, frozen=True)
 class Stall:
-    """The device does nothing from `at_s` on for `for_s`."""
+    """The device computes nothing for `for_s` seconds from `at_s` on."""
 
     at_s: float
     for_s: float
@@ -56,7 +57,7 @@ class Clock:
 
 
 class SimulatedDevice:
-    """One step after another: each takes what its load costs, times the noise, and waits while the device stalls."""
+    """Runs one step after another. A step takes the cost of its load, times the noise, plus the stalls in between."""
 
     def __init__(self, device: Device, stalls: Iterable[Stall], noise: float, draws: random.Random) -> None:
         """`noise`: the standard deviation of a step time's logarithm."""
@@ -68,15 +69,15 @@ class SimulatedDevice:
         self._idle_at = 0.0
 
     def idle_at(self) -> float:
-        """When it is done with all that was begun."""
+        """When the device will have completed all steps and copies that were begun."""
         return self._idle_at
 
     def copied(self, pages: int, now: float) -> None:
-        """To or from host memory, after all that was begun."""
+        """Copy pages to or from host memory, after all steps and copies that were begun."""
         self._idle_at = max(now, self._idle_at) + pages * self._page_copy_s
 
     def run_step(self, load: StepLoad, now: float) -> float:
-        """When it will be done with a step of `load`."""
+        """Begin a step; returns when it will be complete."""
         left_s = self._costs.step_seconds(load)
         if self._noise:
             left_s *= self._draws.lognormvariate(0.0, self._noise)
@@ -117,8 +118,9 @@ class World:
         models_resident: int | None = None,
         keep: str = "use",
     ) -> None:
-        """`system_tokens`: how many ids all prompts of a tenant begin with. `models_resident`: how many models' weights
-        the device holds, None for all; `keep`: by which rule (engine.memory.eviction.KEEPS). Raises BadInput."""
+        """`system_tokens`: the number of ids with which all prompts of a tenant begin. `models_resident`: the number of
+        models whose weights fit on the device; None: all. `keep`: a key of engine.memory.eviction.EVICTION_VALUES.
+        Raises BadInput."""
         self.clock = Clock()
         self.arena = Arena(device.pages, 1)
         self.adapters = SimulatedAdapters(device.adapter_pages, device.adapter_load_s, self.clock)
@@ -154,9 +156,9 @@ class World:
         self._arrived = 0
         self._due: list[
             tuple[float, int, SimulatedRequest | int]
-        ] = []  # a heap: a request that arrives, or the handle of a request whose client leaves
-        self._dues = 0
-        self._asked: list[SimulatedRequest] = []  # by handle
+        ] = []  # a heap: a request that arrives, or the handle of a request whose client disconnects
+        self._scheduled = 0
+        self._requests: list[SimulatedRequest] = []  # by handle
         self._last_token: list[int] = []  # by handle, the index of the last token whose id is drawn
         self._tenants: dict[str, int] = {}
         self._flooded = [0] * len(traffic.floods)
@@ -171,7 +173,7 @@ class World:
         )
 
     def run(self, progress: Callable[[], None] | None = None) -> Measure:
-        """To the end. `progress` is called now and then."""
+        """Run to the end. `progress` is called every STEPS_PER_PROGRESS steps."""
         for index, flood in enumerate(self._traffic.floods):
             for _ in range(flood.outstanding):
                 self._flood(index, 0.0)
@@ -191,11 +193,11 @@ class World:
         self._check_the_end()
         return self.measure
 
-    # ---- what comes in
+    # ---- arrivals and disconnections
 
     def _take_in(self) -> bool:
-        """Submit and abort what is due, as the engine's loop does between two steps; idle, first skip to when something
-        is. False: nothing is left to do."""
+        """Submit and abort all requests that are due, as the engine's loop does between two steps. If the engine is
+        idle, first advance the clock to the next event. False: the simulation is over."""
         if not self._flights and not self.scheduler.has_work():
             next_at = self._next_at()
             if next_at is None:
@@ -206,11 +208,11 @@ class World:
             due = self._due[0] if self._due else None
             if due is not None and due[0] == next_at:
                 heapq.heappop(self._due)
-                what = due[2]
-                if isinstance(what, SimulatedRequest):
-                    self._submit(what)
+                event = due[2]
+                if isinstance(event, SimulatedRequest):
+                    self._submit(event)
                 else:
-                    self._leave(what)
+                    self._leave(event)
             else:
                 self._arrived += 1
                 self._submit(self._arrivals[self._arrived - 1])
@@ -223,7 +225,7 @@ class World:
         self.clock.now = max(self.clock.now, min(dues, default=self.clock.now + LOOK_S))
 
     def _next_at(self) -> float | None:
-        """When the next thing is due."""
+        """When the next arrival or disconnection is due; None: there is none."""
         at_s = self._due[0][0] if self._due else None
         if self._arrived < len(self._arrivals):
             arrives_at = self._arrivals[self._arrived].at_s
@@ -231,77 +233,78 @@ class World:
                 return arrives_at
         return at_s
 
-    def _when(self, at_s: float, what: SimulatedRequest | int) -> None:
-        self._dues += 1
-        heapq.heappush(self._due, (at_s, self._dues, what))
+    def _schedule_at(self, at_s: float, event: SimulatedRequest | int) -> None:
+        self._scheduled += 1
+        heapq.heappush(self._due, (at_s, self._scheduled, event))
 
     def _flood(self, flood: int, at_s: float) -> None:
-        """One more request of a flood, unless its time is over."""
+        """Schedule the next request of a flood, unless `duration_s` is over."""
         if at_s < self._traffic.duration_s:
-            self._when(at_s, flooded(self._traffic, flood, self._flooded[flood], at_s))
+            self._schedule_at(at_s, flooded(self._traffic, flood, self._flooded[flood], at_s))
             self._flooded[flood] += 1
 
-    def _submit(self, asked: SimulatedRequest) -> None:
-        handle = len(self._asked)
-        sequence = self._sequence(handle, asked)
-        if asked.adapter is not None:
-            self.adapters.models[asked.adapter] = asked.model
-        self._asked.append(asked)
-        self._last_token.append(asked.prompt_tokens + asked.new_tokens - 1)
-        found = self.scheduler.weight_residency.can_join(asked.model)
+    def _submit(self, request: SimulatedRequest) -> None:
+        handle = len(self._requests)
+        sequence = self._sequence(handle, request)
+        if request.adapter is not None:
+            self.adapters.models[request.adapter] = request.model
+        self._requests.append(request)
+        self._last_token.append(request.prompt_tokens + request.new_tokens - 1)
+        found = self.scheduler.weight_residency.can_join(request.model)
         refusal = self.scheduler.submit(sequence)
-        self.measure.arrived(asked, refusal, found)
+        self.measure.note_submitted(request, refusal, found)
         if refusal is not None:
-            self._flood_later(asked, refusal)
-        elif asked.leaves_at_s is not None:
-            self._when(asked.leaves_at_s, handle)
+            self._flood_later(request, refusal)
+        elif request.leaves_at_s is not None:
+            self._schedule_at(request.leaves_at_s, handle)
         for displaced, refusal in self.scheduler.take_displaced():
-            other = self._asked[displaced.handle]
-            self.measure.displaced(displaced.handle, other, refusal)
+            other = self._requests[displaced.handle]
+            self.measure.note_displaced(displaced.handle, other, refusal)
             self._flood_later(other, refusal)
 
-    def _flood_later(self, asked: SimulatedRequest, refusal: Refusal) -> None:
-        if asked.flood is not None:
-            self._flood(asked.flood, self.clock.now + (refusal.retry_after_s or RETRY_S))
+    def _flood_later(self, request: SimulatedRequest, refusal: Refusal) -> None:
+        if request.flood is not None:
+            self._flood(request.flood, self.clock.now + (refusal.retry_after_s or RETRY_S))
 
     def _leave(self, handle: int) -> None:
         ended = self.scheduler.abort(GATEWAY, handle)
         if ended is not None:
             self._end_request(ended)
 
-    def _sequence(self, handle: int, asked: SimulatedRequest) -> Sequence:
-        tenant = self._tenants.setdefault(asked.tenant, len(self._tenants))
-        shared = min(self._system_tokens, asked.prompt_tokens - 1)
+    def _sequence(self, handle: int, request: SimulatedRequest) -> Sequence:
+        tenant = self._tenants.setdefault(request.tenant, len(self._tenants))
+        shared = min(self._system_tokens, request.prompt_tokens - 1)
         own = FIRST_REQUEST_ID + handle * IDS_EACH
-        ids = [*range(tenant * IDS_EACH, tenant * IDS_EACH + shared), *range(own, own + asked.prompt_tokens - shared)]
-        max_tokens = asked.new_tokens
-        if asked.by_stop:
-            max_tokens = max(max_tokens, min(MAX_TOKENS, self._context_tokens - asked.prompt_tokens))
+        ids = [*range(tenant * IDS_EACH, tenant * IDS_EACH + shared), *range(own, own + request.prompt_tokens - shared)]
+        max_tokens = request.new_tokens
+        if request.by_stop:
+            max_tokens = max(max_tokens, min(MAX_TOKENS, self._context_tokens - request.prompt_tokens))
         return Sequence(
             handle=handle,
             gateway=GATEWAY,
             request_id=f"sim_{handle}",
-            model=asked.model,
-            adapter=asked.adapter,
-            namespace=asked.tenant,
-            tier=asked.tier,
-            share=asked.tenant,
+            model=request.model,
+            adapter=request.adapter,
+            namespace=request.tenant,
+            tier=request.tier,
+            share=request.tenant,
             prompt_ids=ids,
             max_tokens=max_tokens,
             sampling=Sampling(),
-            stop_ids=frozenset((STOP_ID,) if asked.by_stop else ()),
-            arrived_at=asked.at_s,
-            weight=self._traffic.weights.get(asked.tenant, 1.0),
+            stop_ids=frozenset((STOP_ID,) if request.by_stop else ()),
+            arrived_at=request.at_s,
+            weight=self._traffic.weights.get(request.tenant, 1.0),
         )
 
     # ---- steps
 
     def _complete(self, flight: Flight) -> None:
-        """Wait for a step. It took its time from when it was begun, or the one before it was done."""
+        """Advance the clock to the end of a step. Its time counts from its beginning, or from the end of the step
+        before if that was later."""
         now = self.clock.now = max(self.clock.now, flight.ready_at)
         began, self._completed_at = max(flight.began, self._completed_at), now
         step, last = flight.step, self._last_token
-        # A stop for the last token that a request is to make.
+        # A stop id for the last token of a request.
         ids = [
             (STOP_ID if chunk.start + chunk.count == last[chunk.sequence.handle] else PLAIN_ID)
             if chunk.sample
@@ -309,7 +312,7 @@ class World:
             for chunk in step.chunks
         ]
         outcome = self.scheduler.complete(step, StepResult(ids), now - began)
-        self.measure.stepped(step, flight.load, outcome, began, now, self.scheduler)
+        self.measure.note_step_end(step, flight.load, outcome, began, now, self.scheduler)
         for ended in outcome.ended:
             self._end_request(ended)
 
@@ -317,14 +320,14 @@ class World:
         self._device.copied(pages, self.clock.now)
 
     def _end_request(self, ended: RequestEnding) -> None:
-        asked = self._asked[ended.sequence.handle]
-        self.measure.note_ending(asked, ended, self.clock.now)
-        if asked.flood is not None:
-            # Never at once after a failure, which may take no time.
-            self._flood(asked.flood, self.clock.now + (RETRY_S if ended.reason == "error" else 0.0))
+        request = self._requests[ended.sequence.handle]
+        self.measure.note_ending(request, ended, self.clock.now)
+        if request.flood is not None:
+            # Not at once after a failure: a failure may take no time, and the clock would not advance.
+            self._flood(request.flood, self.clock.now + (RETRY_S if ended.reason == "error" else 0.0))
 
     def _check_the_end(self) -> None:
-        """AssertionError: a request was forgotten, or a page or slot leaked."""
+        """Raises AssertionError if a request has no ending, or a page or slot leaked."""
         scheduler, arena = self.scheduler, self.arena
         scheduler.check_integrity()
         assert not scheduler.has_work()

@@ -30,7 +30,7 @@ def test_light_tenants_meet_the_target_beside_one_that_floods_their_tier(tier: T
     world = World(SHIPPED_TIERS, DEVICES["h200-8b"], traffic, seed=1)
     world.run()
     measure = world.measure
-    light = [ending for ending in measure.endings if ending.asked.flood is None]
+    light = [ending for ending in measure.endings if ending.request.flood is None]
     assert [ending.made for ending in light] == [NEW] * len(light)
     assert len(light) > 8 * tenants
     assert not any(refused.flood is None for refused, _ in measure.refusals)
@@ -38,7 +38,7 @@ def test_light_tenants_meet_the_target_beside_one_that_floods_their_tier(tier: T
     target_s = (tier.ttft_base_ms + tier.ttft_per_1k_prompt_tokens_ms * PROMPT / 1000) / 1000
     assert waits[int(0.99 * len(waits))] <= target_s
 
-    flooded = [ending for ending in measure.endings if ending.asked.flood is not None]
+    flooded = [ending for ending in measure.endings if ending.request.flood is not None]
     assert all(ending.made == FLOOD_NEW for ending in flooded), "a preempted request completes"
     assert all(ending.preemptions <= tier.preemptions_max for ending in flooded)
     made_by_flood, made_by_light = (sum(ending.made for ending in endings) for endings in (flooded, light))

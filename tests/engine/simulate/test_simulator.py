@@ -96,7 +96,7 @@ def test_a_request_that_comes_during_a_step_waits_for_its_end() -> None:
     # One ahead, the step after the present one was planned before it came.
     for steps_ahead, wait_s in ((0, 1.05 - 0.2), (1, 1.05 - 0.2 + 1.0)):
         world = run(Traffic(ONE, 10.0, rows), msgspec.structs.replace(PLAIN, steps_ahead=steps_ahead), system_tokens=0)
-        second = next(ending for ending in world.measure.endings if ending.asked.at_s == 0.2)
+        second = next(ending for ending in world.measure.endings if ending.request.at_s == 0.2)
         assert second.queue_s == pytest.approx(1.05 - 0.2), "it is in a step that was begun then"
         assert second.ttft_s == pytest.approx(wait_s + 1.05)
 
@@ -140,7 +140,7 @@ def test_a_stall_is_seen_by_everybody_and_then_over() -> None:
     assert max(calm.measure.gaps_s[1]) < 3
     assert max(stalled.measure.gaps_s[1]) > 60
     assert stalled.measure.submitted == calm.measure.submitted
-    late = [[e.ttft_s for e in world.measure.endings if e.asked.at_s > 400] for world in (calm, stalled)]
+    late = [[e.ttft_s for e in world.measure.endings if e.request.at_s > 400] for world in (calm, stalled)]
     assert late[0] == pytest.approx(late[1])
 
 
@@ -188,16 +188,16 @@ def test_every_request_ends_once_and_no_page_leaks(seed: int, steps_ahead: int, 
     on = msgspec.structs.replace(CROWDED, steps_ahead=steps_ahead, host_pages=host_pages, page_copy_s=1e-4)
     world = run(traffic, on, **more)  # which checks the books of scheduler and arena at its end
     measure = world.measure
-    asked = [id(ending.asked) for ending in measure.endings] + [id(asked) for asked, _ in measure.refusals]
+    asked = [id(ending.request) for ending in measure.endings] + [id(asked) for asked, _ in measure.refusals]
     assert len(asked) == len(set(asked)) == measure.submitted
     expected = arrivals(traffic, seed)
     assert {id(one) for one in world._arrivals} <= set(asked), "one that arrived did not end"
     assert len(world._arrivals) == len(expected)
     assert {ending.reason for ending in measure.endings} == {"stop", "length", "aborted"}
     for ending in measure.endings:
-        whole = ending.made == ending.asked.new_tokens
+        whole = ending.made == ending.request.new_tokens
         assert whole == (ending.reason != "aborted") or (ending.reason == "aborted" and whole)
-        assert (ending.reason == "stop") <= ending.asked.by_stop
+        assert (ending.reason == "stop") <= ending.request.by_stop
     assert (sum(ending.swapped_tokens for ending in measure.endings) > 0) == bool(host_pages)
     made = sum(ending.made for ending in measure.endings)
     assert world.scheduler.results.tokens_made == made + world.scheduler.results.tokens_overrun
@@ -236,7 +236,7 @@ def test_a_burst_waits_in_the_queue_and_drains() -> None:
     assert waits[0] == 0.0
     assert waits[-1] > 10, "64 requests through 16 places"
     assert max(one.waiting[1] for one in world.measure.bins) >= 64 - 16
-    assert world.measure.endings[-1].asked.at_s == 30.0
+    assert world.measure.endings[-1].request.at_s == 30.0
 
 
 def test_a_full_queue_refuses_and_a_flood_asks_again() -> None:
@@ -522,7 +522,7 @@ def test_a_noisy_tenant_leaves_the_quiet_ones_their_first_tokens_and_their_prefi
     hit_rate: list[float] = []
     for noise in (None, Noise("standard-1", 10.0)):
         world = run(dataclasses.replace(traffic, noise=noise), on, tiers)
-        quiet = [ending for ending in world.measure.endings if ending.asked.tenant != "standard-1"]
+        quiet = [ending for ending in world.measure.endings if ending.request.tenant != "standard-1"]
         waits = sorted(ending.ttft_s or math.inf for ending in quiet)
         p95_s.append(waits[int(0.95 * len(waits))])
         hit_rate.append(sum(one.cached_tokens for one in quiet) / sum(one.prompt_tokens for one in quiet))
@@ -762,7 +762,7 @@ def test_every_field_of_a_report_and_of_a_device_is_documented() -> None:
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        ((), "nothing is asked for: --trace, --poisson, --flood or --burst is needed"),
+        ((), "there are no requests: --trace, --poisson, --flood or --burst is needed"),
         (("--trace", "nothing.csv"), "--trace: nothing.csv: No such file or directory"),
         (("--device", "abacus"), "--device: 'abacus' is neither a shipped device"),
         (("--pages", "0"), "the device: pages: Expected `int` >= 1"),
@@ -789,7 +789,7 @@ def test_every_field_of_a_report_and_of_a_device_is_documented() -> None:
         (("--mix", "batch=0"), "--mix: all weights are 0"),
         (("--noisy", "batch-21:2", "--burst", "1:2:batch"), "--noisy 'batch-21:2': there is no tenant 'batch-21'"),
         (("--noisy", "batch-1:0.5"), "'0.5' is not a number from 1 to 1000"),
-        (("--noisy", "premium-1:2", "--burst", "1:2:batch"), "--noisy: tenant 'premium-1' asks for nothing"),
+        (("--noisy", "premium-1:2", "--burst", "1:2:batch"), "--noisy: tenant 'premium-1' has no requests"),
         (("--abort-rate", "1.5"), "--abort-rate"),
         (("--speed", "nan"), "--speed"),
         (("--tiers", "nothing.toml"), "--tiers: nothing.toml: No such file"),
