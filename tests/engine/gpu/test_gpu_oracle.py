@@ -7,7 +7,6 @@ engine's ids, position by position. The test prints how many prompts diverge and
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
@@ -18,17 +17,17 @@ from engine.protocol.frames import Sampling
 from support import oracle
 from support.engine.gpu import GpuEngine
 from support.engine.gpu_oracle import compare, load_oracle
+from support.paths import MODEL_DIR
 
 pytestmark = pytest.mark.gpu
-MODEL_DIR = Path(os.environ.get("LANEWAY_MODEL_DIR", ".laneway/models/smollm2-135m-instruct"))
 # bfloat16 has 8 bits: logits near 20 are 1/8 apart, and a layer's rounding adds up over 30 of them.
 NEAR_TIE = 0.75
 NEW_TOKENS = 48
 
 
 @pytest.fixture(scope="module")
-def engine() -> GpuEngine:
-    return GpuEngine(MODEL_DIR, arena_bytes=512 << 20, step_tokens_max=1024, sequences_max=64)
+def engine(model_dir: Path) -> GpuEngine:
+    return GpuEngine(model_dir, arena_bytes=512 << 20, step_tokens_max=1024, sequences_max=64)
 
 
 @pytest.mark.model
