@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import logging
 import time
-from collections import deque
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 
 import msgspec
 
 from engine.loop.adapter_changes import AdapterChanges
+from engine.loop.flights import StepFlights, no_masks
 from engine.loop.gauges import read_gauges
 from engine.loop.metrics import EngineMetrics
 from engine.loop.model_changes import ModelChanges
@@ -47,7 +46,7 @@ from engine.protocol.inbox import Command, GatewayDisconnected, Inbox, LoopCall,
 from engine.protocol.outbox import Outbox
 from engine.protocol.server import OutgoingFrames
 from engine.scheduler.scheduler import RequestEnding, Scheduler, StepOutcome
-from engine.step import DeviceLost, Pending, Runner, Sequence, Step, StepResult
+from engine.step import DeviceLost, Masks, Runner, Sequence, Step, StepResult
 
 # Seconds of idleness after which the loop checks the integrity of its data once.
 INTEGRITY_AFTER_S = 1.0
@@ -59,25 +58,6 @@ MESSAGE_CHARS_MAX = 500
 ADAPTERS_REPORTED_MAX = 4096
 
 _log = logging.getLogger(__name__)
-
-
-class _FailedToBegin(Pending):
-    """A step that the runner could not begin. It fails when its result is due."""
-
-    def __init__(self, error: Exception) -> None:
-        self._error = error
-
-    def result(self) -> StepResult:
-        raise self._error
-
-
-@dataclass(slots=True, frozen=True)
-class _Flight:
-    """A step in flight."""
-
-    step: Step
-    pending: Pending
-    began: float
 
 
 class EngineLoop:
@@ -95,10 +75,11 @@ class EngineLoop:
         tell_models: Callable[[Models], None] = lambda _: None,
         configs: Iterable[ModelConfig] = (),
         targets_out_of_reach: int = 0,
+        masks: Callable[[Step], Masks | None] = no_masks,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`tell_models` sends to every stream, before later frames of `send`; `configs`: the configurations of the
-        models in `hello`."""
+        models in `hello`; `masks`: of the ids that a step may draw, called when all earlier ids are known."""
         self._hello = hello
         self._scheduler = scheduler
         self._runner = runner
@@ -121,7 +102,7 @@ class EngineLoop:
             runner, scheduler, hello.models, hello.refused, configs, inbox, self._answer_change, self._models_changed,
             self._forget_model,
         )  # fmt: skip
-        self._in_flight: deque[_Flight] = deque()  # oldest first
+        self._in_flight = StepFlights(runner, clock, masks)
         self._completed_at = 0.0  # when the last step was completed
         self._gateways: set[int] = set()
         self._unrecorded = UnrecordedRequests()
@@ -171,8 +152,9 @@ class EngineLoop:
         """Begin as many steps as allowed, so that the device has work while the loop handles the oldest step."""
         self._progress.busy = self._blocked_since is None
         self._checked = False
-        while self._may_begin() and (step := self._scheduler.schedule()) is not None:
-            self._begin_step(step)
+        in_flight = self._in_flight
+        while in_flight.may_begin() and (step := self._scheduler.schedule(in_flight.skipped)) is not None:
+            in_flight.begin_step(step)
         if self._in_flight:
             self._blocked_since = None
             self._complete()
@@ -184,31 +166,14 @@ class EngineLoop:
         elif self._blocked_since is None:
             self._blocked_since = self._clock()
 
-    def _may_begin(self) -> bool:
-        """Whether another step may begin: not after a step that failed to begin, whose ids do not exist."""
-        if not self._in_flight:
-            return True
-        newest = self._in_flight[-1].pending
-        return len(self._in_flight) <= self._runner.steps_ahead and not isinstance(newest, _FailedToBegin)
-
-    def _begin_step(self, step: Step) -> None:
-        began = self._clock()
-        pending: Pending
-        try:
-            pending = self._runner.begin_step(step)
-        except DeviceLost:
-            raise
-        except Exception as error:  # noqa: BLE001 - raised again, logged and counted when its turn comes
-            pending = _FailedToBegin(error)
-        self._in_flight.append(_Flight(step, pending, began))
-
     def _complete(self) -> None:
-        """Wait for the oldest step in flight, and handle its result. Its seconds count from its beginning, or from the
-        completion of the previous step if that is later."""
-        flight = self._in_flight.popleft()
+        """Wait for the oldest step in flight, and handle its result; the next step's ids are drawn before any frame is
+        made. The step's seconds count from its beginning, or from the completion of the previous step if that is
+        later."""
+        flight = self._in_flight.take_oldest()
         step = flight.step
         try:
-            result = flight.pending.result()
+            result = flight.result()
             failed_alone = result.errors
         except DeviceLost:
             raise
@@ -219,6 +184,7 @@ class EngineLoop:
         self._completed_at = now
         self._metrics.step.observe(seconds)
         outcome = self._scheduler.complete(step, result, seconds)
+        self._in_flight.draw_oldest()
         if failed_alone:
             self._note_failed(step, failed_alone, outcome)
         self._publish(step, outcome)
