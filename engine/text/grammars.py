@@ -38,6 +38,7 @@ __all__ = [
     "regex_grammar",
 ]
 
+# As engine.protocol.guide_limits.
 GRAMMAR_CHARS_MAX = 256 * 1024
 # llguidance's compiler recurses through rules that name rules: about 3,000 overflow a stack of 8 MiB.
 LARK_DEFINITIONS_MAX = 500
