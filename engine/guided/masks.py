@@ -17,8 +17,8 @@ from engine.guided.matcher import ALL, GuidedText, Words
 from engine.step import Chunk, Masks, Sequence, Step
 from engine.text.grammars import start_with_stack
 
-# Seconds that a draw waits for masks. A mask takes some 50 µs; one of 50 ms costs its neighbours this much a step.
-MASK_WAIT_S = 0.01
+# A draw waits this long for masks when every row of its step waits, so that no other request is delayed.
+MASK_WAIT_ALONE_S = 1.0
 
 
 class MaskThreads:
@@ -54,10 +54,11 @@ class MaskFiller:
 
     def __init__(
         self,
+        wait_s: float,
         threads: int = 2,
-        wait_s: float = MASK_WAIT_S,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        """`wait_s`: seconds that a draw waits for the masks of its step, if other rows have none to wait for."""
         self.seconds = 0.0  # waited for masks
         self.masks_made = 0
         self.draws_skipped = 0
@@ -80,7 +81,8 @@ class MaskFiller:
         self._take_finished()
         wanted = {text for _, _, chunk, text in guided if self._is_wanted(text, chunk)}
         self._begin(wanted)
-        self._wait(wanted, began + self._wait_s)
+        alone = len(wanted) == len(rows)
+        self._wait(wanted, began + (max(MASK_WAIT_ALONE_S, self._wait_s) if alone else self._wait_s))
         skip: set[int] = set()
         masked: list[tuple[int, GuidedText]] = []
         for row, index, chunk, text in guided:

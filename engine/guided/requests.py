@@ -7,16 +7,22 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from engine.guided.compiler import RETRY_AFTER_S, Compiled, GrammarCompiler, GrammarQueueFull, Outcome
-from engine.guided.masks import MaskFiller
-from engine.guided.matcher import GuidedText
 from engine.protocol.frames import Guide, RefusalCode
 from engine.protocol.guide_limits import find_guide_fault
+from engine.protocol.inbox import Inbox, LoopCall
 from engine.step import Masks, Sequence, Step
 
+if TYPE_CHECKING:
+    from engine.guided.masks import MaskFiller
+    from engine.guided.matcher import GuidedText
+
+# Seconds that a draw waits for masks, which take some 50 µs each. A slower mask costs the step's other rows this much.
+MASK_WAIT_S = 0.02
 # Requests that wait for a grammar. Many may wait for one.
 WAITING_MAX = 4096
 
@@ -36,14 +42,16 @@ class GuidedRequests:
     def __init__(
         self,
         compiler: GrammarCompiler,
-        filler: MaskFiller,
+        mask_wait_s: float,
         tokenizer_of: Callable[[str], tuple[Path, int] | None],
         ready: Callable[[Sequence], None],
         refused: Callable[[Sequence, GuideRefused], None],
     ) -> None:
-        """`tokenizer_of(model)`: the directory with its tokenizer.json, and its vocab_size; None: it has none. Of a
+        """`mask_wait_s`: see MaskFiller. `tokenizer_of(model)`: the directory with its tokenizer.json, and its vocab_size; None: it has none. Of a
         request that waited, `ready` or `refused` is called once, unless it is taken out before."""
-        self.compiler, self.filler = compiler, filler
+        self.compiler = compiler
+        self.filler: MaskFiller | None = None  # None before the first guided request
+        self._mask_wait_s = mask_wait_s
         self.requests = 0  # that had a guide
         self._tokenizer_of = tokenizer_of
         self._ready, self._refused = ready, refused
@@ -111,13 +119,20 @@ class GuidedRequests:
 
     def fill_masks(self, step: Step) -> Masks | None:
         """The masks of a step, when all earlier ids are known."""
-        return self.filler.fill_masks(step, self._texts) if self._texts else None
+        return self.filler.fill_masks(step, self._texts) if self._texts and self.filler is not None else None
 
     def stop(self) -> None:
         self.compiler.stop()
-        self.filler.stop()
+        if self.filler is not None:
+            self.filler.stop()
 
     def _add_text(self, sequence: Sequence, guide: Guide, compiled: Compiled | None, vocab_size: int) -> None:
+        # Imported late: numpy starts threads, which must begin only after the process has blocked its signals.
+        from engine.guided.masks import MaskFiller
+        from engine.guided.matcher import GuidedText
+
+        if self.filler is None:
+            self.filler = MaskFiller(wait_s=self._mask_wait_s)
         sampling, min_tokens = sequence.sampling, 0
         if guide.grammar is not None and 0 < sampling.min_tokens <= sequence.max_tokens:
             # The mask holds back the stop ids instead: where only they may follow, the text ends.
@@ -131,3 +146,15 @@ class GuidedRequests:
             sequence.stop_ids,
             min_tokens,
         )
+
+
+def build_guided_requests(
+    inbox: Inbox,
+    mask_wait_s: float,
+    tokenizer_of: Callable[[str], tuple[Path, int] | None],
+    ready: Callable[[Sequence], None],
+    refused: Callable[[Sequence, GuideRefused], None],
+) -> GuidedRequests:
+    """Of a loop that takes its commands from `inbox`."""
+    compiler = GrammarCompiler(lambda function: inbox.put(LoopCall(function)))
+    return GuidedRequests(compiler, mask_wait_s, tokenizer_of, ready, refused)

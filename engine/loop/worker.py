@@ -12,8 +12,9 @@ from collections.abc import Callable, Iterable
 
 import msgspec
 
+from engine.guided.requests import MASK_WAIT_S, GuideRefused, build_guided_requests
 from engine.loop.adapter_changes import AdapterChanges
-from engine.loop.flights import StepFlights, no_masks
+from engine.loop.flights import StepFlights
 from engine.loop.gauges import read_gauges
 from engine.loop.metrics import EngineMetrics
 from engine.loop.model_changes import ModelChanges
@@ -75,11 +76,13 @@ class EngineLoop:
         tell_models: Callable[[Models], None] = lambda _: None,
         configs: Iterable[ModelConfig] = (),
         targets_out_of_reach: int = 0,
-        masks: Callable[[Step], Masks | None] = no_masks,
+        masks: Callable[[Step], Masks | None] | None = None,
+        mask_wait_s: float = MASK_WAIT_S,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`tell_models` sends to every stream, before later frames of `send`; `configs`: the configurations of the
-        models in `hello`; `masks`: of the ids that a step may draw, called when all earlier ids are known."""
+        models in `hello`; `masks`: of the ids that a step may draw, called when all earlier ids are known; None:
+        those of the guided requests, for which a draw waits `mask_wait_s` at most."""
         self._hello = hello
         self._scheduler = scheduler
         self._runner = runner
@@ -102,7 +105,10 @@ class EngineLoop:
             runner, scheduler, hello.models, hello.refused, configs, inbox, self._answer_change, self._models_changed,
             self._forget_model,
         )  # fmt: skip
-        self._in_flight = StepFlights(runner, clock, masks)
+        self._guided = build_guided_requests(
+            inbox, mask_wait_s, self._models.tokenizer_of, self._queue, self._refuse_guided
+        )
+        self._in_flight = StepFlights(runner, clock, masks or self._guided.fill_masks)
         self._completed_at = 0.0  # when the last step was completed
         self._gateways: set[int] = set()
         self._unrecorded = UnrecordedRequests()
@@ -240,6 +246,7 @@ class EngineLoop:
             case Submit():
                 self._submit(gateway, frame, received.at)
             case Abort():
+                self._abort_waiting(gateway, frame.handle)
                 ended = self._scheduler.abort(gateway, frame.handle)
                 if ended is not None:
                     self._publish_ending(ended)
@@ -260,35 +267,65 @@ class EngineLoop:
 
     def _submit(self, gateway: int, frame: Submit, at: float) -> None:
         try:
+            if self._guided.is_waiting(gateway, frame.handle):
+                raise BadRequest("bad_request", f"handle {frame.handle} is in use")
             sequence = self._sequence(gateway, frame, at)
+        except BadRequest as error:
+            self._refuse(gateway, Refused(frame.handle, error.code, str(error)))
+            return
+        except Exception as error:  # noqa: BLE001 - the request's edge: it ends alone, and is counted
+            self._end_failed(gateway, frame.handle, frame.request_id, len(frame.prompt_ids), error)
+            return
+        if sequence.adapter is not None:
+            self._changes.note_use(sequence.adapter)
+        try:
+            waits = frame.guide is not None and not self._guided.add_request(sequence, frame.guide)
+        except GuideRefused as refusal:
+            self._refuse_guided(sequence, refusal)
+            return
+        if not waits:
+            self._queue(sequence)
+
+    def _queue(self, sequence: Sequence) -> None:
+        """Queue a request whose grammar is compiled, or that has none, or end it."""
+        try:
             try:
                 refusal = self._scheduler.submit(sequence)
             finally:
                 self._refuse_displaced()
-            if refusal is None:
-                if sequence.adapter is not None:
-                    self._changes.note_use(sequence.adapter)
-                return
+        except Exception as error:  # noqa: BLE001 - the request's edge: it ends alone, and is counted
+            self._release(sequence)
+            prompt = len(sequence.prompt_ids)
+            self._end_failed(sequence.gateway, sequence.handle, sequence.request_id, prompt, error)
+            return
+        if refusal is not None:
+            self._release(sequence)
             # It may quote the request at any length.
             message = refusal.message[:MESSAGE_CHARS_MAX]
-            answer = Refused(frame.handle, refusal.code, message, refusal.retry_after_s)
-        except BadRequest as error:
-            answer = Refused(frame.handle, error.code, str(error))
-        except Exception as error:  # noqa: BLE001 - the request's edge: it ends alone, and is counted
-            self._metrics.request_errors += 1
-            _log.exception("submit.failed", extra={"fields": {"request_id": frame.request_id}})
-            message = f"internal error: {type(error).__name__}"
-            self._outbox.add_ending(
-                gateway, Finished(frame.handle, "error", EngineUsage(len(frame.prompt_ids)), message)
-            )
-            return
-        self._refuse(gateway, answer)
+            self._refuse(sequence.gateway, Refused(sequence.handle, refusal.code, message, refusal.retry_after_s))
+
+    def _end_failed(self, gateway: int, handle: int, request_id: str, prompt_tokens: int, error: Exception) -> None:
+        """End a request whose handling raised."""
+        self._metrics.request_errors += 1
+        _log.error("submit.failed", exc_info=error, extra={"fields": {"request_id": request_id}})
+        message = f"internal error: {type(error).__name__}"
+        self._outbox.add_ending(gateway, Finished(handle, "error", EngineUsage(prompt_tokens), message))
+
+    def _refuse_guided(self, sequence: Sequence, refusal: GuideRefused) -> None:
+        self._release(sequence)
+        message = str(refusal)[:MESSAGE_CHARS_MAX]
+        self._refuse(sequence.gateway, Refused(sequence.handle, refusal.code, message, refusal.retry_after_s))
+
+    def _release(self, sequence: Sequence) -> None:
+        """The request ended or was refused: it uses its adapter and its grammar no more."""
+        self._guided.forget(sequence)
+        if sequence.adapter is not None:
+            self._changes.note_release(sequence.adapter)
 
     def _refuse_displaced(self) -> None:
         """Refuse requests that a full queue displaced for a request of a share with fewer waiting requests."""
         for sequence, refusal in self._scheduler.take_displaced():
-            if sequence.adapter is not None:
-                self._changes.note_release(sequence.adapter)
+            self._release(sequence)
             self._refuse(
                 sequence.gateway, Refused(sequence.handle, refusal.code, refusal.message, refusal.retry_after_s)
             )
@@ -311,6 +348,7 @@ class EngineLoop:
         self._gateways.discard(gateway)
         lost_before = self._metrics.tokens_lost
         self._complete_all()
+        self._abort_waiting(gateway)
         for ended in self._scheduler.abort_gateway(gateway):
             self._publish_ending(ended)
         for request_id, tokens in self._unrecorded.take_unrecorded(gateway):
@@ -319,13 +357,21 @@ class EngineLoop:
         lost = self._metrics.tokens_lost - lost_before
         _log.info("gateway.gone", extra={"fields": {"gateway": gateway, "tokens_lost": lost}})
 
+    def _abort_waiting(self, gateway: int, handle: int | None = None) -> None:
+        """Abort the requests that wait for their grammar: that of a handle, or all of a gateway."""
+        for sequence in self._guided.take_waiting(gateway, handle):
+            self._publish_ending(RequestEnding(sequence, "aborted"))
+
     def _stop(self, why: str) -> None:
         self._stopping = True
         _log.info("engine.stopping", extra={"fields": {"reason": why}})
         self._complete_all()
         for gateway in sorted(self._gateways):
-            for ended in self._scheduler.abort_gateway(gateway):
-                self._publish_ending(RequestEnding(ended.sequence, "error", "the engine is shutting down"))
+            waiting = self._guided.take_waiting(gateway)
+            ended = [*waiting, *(ended.sequence for ended in self._scheduler.abort_gateway(gateway))]
+            for sequence in ended:
+                self._publish_ending(RequestEnding(sequence, "error", "the engine is shutting down"))
+        self._guided.stop()
         for command in self._inbox.take_commands(0.0):
             if isinstance(command, ReceivedFrame):
                 self._frame(command)
@@ -376,8 +422,7 @@ class EngineLoop:
             )
         else:
             self._count_lost(sequence.request_id, len(sequence.output_ids))
-        if sequence.adapter is not None:
-            self._changes.note_release(sequence.adapter)
+        self._release(sequence)
 
     def _count_lost(self, request_id: str, tokens: int) -> None:
         """Count tokens made for a gateway that disconnected. It may still have settled them just before."""
