@@ -8,6 +8,7 @@ recursion can overflow a stack. Such a text ends this process, not the caller's.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import resource
@@ -20,7 +21,7 @@ from pathlib import Path
 
 from engine.text.grammars import GrammarRefused, GrammarTokenizer, check_grammar
 
-CHECK_S_MAX = 2.0
+CHECK_S_MAX = 5.0
 # A tokenizer of 262,144 tokens takes some 3 s; of the first check with it.
 START_S_MAX = 60.0
 MEMORY_BYTES_MAX = 4 * 1024**3
@@ -57,10 +58,11 @@ class GrammarProcess:
     def close(self) -> None:
         """End the child; a check that waits for it is refused."""
         self._closed = True
-        child = self._child
-        if child is not None:
-            child.kill()
-            child.wait()
+        if (child := self._child) is not None:
+            child.kill()  # a check that waits for it returns, and leaves its turn
+        with self._turn:
+            if self._child is not None:
+                self._end(self._child)
 
     def _start(self) -> subprocess.Popen[bytes]:
         argv = [sys.executable, "-m", "engine.text.grammar_process"]
@@ -90,12 +92,17 @@ class GrammarProcess:
         if line.endswith(b"\n"):
             found: dict[str, str] = json.loads(line)
             return found
+        self._end(child)
+        return None
+
+    def _end(self, child: subprocess.Popen[bytes]) -> None:
         child.kill()
         child.wait()
-        child.stdin.close()
-        child.stdout.close()
+        for pipe in (child.stdin, child.stdout):
+            if pipe is not None:
+                with contextlib.suppress(OSError):
+                    pipe.close()
         self._child = None
-        return None
 
 
 def main() -> None:

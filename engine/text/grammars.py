@@ -17,6 +17,7 @@ from typing import Any
 import llguidance
 
 from engine.text.json_schemas import (
+    REFUSAL_CHARS_MAX,
     GrammarRefused,
     guided_schema,
     json_object_grammar,
@@ -26,6 +27,7 @@ from engine.text.json_schemas import (
 from engine.text.small_files import TOKENIZER_BYTES_MAX, read_small
 
 __all__ = [
+    "REFUSAL_CHARS_MAX",
     "GrammarRefused",
     "GrammarTokenizer",
     "check_grammar",
@@ -46,7 +48,6 @@ LARK_GRAMMARS_MAX = 130
 # Names, quotes, slashes and bars of Lark texts: the compiler's time grows with their square, to about 0.3 s here.
 LARK_ITEMS_MAX = 20_000
 CHOICES_MAX = 1000
-REFUSAL_CHARS_MAX = 600
 # Stack of a thread that compiles. `run_with_stack` starts such a thread.
 STACK_BYTES = 64 * 1024 * 1024
 
@@ -249,8 +250,8 @@ def _refusal(error: str, text: str) -> str:
     if message.startswith("NoExtension"):
         return "the grammar allows no text"
     if where := _pointer(message, text):
-        return f"schema {where}"[:REFUSAL_CHARS_MAX]
-    return f"the grammar is refused: {message}"[:REFUSAL_CHARS_MAX]
+        return f"schema {where}"
+    return f"the grammar is refused: {message}"
 
 
 def _pointer(message: str, text: str) -> str | None:
@@ -282,7 +283,7 @@ def _schemas(text: str) -> list[object]:
     try:
         grammars = json.loads(text)["grammars"]
         return [g["json_schema"] for g in grammars if "json_schema" in g]
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         return []
 
 

@@ -20,6 +20,7 @@ MULTIPLE_STATES_MAX = 10_000
 # Intersections of regular expressions take exponential time, which llguidance's fuel does not count.
 PATTERNS_IN_ALL_OF_MAX = 3
 WHITESPACE_MAX = 16
+REFUSAL_CHARS_MAX = 600
 INTEGER_MAX = 2**63 - 1
 
 # Keywords of any draft that llguidance 1.9 does not implement. With an older "$schema" it would ignore newer keywords.
@@ -28,6 +29,15 @@ UNSUPPORTED = frozenset(
         "$dynamicAnchor", "$dynamicRef", "$recursiveAnchor", "$recursiveRef", "contains", "dependencies",
         "dependentRequired", "dependentSchemas", "else", "if", "maxContains", "minContains", "not", "propertyNames",
         "then", "unevaluatedItems", "unevaluatedProperties", "uniqueItems",
+    }
+)  # fmt: skip
+# Every other keyword is left out: it constrains nothing, and a reference into it is refused.
+SUPPORTED = frozenset(
+    {
+        "$anchor", "$defs", "$id", "$ref", "$schema", "additionalItems", "additionalProperties", "allOf", "anyOf",
+        "const", "definitions", "enum", "exclusiveMaximum", "exclusiveMinimum", "format", "items", "maxItems",
+        "maxLength", "maxProperties", "maximum", "minItems", "minLength", "minProperties", "minimum", "multipleOf",
+        "oneOf", "pattern", "patternProperties", "prefixItems", "properties", "required", "type",
     }
 )  # fmt: skip
 _SCHEMA = ("additionalItems", "additionalProperties", "items")
@@ -42,11 +52,21 @@ class GrammarRefused(ValueError):
     """A grammar that cannot be served: the caller's mistake or a limit. The message is fit to be shown to the
     caller."""
 
+    def __init__(self, message: str) -> None:
+        if len(message) > REFUSAL_CHARS_MAX:
+            half = REFUSAL_CHARS_MAX // 2 - 2
+            message = f"{message[:half]} … {message[-half:]}"
+        super().__init__(message)
+
 
 def json_schema_grammar(schema: object, *, whitespace_max: int = 1) -> str:
     """The grammar text of a JSON Schema, as `engine.text.grammars.check_grammar` takes it. `whitespace_max`: whitespace
     characters between two JSON tokens, 0 to WHITESPACE_MAX. Raises GrammarRefused with a JSON pointer."""
-    return json.dumps({"grammars": [{"json_schema": guided_schema(schema, whitespace_max=whitespace_max)}]})
+    guided = guided_schema(schema, whitespace_max=whitespace_max)
+    try:
+        return json.dumps({"grammars": [{"json_schema": guided}]}, allow_nan=False)
+    except (RecursionError, TypeError, ValueError) as error:
+        raise GrammarRefused("the schema is no JSON of a few levels") from error
 
 
 def json_object_grammar(*, whitespace_max: int = 1) -> str:
@@ -68,7 +88,7 @@ def guided_schema(schema: object, *, whitespace_max: int = 1) -> dict[str, Any]:
 
 
 def checked_schema(schema: object) -> dict[str, Any]:
-    """A copy of the schema without keywords that change nothing. Raises GrammarRefused."""
+    """A copy of the schema without keywords that constrain nothing. Raises GrammarRefused."""
     if schema is True:
         return {}
     if not isinstance(schema, dict):
@@ -126,12 +146,10 @@ class _Checked:
             raise GrammarRefused(f"the schema has more than {SCHEMA_NODES_MAX} subschemas")
         if depth > SCHEMA_DEPTH_MAX:
             raise GrammarRefused(f"schema {at}: more than {SCHEMA_DEPTH_MAX} levels of schemas")
-        found = {name: value for name, value in node.items() if name != _OPTIONS}
-        if found.get("uniqueItems") is False:
-            del found["uniqueItems"]
-        for name in found:
-            if name in UNSUPPORTED:
+        for name, value in node.items():
+            if name in UNSUPPORTED and (name, value) != ("uniqueItems", False):
                 raise GrammarRefused(f"schema {at}/{name}: the keyword {name!r} is not supported")
+        found = {name: value for name, value in node.items() if name in SUPPORTED}
         _check_values(found, at)
         _check_counts(found, at)
         for name in _SCHEMA:
