@@ -6,6 +6,7 @@ A request waits here before it enters the scheduler's queue, so that it delays n
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,6 +26,19 @@ if TYPE_CHECKING:
 MASK_WAIT_S = 0.02
 # Requests that wait for a grammar. Many may wait for one.
 WAITING_MAX = 4096
+
+
+@dataclass(slots=True, frozen=True)
+class GuidedCounts:
+    """Totals since the start, for metrics."""
+
+    requests: int = 0
+    compilations: int = 0
+    refusals: int = 0
+    compile_s: float = 0.0
+    masks: int = 0
+    mask_wait_s: float = 0.0
+    draws_skipped: int = 0
 
 
 class GuideRefused(Exception):
@@ -70,6 +84,8 @@ class GuidedRequests:
             raise GuideRefused("bad_request", fault)
         if found is None:
             raise GuideRefused("bad_request", f"model {sequence.model!r} has no tokenizer for grammars here")
+        if (sequence.gateway, sequence.handle) in self._waiting:
+            raise GuideRefused("bad_request", f"handle {sequence.handle} is in use")
         self.requests += 1
         directory, vocab_size = found
         if guide.grammar is None:
@@ -100,9 +116,6 @@ class GuidedRequests:
         self._add_text(sequence, guide, ready, vocab_size)
         return True
 
-    def is_waiting(self, gateway: int, handle: int) -> bool:
-        return (gateway, handle) in self._waiting
-
     def take_waiting(self, gateway: int, handle: int | None = None) -> list[Sequence]:
         """Take out a request that waits for its grammar, or all of a gateway: the caller ends them."""
         keys = [key for key in self._waiting if key[0] == gateway and handle in (None, key[1])]
@@ -120,6 +133,18 @@ class GuidedRequests:
     def fill_masks(self, step: Step) -> Masks | None:
         """The masks of a step, when all earlier ids are known."""
         return self.filler.fill_masks(step, self._texts) if self._texts and self.filler is not None else None
+
+    def counts(self) -> GuidedCounts:
+        compiler, filler = self.compiler, self.filler
+        return GuidedCounts(
+            self.requests,
+            compiler.compilations,
+            compiler.failures,
+            compiler.seconds,
+            filler.masks_made if filler is not None else 0,
+            filler.seconds if filler is not None else 0.0,
+            filler.draws_skipped if filler is not None else 0,
+        )
 
     def stop(self) -> None:
         self.compiler.stop()

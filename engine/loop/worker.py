@@ -267,8 +267,6 @@ class EngineLoop:
 
     def _submit(self, gateway: int, frame: Submit, at: float) -> None:
         try:
-            if self._guided.is_waiting(gateway, frame.handle):
-                raise BadRequest("bad_request", f"handle {frame.handle} is in use")
             sequence = self._sequence(gateway, frame, at)
         except BadRequest as error:
             self._refuse(gateway, Refused(frame.handle, error.code, str(error)))
@@ -473,6 +471,7 @@ class EngineLoop:
         metrics, scheduler = self._metrics, self._scheduler
         metrics.observe_loads(scheduler.residency.take_loads())
         metrics.observe_model_loads(scheduler.weight_residency.take_loads())
+        metrics.guided = self._guided.counts()
         resident = self._runner.adapters.resident()
         gauges = read_gauges(scheduler, len(resident))
         return StatusReport(

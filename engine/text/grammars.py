@@ -48,11 +48,14 @@ LARK_GRAMMARS_MAX = 130
 # Names, quotes, slashes and bars of Lark texts: the compiler's time grows with their square, to about 0.3 s here.
 LARK_ITEMS_MAX = 20_000
 CHOICES_MAX = 1000
+# Ids that are tried when a grammar is compiled.
+PROBED_IDS = 4
 # Stack of a thread that compiles. `run_with_stack` starts such a thread.
 STACK_BYTES = 64 * 1024 * 1024
 
 LIMITS = llguidance.LLParserLimits(
-    max_items_in_row=2000,
+    # About four a property that is not required.
+    max_items_in_row=8_000,
     initial_lexer_fuel=1_000_000,
     step_lexer_fuel=200_000,
     step_max_items=50_000,
@@ -118,15 +121,28 @@ def compile_grammar(tokenizer: GrammarTokenizer, text: str) -> llguidance.LLMatc
     matcher = llguidance.LLMatcher(tokenizer.inner, text, log_level=0, limits=LIMITS)
     if matcher.is_error():
         raise GrammarRefused(_refusal(matcher.get_error(), text))
-    # A grammar without a first id: a cycle of references or an empty intersection.
-    first = matcher.compute_bitmask()
-    if matcher.is_error():
-        raise GrammarRefused(_refusal(matcher.get_error(), text))
-    if matcher.is_stopped() and not matcher.is_accepting():
-        raise GrammarRefused("the grammar allows no text")
-    if not any(first):
-        raise GrammarRefused("the grammar allows no text of this model's tokens")
+    _probe(matcher.deep_copy(), tokenizer, text)
     return matcher
+
+
+def _probe(matcher: llguidance.LLMatcher, tokenizer: GrammarTokenizer, text: str) -> None:
+    """Refuse a grammar without a first id (a cycle of references, an empty intersection), or that exceeds a limit
+    after its first ids."""
+    for made in range(PROBED_IDS):
+        mask = matcher.compute_bitmask()
+        if matcher.is_error():
+            raise GrammarRefused(_refusal(matcher.get_error(), text))
+        if not made and not any(mask):
+            raise GrammarRefused("the grammar allows no text of this model's tokens")
+        if not made and matcher.is_stopped() and not matcher.is_accepting():
+            raise GrammarRefused("the grammar allows no text")
+        allowed = int.from_bytes(mask, "little")
+        for id_ in tokenizer.eos_ids:
+            allowed &= ~(1 << id_)
+        if not allowed:
+            return
+        if not matcher.consume_token((allowed & -allowed).bit_length() - 1):
+            raise GrammarRefused(_refusal(matcher.get_error(), text))
 
 
 def check_grammar(tokenizer: GrammarTokenizer, text: str) -> None:
