@@ -36,7 +36,7 @@ from engine.protocol.config import EngineConfig, ModelConfig  # noqa: E402
 from engine.protocol.frames import Sampling  # noqa: E402
 from engine.protocol.tiers import SHIPPED_TIERS  # noqa: E402
 from engine.scheduler.scheduler import ModelLimits, Scheduler  # noqa: E402
-from engine.step import Sequence  # noqa: E402
+from engine.step import Sequence, run_step  # noqa: E402
 
 PROMPT_TOKENS, NEW_TOKENS, PREFIX_TOKENS = 32, 64, 500
 
@@ -77,7 +77,7 @@ class Bench:
             step = scheduler.schedule()
             assert step is not None, "every adapter is in memory"
             at = time.perf_counter()
-            scheduler.complete(step, self.runner.begin_step(step).result(), time.perf_counter() - at)
+            scheduler.complete(step, run_step(self.runner, step), time.perf_counter() - at)
         return time.perf_counter() - began
 
     def streams(self, count: int, adapters: bool) -> float:

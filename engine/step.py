@@ -7,17 +7,22 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 import msgspec
 
 from engine.protocol.config import ModelConfig
 from engine.protocol.frames import FinishReason, Logprobs, ModelInfo, Sampling, TierRecompute
 
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
 # In `output_ids`: an id that a step in flight draws. The device knows it before the host does.
 PENDING_ID = -1
 # Prefix of the error of a row whose sampling values could not be prepared or used.
 UNDRAWABLE = "its sampling could not be prepared"
+# Error of a row from which no id can be drawn.
+NO_ID = "the model's logits are not finite numbers, or its mask allows no id"
 
 
 @dataclass(slots=True, eq=False)
@@ -71,19 +76,13 @@ class Sequence:
             return self.output_ids[start - prompt : stop - prompt]
         return self.prompt_ids[start:] + self.output_ids[: stop - prompt]
 
-    def needs_ids(self) -> bool:
-        """Whether the next draw needs all earlier ids on the host (penalties). It is scheduled only once they are
-        known."""
-        sampling = self.sampling
-        return sampling.presence_penalty != 0 or sampling.frequency_penalty != 0 or sampling.repetition_penalty != 1
-
 
 class Chunk(msgspec.Struct, frozen=True, eq=False):
     """Compute tokens start ≤ i < start + count of a sequence; when `sample`, the last of them yields the next id.
     A decode is a chunk of count 1. The pages for all of it are in `sequence.pages` already.
 
     If the last token's id is PENDING_ID, the chunk is a decode, and its token is the id that the previously begun step
-    draws for this sequence on the device."""
+    drew for this sequence on the device. The id is in `output_ids` when this chunk's id is drawn."""
 
     sequence: Sequence
     start: int
@@ -100,15 +99,30 @@ class Step:
     chunks: list[Chunk]
 
 
+@dataclass(slots=True, frozen=True, eq=False)
+class Masks:
+    """Which ids the chunks of one step may draw.
+
+    `words`: int32 [sampling chunks, ceil(vocab / 32)], C-contiguous, in the order of the step's sampling chunks. Bit
+    i % 32, counted from the least significant, of word i // 32 is 1 if id i is allowed, as llguidance fills it; the
+    words of a row without a constraint are −1. None: no row has a constraint. `skip`: indices in `step.chunks` of
+    sampling chunks whose mask is not ready: they draw no id, and their words are not read."""
+
+    words: NDArray[Any] | None = None
+    skip: frozenset[int] = frozenset()
+
+
 @dataclass(slots=True, frozen=True)
 class StepResult:
     """`ids[i]`: the id drawn for `step.chunks[i]`, or None if the chunk does not sample. `errors` (chunk index →
     message): chunks that failed alone; their requests end with reason "error", the others continue. `logprobs` (by
-    chunk index): of chunks that drew an id and whose request wants them, from the unchanged logits."""
+    chunk index): of chunks that drew an id and whose request wants them, from the unchanged logits. `skipped`:
+    `Masks.skip`; these chunks drew no id, and their last token is computed again in a later step."""
 
     ids: list[int | None]
     errors: dict[int, str] = field(default_factory=dict)
     logprobs: dict[int, Logprobs] = field(default_factory=dict)
+    skipped: frozenset[int] = frozenset()
 
 
 @dataclass(slots=True, frozen=True)
@@ -307,18 +321,27 @@ class DeviceLost(Exception):
 
 
 class Pending(Protocol):
-    """A step that was begun."""
+    """A step that was begun: its forward pass runs, and its ids are drawn by a second call."""
+
+    def draw(self, masks: Masks | None) -> None:
+        """Launch the draw of the ids, without waiting for the device. Called once, when the ids of all earlier steps
+        are in the sequences, and before another step begins. If this raises, the step has no ids: no further step
+        begins before the step's requests have ended."""
+        ...
 
     def result(self) -> StepResult:
-        """Wait until its ids are on the host. Called once. Raises the step's error, or DeviceLost."""
+        """Wait until its ids are on the host. Called once, after `draw`. Raises the step's error, or DeviceLost."""
         ...
 
 
 class CompletedStep(Pending):
-    """A step of a runner that computes in `begin_step`."""
+    """A step whose ids depend on no mask."""
 
     def __init__(self, result: StepResult) -> None:
         self._result = result
+
+    def draw(self, masks: Masks | None) -> None:
+        pass
 
     def result(self) -> StepResult:
         return self._result
@@ -351,12 +374,14 @@ class Runner(Protocol):
 
     @property
     def steps_ahead(self) -> int:
-        """Steps that may begin before the oldest step's result is read; 0: each step waits for the previous one."""
+        """Steps that may begin before the oldest step's result is read: 1, or 0 if each step waits for the previous
+        one."""
         ...
 
     def begin_step(self, step: Step) -> Pending:
-        """Begin a step. The sequences are read before this returns, since they change later. If this raises, nothing of
-        the step runs, and no further step begins before the step's requests have ended."""
+        """Begin the forward pass of a step. Of the sequences, all but the ids that their penalties depend on is read
+        before this returns, since they change later. If this raises, nothing of the step runs, and no further step
+        begins before the step's requests have ended."""
         ...
 
     def load_model(self, model: ModelConfig) -> ModelInfo:
@@ -376,3 +401,10 @@ class Runner(Protocol):
         """Forget an adapter. Before, the scheduler has evicted it from the arena, and every step that read it is
         completed."""
         ...
+
+
+def run_step(runner: Runner, step: Step, masks: Masks | None = None) -> StepResult:
+    """Begin, draw and complete one step, with no other step in flight."""
+    pending = runner.begin_step(step)
+    pending.draw(masks)
+    return pending.result()

@@ -110,9 +110,11 @@ class Loop:
             pass
         if also is not None:
             self._flights.append((also, self.runner.begin_step(also)))
+            self._draw_only()
         while len(self._flights) < 2:
             # An id that is pending is the one of the step before: with two models in turns all are known by then.
             self._flights.append(self._streams[self._turn % len(self._streams)].begin())
+            self._draw_only()
             self._turn += 1
         self._take()
 
@@ -146,6 +148,12 @@ class Loop:
                 made[made.index(PENDING_ID)] = known
             else:
                 made.append(known)
+        self._draw_only()
+
+    def _draw_only(self) -> None:
+        """Draw the ids of the only step in flight."""
+        if len(self._flights) == 1:
+            self._flights[0][1].draw(None)
 
 
 def config(scratch: Path, *, resident: bool, decodes: int) -> EngineConfig:

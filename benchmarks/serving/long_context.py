@@ -19,7 +19,7 @@ from benchmarks.serving import llama, offline
 from benchmarks.serving.mixed_step import median_ms, placed
 from engine.gpu.runner import GpuRunner
 from engine.models.config import DecoderConfig, parse_config
-from engine.step import Chunk, Step
+from engine.step import Chunk, Step, run_step
 
 SEQUENCES, TOKENS = 32, 8192
 
@@ -31,7 +31,7 @@ def weight_elements(config: DecoderConfig) -> int:
 
 
 def run(runner: GpuRunner, step: Step) -> None:
-    assert not runner.begin_step(step).result().errors
+    assert not run_step(runner, step).errors
 
 
 def measure() -> list[dict[str, object]]:

@@ -124,6 +124,8 @@ class Engine:
         """Begin what may be begun, and take one result; how many requests ended."""
         while len(self._flights) <= self.runner.steps_ahead and (step := self.scheduler.schedule()) is not None:
             self._flights.append((step, self.runner.begin_step(step)))
+            if len(self._flights) == 1:
+                self._flights[0][1].draw(None)
         if not self._flights:
             self._last = 0.0
             time.sleep(LOOK_S)
@@ -134,6 +136,8 @@ class Engine:
         if self._last:
             self.step_s.append(now - self._last)
         outcome = self.scheduler.complete(step, result, now - self._last if self._last else 0.0)
+        if self._flights:
+            self._flights[0][1].draw(None)
         self._last = now
         self.tokens += len(outcome.tokens)
         bad = [ended for ended in outcome.ended if ended.reason not in ("length", "aborted")]

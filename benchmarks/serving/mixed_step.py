@@ -69,7 +69,11 @@ def compare(runner: GpuRunner, running: list[Chunk], chunk: Chunk) -> dict[str, 
     mixed, decodes, alone = (Step(1, llama.MODEL, chunks) for chunks in ([*running, chunk], running, [chunk]))
 
     def run(*steps: Step) -> None:
-        for pending in [runner.begin_step(step) for step in steps]:
+        begun = []
+        for step in steps:
+            begun.append(runner.begin_step(step))
+            begun[-1].draw(None)
+        for pending in begun:
             assert not pending.result().errors
 
     model = runner._served[llama.MODEL]

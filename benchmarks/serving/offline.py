@@ -94,7 +94,7 @@ def drive(runner: GpuRunner, scheduler: Scheduler, requests: list[Sequence]) -> 
     for sequence in requests:
         refusal = scheduler.submit(sequence)
         assert refusal is None, refusal
-    flight: deque[tuple[object, object]] = deque()
+    flight: deque[tuple[Step, Pending]] = deque()
     tokens = steps = adapter_reads = adapted_rows = ended = 0
     decode_s: list[float] = []
     host_s: list[float] = []
@@ -107,6 +107,8 @@ def drive(runner: GpuRunner, scheduler: Scheduler, requests: list[Sequence]) -> 
             if step is None:
                 break
             flight.append((step, runner.begin_step(step)))
+            if len(flight) == 1:
+                flight[0][1].draw(None)
         host_end = time.perf_counter()
         if not flight:
             if scheduler.has_blocked_requests:  # none is in the arena yet
@@ -116,6 +118,8 @@ def drive(runner: GpuRunner, scheduler: Scheduler, requests: list[Sequence]) -> 
         result = pending.result()
         now = time.perf_counter()
         outcome = scheduler.complete(step, result, now - last)
+        if flight:
+            flight[0][1].draw(None)
         host_s.append(host_end - host_began + time.perf_counter() - now)
         rows = sum(chunk.count for chunk in step.chunks)
         if rows == len(step.chunks) == SEQUENCES:

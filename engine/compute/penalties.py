@@ -1,4 +1,4 @@
-"""Changes of the logits before an id is drawn: stop ids excluded, biases, penalties.
+"""Changes of the logits before an id is drawn: stop ids excluded, biases, penalties, ids that a mask excludes.
 
 Stateless: the changes follow from the ids of prompt and output alone, so a preempted request continues unchanged.
 Temperature and randomness are the samplers' part.
@@ -10,22 +10,26 @@ import math
 from collections import Counter
 from collections.abc import Collection, Mapping
 from collections.abc import Sequence as Many
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from engine.protocol.frames import Sampling
 
 
 class Draw(NamedTuple):
-    """How one row is drawn: `position` is the new token's index in its sequence, and the ids precede it."""
+    """How one row is drawn: `position` is the new token's index in its sequence, and the ids precede it. `allowed`: the
+    ids that its mask allows, int32 words as in `engine.step.Masks`; None: all."""
 
     sampling: Sampling
     position: int
     prompt_ids: Many[int] = ()
     output_ids: Many[int] = ()
     stop_ids: Collection[int] = ()
+    allowed: NDArray[Any] | None = None
 
 
 def penalize(logits: Tensor, draws: Many[Draw]) -> Tensor:
@@ -33,7 +37,8 @@ def penalize(logits: Tensor, draws: Many[Draw]) -> Tensor:
 
     In vLLM's order: stop ids are excluded until `min_tokens` ids are made; `logit_bias` is added; logits of ids in the
     prompt or the output are divided by `repetition_penalty` if positive and multiplied if not; from each id of the
-    output `frequency_penalty` is subtracted once per occurrence, and `presence_penalty` once."""
+    output `frequency_penalty` is subtracted once per occurrence, and `presence_penalty` once. Last, the logits of ids
+    that the mask does not allow become −∞."""
     rows = [row for row, draw in enumerate(draws) if _is_changed(draw)]
     if not rows:
         return logits
@@ -45,7 +50,16 @@ def penalize(logits: Tensor, draws: Many[Draw]) -> Tensor:
             places = [row * vocab + index for row, numbers in found for index in numbers]
             index = torch.tensor(places, device=flat.device)
             flat[index] = column(flat[index], flat.new_tensor([x for _, numbers in found for x in numbers.values()]))
+    for row in rows:
+        if (allowed := draws[row].allowed) is not None:
+            changed[row].masked_fill_(~unpack_mask(allowed, vocab).to(changed.device), -math.inf)
     return changed
+
+
+def unpack_mask(allowed: NDArray[Any], vocab: int) -> Tensor:
+    """bool [vocab] of a row's words, int32 [ceil(vocab / 32)], the least significant bit first."""
+    octets = np.ascontiguousarray(allowed, dtype="<i4").view(np.uint8)
+    return torch.from_numpy(np.unpackbits(octets, count=vocab, bitorder="little").view(np.bool_))
 
 
 def changes(draw: Draw, vocab: int) -> list[tuple[list[int], list[float]]]:
@@ -65,6 +79,7 @@ def _is_changed(draw: Draw) -> bool:
         or sampling.frequency_penalty != 0
         or len(draw.output_ids) < sampling.min_tokens
         or bool(sampling.logit_bias)
+        or draw.allowed is not None
     )
 
 

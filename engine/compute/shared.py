@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
+from typing import Any
 
 import torch
+from numpy.typing import NDArray
 
 from adapters.device.host_cache import HostMemory
 from engine.compute.penalties import Draw
@@ -42,10 +44,11 @@ def host_memory(config: EngineConfig, *, pinned: bool) -> HostMemory:
     return HostMemory(torch.empty(config.adapter_host_bytes, dtype=torch.uint8, pin_memory=pinned))
 
 
-def draw_of(chunk: Chunk) -> Draw:
-    """The draw parameters of a sampling chunk."""
+def draw_of(chunk: Chunk, allowed: NDArray[Any] | None = None) -> Draw:
+    """The draw parameters of a sampling chunk. Its `output_ids` are the sequence's own list: read them in the draw,
+    when they are known. `allowed`: its mask's words."""
     own = chunk.sequence
-    return Draw(own.sampling, chunk.start + chunk.count, own.prompt_ids, own.output_ids, own.stop_ids)
+    return Draw(own.sampling, chunk.start + chunk.count, own.prompt_ids, own.output_ids, own.stop_ids, allowed)
 
 
 def sort_out(chunks: list[Chunk], info: ModelInfo) -> tuple[list[Chunk], dict[int, str]]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import os
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -17,6 +18,7 @@ from adapters.device.pool import TilePool
 from adapters.files.spec import BaseShape
 from engine.compute.host_pool import build_host_pool
 from engine.compute.logprobs import logprobs
+from engine.compute.masks import mask_rows
 from engine.compute.penalties import Draw
 from engine.compute.shared import PAGE_TOKENS, check_page, draw_of, host_memory, sort_out
 from engine.cpu.batch import pack
@@ -28,9 +30,48 @@ from engine.models.dummy import dummy_digest
 from engine.models.weights import model_digest
 from engine.protocol.config import EngineConfig, ModelConfig
 from engine.protocol.frames import Logprobs, ModelInfo
-from engine.step import UNDRAWABLE, Chunk, CompletedStep, HostPool, Step, StepResult
+from engine.step import NO_ID, UNDRAWABLE, Chunk, HostPool, Masks, Step, StepResult
 
 _log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True, eq=False)
+class TorchPending:
+    """A step whose logits are computed."""
+
+    step: Step
+    vocab: int
+    errors: dict[int, str]  # by chunk index
+    sampling: list[int]  # chunk index of each row of `logits`
+    logits: Tensor | None  # [sampling, vocab]; None: no chunk samples
+    drawn: StepResult | None = None
+
+    @torch.inference_mode()
+    def draw(self, masks: Masks | None) -> None:
+        """Draw an id for every row that is not skipped. A row without finite logits fails alone."""
+        masks = masks or Masks()
+        allowed = mask_rows(self.step, masks, self.vocab)
+        errors = dict(self.errors)
+        ids: list[int | None] = [None] * len(self.step.chunks)
+        reported: dict[int, Logprobs] = {}
+        rows = [row for row, index in enumerate(self.sampling) if index not in masks.skip]
+        if rows and self.logits is not None:
+            logits = self.logits if len(rows) == len(self.sampling) else self.logits[rows]
+            indices = [self.sampling[row] for row in rows]
+            draws = [draw_of(self.step.chunks[index], allowed.get(index)) for index in indices]
+            drawn, failed = draw_rows(logits, draws)
+            errors.update((indices[row], why) for row, why in failed.items())
+            for index, (token, found) in zip(indices, drawn, strict=True):
+                ids[index] = token
+                if found is not None:
+                    reported[index] = found
+                if token is None and index not in errors:
+                    errors[index] = NO_ID
+        self.drawn = StepResult(ids, errors, reported, masks.skip)
+
+    def result(self) -> StepResult:
+        assert self.drawn is not None, "the step was not drawn"
+        return self.drawn
 
 
 class TorchRunner:
@@ -59,37 +100,20 @@ class TorchRunner:
         self._dtype = dtype
 
     @torch.inference_mode()
-    def begin_step(self, step: Step) -> CompletedStep:
-        """One forward pass of all chunks. A chunk with an invalid id or non-finite logits fails alone."""
+    def begin_step(self, step: Step) -> TorchPending:
+        """One forward pass of all chunks. A chunk with an invalid id fails alone."""
         info, decoder = self.models[step.model], self.weights.decoder(step.model)
         good, errors = sort_out(step.chunks, info)
-        drawn, undrawn = self._forward(good, decoder) if good else ({}, {})
-        ids: list[int | None] = []
-        reported: dict[int, Logprobs] = {}
-        for index, chunk in enumerate(step.chunks):
-            token, found = drawn.get(id(chunk), (None, None))
-            if id(chunk) in undrawn:
-                errors[index] = undrawn[id(chunk)]
-            ids.append(token)
-            if found is not None:
-                reported[index] = found
-            if chunk.sample and token is None and index not in errors:
-                errors[index] = "the model's logits are not finite numbers"
-        return CompletedStep(StepResult(ids, errors, reported))
+        sampling, logits = self._forward(good, decoder) if good else ([], None)
+        indices = {id(chunk): index for index, chunk in enumerate(step.chunks)}
+        return TorchPending(step, info.vocab_size, errors, [indices[id(chunk)] for chunk in sampling], logits)
 
-    def _forward(
-        self, chunks: list[Chunk], decoder: Decoder
-    ) -> tuple[dict[int, tuple[int | None, Logprobs | None]], dict[int, str]]:
-        """By id() of the chunk: the drawn id, with logprobs if requested; and the errors of rows not drawn."""
+    def _forward(self, chunks: list[Chunk], decoder: Decoder) -> tuple[list[Chunk], Tensor]:
+        """The sampling chunks, and the row of logits of each."""
         batch = pack(chunks, decoder.kv.tokens_per_page, self._arena.device, decoder.dtype)
         lora = LoraBatch(self.adapters, [(c.sequence.adapter, c.count) for c in batch.chunks], self._arena.device)
         logits = decoder.forward(batch, lora if lora else None)
-        sampling = [chunk for chunk in batch.chunks if chunk.sample]
-        if not sampling:
-            return {}, {}
-        drawn, errors = draw_rows(logits, [draw_of(chunk) for chunk in sampling])
-        keys = [id(chunk) for chunk in sampling]
-        return dict(zip(keys, drawn, strict=True)), {keys[row]: why for row, why in errors.items()}
+        return [chunk for chunk in batch.chunks if chunk.sample], logits
 
     def load_model(self, model: ModelConfig) -> ModelInfo:
         """Check the model's files and register it. Raises ValueError with the reason, OSError."""

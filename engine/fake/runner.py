@@ -19,6 +19,7 @@ from typing import TypeVar
 
 import msgspec
 
+from engine.compute.masks import allowed_id, mask_rows
 from engine.fake.weights import FakeWeights
 from engine.models.compatibility import check_dtype, check_weights_fit, loading_order
 from engine.models.config import TokenizerFile
@@ -32,6 +33,7 @@ from engine.step import (
     Chunk,
     DeviceLost,
     HostPool,
+    Masks,
     Pending,
     Sequence,
     Step,
@@ -181,15 +183,20 @@ class FakeHostPool(HostPool):
 
 @dataclass(slots=True, eq=False)
 class FakePending(Pending):
-    """A step that completes at `ready_at`. Later steps see its drawn ids at once."""
+    """A step that completes at `ready_at`."""
 
-    drawn: dict[Sequence, int]
+    step: Step
     ready_at: float
-    outcome: StepResult | RuntimeError
-    finish: Callable[[FakePending], None]
+    owner: FakeRunner
+    outcome: StepResult | RuntimeError | None = None  # once drawn
+
+    def draw(self, masks: Masks | None) -> None:
+        assert self.outcome is None, "the step is drawn once"
+        self.outcome = self.owner.draw_step(self, masks or Masks())
 
     def result(self) -> StepResult:
-        self.finish(self)
+        assert self.outcome is not None, "the step was not drawn"
+        self.owner.finish_step(self)
         if isinstance(self.outcome, RuntimeError):
             raise self.outcome
         return self.outcome
@@ -239,25 +246,34 @@ class FakeRunner:
     def begin_step(self, step: Step) -> FakePending:
         """Takes step_ms, and prefill_ms_per_1k_tokens for the prefill tokens in it."""
         assert len(self._in_flight) <= self.steps_ahead, "too many steps are in flight"
+        assert all(flight.outcome is not None for flight in self._in_flight), "the step before was not drawn"
         config = self._config
         ready_at = max(self._clock(), self._idle_at)
         prefill = sum(chunk.count for chunk in step.chunks if chunk.count > 1)
         ready_at += (config.step_ms + prefill * config.prefill_ms_per_1k_tokens / 1000) / 1000
-        drawn: dict[Sequence, int] = {}
-        outcome: StepResult | RuntimeError
         faults = config.faults
         if any(_hit(chunk, faults.device_lost_id) for chunk in step.chunks):
             raise DeviceLost("the device was made to be lost")
-        if any(_hit(chunk, faults.step_error_id) for chunk in step.chunks):
-            outcome = RuntimeError("the step was made to fail")
-        else:
-            outcome = self._compute(step, drawn)
         if any(_hit(chunk, faults.stall_id) and _first(chunk) for chunk in step.chunks):
             ready_at += faults.stall_s
         self._idle_at = ready_at
-        pending = FakePending(drawn, ready_at, outcome, self._finish)
+        pending = FakePending(step, ready_at, self)
         self._in_flight.append(pending)
         return pending
+
+    def draw_step(self, pending: FakePending, masks: Masks) -> StepResult | RuntimeError:
+        """The result of a step in flight. It follows the completion of all earlier steps: ids are known."""
+        assert self._in_flight[0] is pending, "the step before was not completed"
+        if any(_hit(chunk, self._config.faults.step_error_id) for chunk in pending.step.chunks):
+            return RuntimeError("the step was made to fail")
+        return self._compute(pending.step, masks)
+
+    def finish_step(self, pending: FakePending) -> None:
+        """Wait until the step completes."""
+        assert self._in_flight.popleft() is pending, "results are taken in the order of the steps"
+        rest = pending.ready_at - self._clock()
+        if rest > 0:
+            self._sleep(rest)
 
     def load_model(self, model: ModelConfig) -> ModelInfo:
         """Register any model; its path need not exist."""
@@ -295,27 +311,20 @@ class FakeRunner:
         """The device copies pages after all steps and copies begun before."""
         self._idle_at = max(self._clock(), self._idle_at) + pages * self._config.page_copy_ms / 1000
 
-    def _finish(self, pending: FakePending) -> None:
-        """Wait until the step completes."""
-        assert self._in_flight.popleft() is pending, "results are taken in the order of the steps"
-        rest = pending.ready_at - self._clock()
-        if rest > 0:
-            self._sleep(rest)
-
-    def _compute(self, step: Step, drawn: dict[Sequence, int]) -> StepResult:
-        """The step's result; also writes its ids to `drawn`, by sequence."""
-        words = self._words[step.model]
+    def _compute(self, step: Step, masks: Masks) -> StepResult:
+        words, vocab = self._words[step.model], self.models[step.model].vocab_size
+        rows = mask_rows(step, masks, vocab)
         failing = self._config.faults.chunk_error_id
         errors = {i: "the chunk was made to fail" for i, chunk in enumerate(step.chunks) if _hit(chunk, failing)}
         ids: list[int | None] = []
         logprobs: dict[int, Logprobs] = {}
         for index, chunk in enumerate(step.chunks):
-            if not chunk.sample:
+            if not chunk.sample or index in masks.skip:
                 ids.append(None)
                 continue
             sequence = chunk.sequence
             try:
-                token = drawn[sequence] = self._draw(sequence, words)
+                token = allowed_id(rows.get(index), self._draw(sequence, words), words, vocab)
             except Exception as error:  # noqa: BLE001 - one row's edge: its request ends, its neighbours are drawn
                 ids.append(None)
                 errors[index] = f"{UNDRAWABLE}: {type(error).__name__}: {error}"
@@ -323,7 +332,7 @@ class FakeRunner:
             ids.append(token)
             if sequence.sampling.logprobs >= 0 and index not in errors:
                 logprobs[index] = _logprobs(token, sequence.sampling.logprobs, words)
-        return StepResult(ids, errors, logprobs)
+        return StepResult(ids, errors, logprobs, masks.skip)
 
     def _draw(self, sequence: Sequence, words: list[int]) -> int:
         """The next id: a pure function of prompt, outputs, adapter, seed and choice (greedy: of the first three)."""
@@ -335,7 +344,8 @@ class FakeRunner:
             return min(sequence.stop_ids)
         if made:
             # The first output id depends on a hash of the whole prompt, and each id on the previous one.
-            state = self._known(sequence, made[-1]) * _MIX_A + self._known(sequence, made[0])
+            assert made[-1] != PENDING_ID, "ids are known when the next is drawn"
+            state = made[-1] * _MIX_A + made[0]
         else:
             state = hash(tuple(sequence.prompt_ids))
         sampling = sequence.sampling
@@ -346,12 +356,6 @@ class FakeRunner:
         state = ((state + len(made) + len(sequence.prompt_ids)) * _MIX_A) & _MASK
         state = ((state ^ (state >> 15)) * _MIX_B) & _MASK
         return words[(state ^ (state >> 13)) % len(words)]
-
-    def _known(self, sequence: Sequence, token: int) -> int:
-        """The id itself; for a pending id, what the previous step drew, which is arbitrary if that chunk failed."""
-        if token != PENDING_ID:
-            return token
-        return self._in_flight[-1].drawn.get(sequence, token) if self._in_flight else token
 
 
 def build_fake_runner(config: EngineConfig) -> FakeRunner:

@@ -6,7 +6,7 @@ must never import it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +16,7 @@ from torch import Tensor
 
 from adapters.device.pool import TilePool
 from adapters.device.table import AdapterRows
+from engine.compute.masks import mask_rows
 from engine.compute.penalties import Draw, penalize
 from engine.compute.shared import check_page, draw_of, sort_out
 from engine.gpu.decoder import GpuDecoder
@@ -32,7 +33,7 @@ from engine.models.config import DecoderConfig, ModelRefused
 from engine.models.slab import slab_weights
 from engine.protocol.config import ModelConfig
 from engine.protocol.frames import Logprobs, ModelInfo, Sampling
-from engine.step import Chunk, DeviceLost, HostPool, Sequence, Step, StepResult
+from engine.step import NO_ID, Chunk, DeviceLost, HostPool, Masks, Sequence, Step, StepResult
 from kernels.prefill_attention import PROGRAMS_PER_SM
 from kernels.sample import Draws, sample
 
@@ -40,34 +41,52 @@ GREEDY = Sampling(temperature=0.0)
 
 
 @dataclass(frozen=True, slots=True)
+class DrawnStep:
+    """A step's ids and logprobs on their way to the host."""
+
+    ids: Tensor  # [samples] int32, page-locked; −1: no id can be drawn from the row
+    reported: PendingLogprobs | None
+    skipped: frozenset[int]  # chunk indices
+    done: torch.cuda.Event
+
+
+@dataclass(slots=True, eq=False)
 class PendingStep:
     """A step that the device is computing."""
 
-    chunks: int
-    errors: dict[int, str]
+    step: Step
+    model: GpuModel
+    errors: dict[int, str]  # by chunk index
     places: list[int]  # chunk index in the step, in the order of samples
-    wanted: list[bool]  # likewise: whether its chunk samples
-    ids: Tensor  # [samples] int32, page-locked; −1: the row's logits are not finite
-    reported: PendingLogprobs | None
-    done: torch.cuda.Event
+    layout: StepLayout | None  # None: no chunk can be computed
+    launch: Callable[[PendingStep, Masks], DrawnStep]
+    drawn: DrawnStep | None = None
+
+    @torch.inference_mode()
+    def draw(self, masks: Masks | None) -> None:
+        """Launch the draw behind the forward pass. Raises DeviceLost."""
+        with _device_errors():
+            self.drawn = self.launch(self, masks or Masks())
 
     def result(self) -> StepResult:
         """Wait until the ids are on the host. Raises DeviceLost."""
+        assert self.drawn is not None, "the step was not drawn"
         with _device_errors():
-            self.done.synchronize()
-        errors = dict(self.errors)
-        ids: list[int | None] = [None] * self.chunks
-        for index, wanted, drawn in zip(self.places, self.wanted, self.ids.tolist(), strict=True):
-            if not wanted or index in self.errors:
+            self.drawn.done.synchronize()
+        errors, skipped = dict(self.errors), self.drawn.skipped
+        ids: list[int | None] = [None] * len(self.step.chunks)
+        for index, drawn in zip(self.places, self.drawn.ids.tolist(), strict=True):
+            if not self.step.chunks[index].sample or index in self.errors or index in skipped:
                 continue
             if drawn < 0:
-                errors[index] = "the model's logits are not finite numbers"
+                errors[index] = NO_ID
             else:
                 ids[index] = drawn
         found: dict[int, Logprobs] = {}
-        if self.reported is not None:
-            found = {self.places[place]: own for place, own in self.reported.by_place().items()}
-        return StepResult(ids, errors, {index: own for index, own in found.items() if ids[index] is not None})
+        if self.drawn.reported is not None:
+            found = {self.places[place]: own for place, own in self.drawn.reported.by_place().items()}
+        reported = {index: own for index, own in found.items() if ids[index] is not None}
+        return StepResult(ids, errors, reported, skipped)
 
 
 class GpuRunner:
@@ -185,8 +204,7 @@ class GpuRunner:
 
     @torch.inference_mode()
     def begin_step(self, step: Step) -> PendingStep:
-        """Start one forward pass of all chunks. A chunk with an invalid id or non-finite logits fails alone. Raises
-        DeviceLost."""
+        """Start one forward pass of all chunks. A chunk with an invalid id fails alone. Raises DeviceLost."""
         with _device_errors():
             return self._begin_step(step)
 
@@ -197,33 +215,32 @@ class GpuRunner:
         try:
             fields = draw_fields(draws, model.info.vocab_size)
         except Exception:
-            bad = undrawable(draws, model.info.vocab_size)
+            bad = undrawable(draws, model.info.vocab_size, ids_known=False)
             if not bad:
                 raise
             errors.update((indices[id(chunks[place])], why) for place, why in bad.items())
             good = [chunk for chunk in good if indices[id(chunk)] not in errors]
             packed, chunks, draws = _packed(good, model.info)
             fields = draw_fields(draws, model.info.vocab_size)
-        reported = None
-        if good:
-            layout = model.forward(packed, self._places, fields)
-            if draws:
-                reported, bad = self._draw_ids(model, layout, draws)
-                errors.update((indices[id(chunks[place])], why) for place, why in bad.items())
+        layout = model.forward(packed, self._places, fields) if good else None
         self._places = {chunk.sequence: place for place, chunk in enumerate(chunks)}
+        places = [indices[id(chunk)] for chunk in chunks]
+        return PendingStep(step, model, errors, places, layout, self._launch_draw)
+
+    def _launch_draw(self, pending: PendingStep, masks: Masks) -> DrawnStep:
+        """Launch the draw of the newest step; adds the rows that cannot be drawn to its errors."""
+        chunks, places = pending.step.chunks, pending.places
+        allowed = mask_rows(pending.step, masks, pending.model.info.vocab_size)
+        draws = [draw_of(chunks[index], allowed.get(index)) for index in places]
+        reported = None
+        if draws and pending.layout is not None:
+            reported, bad = self._draw_ids(pending.model, pending.layout, draws)
+            pending.errors.update((places[place], why) for place, why in bad.items())
         ids = to_host(self._drawn[: len(draws)])
         done = torch.cuda.Event()  # type: ignore[no-untyped-call]
         done.record()
-        model.capture_due()  # while the device computes the step
-        return PendingStep(
-            chunks=len(step.chunks),
-            errors=errors,
-            places=[indices[id(chunk)] for chunk in chunks],
-            wanted=[chunk.sample for chunk in chunks],
-            ids=ids,
-            reported=reported,
-            done=done,
-        )
+        pending.model.capture_due()  # while the device computes the step
+        return DrawnStep(ids, reported, masks.skip, done)
 
     def load_model(self, model: ModelConfig) -> ModelInfo:
         """Check the model's files, compile its kernels, and register it. Raises ModelRefused, OSError.
@@ -303,7 +320,7 @@ class GpuRunner:
         except torch.AcceleratorError:
             raise
         except Exception:
-            if not (bad := undrawable(draws, vocab)):
+            if not (bad := undrawable(draws, vocab, ids_known=True)):
                 raise
             draws = [draw._replace(sampling=GREEDY) if place in bad else draw for place, draw in enumerate(draws)]
             changed = penalize(logits, draws)

@@ -15,6 +15,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from engine.guided.requests import GuidedCounts
 from engine.loop.gauges import Gauges, ModelCounts
 from engine.memory.adapter_residency import AdapterCounts
 from engine.protocol.frames import REMOVED_MODELS, FinishReason
@@ -78,6 +79,7 @@ class EngineMetrics(Collector):
         self.step_errors = 0  # steps in which the runner itself raised
         self.chunk_errors = 0  # chunks that failed alone
         self.request_errors = 0  # frames whose handling raised: our own mistakes
+        self.guided = GuidedCounts()
         self.targets_out_of_reach = 0  # tiers' targets below the shortest step of the start
         self._tiers = list(tiers)
         self._models: list[str] = []  # that are served
@@ -288,6 +290,17 @@ class EngineMetrics(Collector):
             ("laneway_scheduling_errors", "Requests that ended because their scheduling raised.", now.faults),
         ):
             yield _one(CounterMetricFamily(name, text), [], total)
+        guided = self.guided
+        for name, text, count in (
+            ("laneway_guided_requests", "Requests with a grammar or a budget of reasoning.", guided.requests),
+            ("laneway_grammar_compilations", "Grammars compiled, refused ones included.", guided.compilations),
+            ("laneway_grammar_refusals", "Grammars that could not be compiled.", guided.refusals),
+            ("laneway_grammar_compile_seconds", "Compiling of grammars, on its threads.", guided.compile_s),
+            ("laneway_masks", "Rows drawn under a mask.", guided.masks),
+            ("laneway_mask_wait_seconds", "Waiting of draws for masks.", guided.mask_wait_s),
+            ("laneway_draws_skipped", "Draws skipped because the row's mask was not ready.", guided.draws_skipped),
+        ):
+            yield _one(CounterMetricFamily(name, text), [], count)
         text = "Tiers' targets that were below the shortest step when the engine started."
         yield _one(GaugeMetricFamily("laneway_tier_targets_out_of_reach", text), [], self.targets_out_of_reach)
         text = "The device's seconds for requests that had ended."

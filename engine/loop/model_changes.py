@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 from typing import Literal
 
 import msgspec
@@ -54,6 +55,14 @@ class ModelChanges:
         self._changed = changed
         self._forgotten = forgotten
         self._changes = FileChecks("models", runner.load_model, self._loaded, inbox)
+
+    def tokenizer_of(self, model: str) -> tuple[Path, int] | None:
+        """The directory of a served model with its tokenizer.json, and its vocab_size; None: it has none."""
+        config, info = self._configs.get(model), self.served.get(model)
+        if config is None or info is None or not config.path:
+            return None
+        directory = Path(config.path)
+        return (directory, info.vocab_size) if (directory / "tokenizer.json").exists() else None
 
     def load_model(self, gateway: int, frame: LoadModel) -> None:
         """Answer "loaded": at once for a served model, otherwise once its files are checked."""

@@ -16,7 +16,7 @@ from engine.protocol.frames import ModelInfo, Sampling
 from engine.protocol.tiers import Tier
 from engine.scheduler.scheduler import ModelLimits, Scheduler
 from engine.scheduler.turns import TARGET_MARGIN
-from engine.step import Runner, Sequence
+from engine.step import Runner, Sequence, run_step
 
 PROMPT_TOKENS = 4
 # The minimum of STEPS steps, and of more for up to PROBE_S_MAX while none is short enough: the machine may be busy.
@@ -87,7 +87,7 @@ def _of_model(runner: Runner, info: ModelInfo, arena: Arena, clock: Callable[[],
     seconds = []
     while (step := scheduler.schedule()) is not None:
         began = clock()
-        result = runner.begin_step(step).result()
+        result = run_step(runner, step)
         seconds.append(clock() - began)
         scheduler.complete(step, result, seconds[-1])
     return min(seconds)

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import logging
 import time
-from collections import deque
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 
 import msgspec
 
+from engine.guided.requests import MASK_WAIT_S, GuideRefused, build_guided_requests
 from engine.loop.adapter_changes import AdapterChanges
+from engine.loop.flights import StepFlights
 from engine.loop.gauges import read_gauges
 from engine.loop.metrics import EngineMetrics
 from engine.loop.model_changes import ModelChanges
@@ -47,7 +47,7 @@ from engine.protocol.inbox import Command, GatewayDisconnected, Inbox, LoopCall,
 from engine.protocol.outbox import Outbox
 from engine.protocol.server import OutgoingFrames
 from engine.scheduler.scheduler import RequestEnding, Scheduler, StepOutcome
-from engine.step import DeviceLost, Pending, Runner, Sequence, Step, StepResult
+from engine.step import DeviceLost, Masks, Runner, Sequence, Step, StepResult
 
 # Seconds of idleness after which the loop checks the integrity of its data once.
 INTEGRITY_AFTER_S = 1.0
@@ -59,25 +59,6 @@ MESSAGE_CHARS_MAX = 500
 ADAPTERS_REPORTED_MAX = 4096
 
 _log = logging.getLogger(__name__)
-
-
-class _FailedToBegin(Pending):
-    """A step that the runner could not begin. It fails when its result is due."""
-
-    def __init__(self, error: Exception) -> None:
-        self._error = error
-
-    def result(self) -> StepResult:
-        raise self._error
-
-
-@dataclass(slots=True, frozen=True)
-class _Flight:
-    """A step in flight."""
-
-    step: Step
-    pending: Pending
-    began: float
 
 
 class EngineLoop:
@@ -95,10 +76,13 @@ class EngineLoop:
         tell_models: Callable[[Models], None] = lambda _: None,
         configs: Iterable[ModelConfig] = (),
         targets_out_of_reach: int = 0,
+        masks: Callable[[Step], Masks | None] | None = None,
+        mask_wait_s: float = MASK_WAIT_S,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`tell_models` sends to every stream, before later frames of `send`; `configs`: the configurations of the
-        models in `hello`."""
+        models in `hello`; `masks`: of the ids that a step may draw, called when all earlier ids are known; None:
+        those of the guided requests, for which a draw waits `mask_wait_s` at most."""
         self._hello = hello
         self._scheduler = scheduler
         self._runner = runner
@@ -121,7 +105,10 @@ class EngineLoop:
             runner, scheduler, hello.models, hello.refused, configs, inbox, self._answer_change, self._models_changed,
             self._forget_model,
         )  # fmt: skip
-        self._in_flight: deque[_Flight] = deque()  # oldest first
+        self._guided = build_guided_requests(
+            inbox, mask_wait_s, self._models.tokenizer_of, self._queue, self._refuse_guided
+        )
+        self._in_flight = StepFlights(runner, clock, masks or self._guided.fill_masks)
         self._completed_at = 0.0  # when the last step was completed
         self._gateways: set[int] = set()
         self._unrecorded = UnrecordedRequests()
@@ -171,8 +158,9 @@ class EngineLoop:
         """Begin as many steps as allowed, so that the device has work while the loop handles the oldest step."""
         self._progress.busy = self._blocked_since is None
         self._checked = False
-        while self._may_begin() and (step := self._scheduler.schedule()) is not None:
-            self._begin_step(step)
+        in_flight = self._in_flight
+        while in_flight.may_begin() and (step := self._scheduler.schedule(in_flight.skipped)) is not None:
+            in_flight.begin_step(step)
         if self._in_flight:
             self._blocked_since = None
             self._complete()
@@ -184,31 +172,14 @@ class EngineLoop:
         elif self._blocked_since is None:
             self._blocked_since = self._clock()
 
-    def _may_begin(self) -> bool:
-        """Whether another step may begin: not after a step that failed to begin, whose ids do not exist."""
-        if not self._in_flight:
-            return True
-        newest = self._in_flight[-1].pending
-        return len(self._in_flight) <= self._runner.steps_ahead and not isinstance(newest, _FailedToBegin)
-
-    def _begin_step(self, step: Step) -> None:
-        began = self._clock()
-        pending: Pending
-        try:
-            pending = self._runner.begin_step(step)
-        except DeviceLost:
-            raise
-        except Exception as error:  # noqa: BLE001 - raised again, logged and counted when its turn comes
-            pending = _FailedToBegin(error)
-        self._in_flight.append(_Flight(step, pending, began))
-
     def _complete(self) -> None:
-        """Wait for the oldest step in flight, and handle its result. Its seconds count from its beginning, or from the
-        completion of the previous step if that is later."""
-        flight = self._in_flight.popleft()
+        """Wait for the oldest step in flight, and handle its result; the next step's ids are drawn before any frame is
+        made. The step's seconds count from its beginning, or from the completion of the previous step if that is
+        later."""
+        flight = self._in_flight.take_oldest()
         step = flight.step
         try:
-            result = flight.pending.result()
+            result = flight.result()
             failed_alone = result.errors
         except DeviceLost:
             raise
@@ -219,6 +190,7 @@ class EngineLoop:
         self._completed_at = now
         self._metrics.step.observe(seconds)
         outcome = self._scheduler.complete(step, result, seconds)
+        self._in_flight.draw_oldest()
         if failed_alone:
             self._note_failed(step, failed_alone, outcome)
         self._publish(step, outcome)
@@ -274,6 +246,7 @@ class EngineLoop:
             case Submit():
                 self._submit(gateway, frame, received.at)
             case Abort():
+                self._abort_waiting(gateway, frame.handle)
                 ended = self._scheduler.abort(gateway, frame.handle)
                 if ended is not None:
                     self._publish_ending(ended)
@@ -295,34 +268,62 @@ class EngineLoop:
     def _submit(self, gateway: int, frame: Submit, at: float) -> None:
         try:
             sequence = self._sequence(gateway, frame, at)
+        except BadRequest as error:
+            self._refuse(gateway, Refused(frame.handle, error.code, str(error)))
+            return
+        except Exception as error:  # noqa: BLE001 - the request's edge: it ends alone, and is counted
+            self._end_failed(gateway, frame.handle, frame.request_id, len(frame.prompt_ids), error)
+            return
+        if sequence.adapter is not None:
+            self._changes.note_use(sequence.adapter)
+        try:
+            waits = frame.guide is not None and not self._guided.add_request(sequence, frame.guide)
+        except GuideRefused as refusal:
+            self._refuse_guided(sequence, refusal)
+            return
+        if not waits:
+            self._queue(sequence)
+
+    def _queue(self, sequence: Sequence) -> None:
+        """Queue a request whose grammar is compiled, or that has none, or end it."""
+        try:
             try:
                 refusal = self._scheduler.submit(sequence)
             finally:
                 self._refuse_displaced()
-            if refusal is None:
-                if sequence.adapter is not None:
-                    self._changes.note_use(sequence.adapter)
-                return
+        except Exception as error:  # noqa: BLE001 - the request's edge: it ends alone, and is counted
+            self._release(sequence)
+            prompt = len(sequence.prompt_ids)
+            self._end_failed(sequence.gateway, sequence.handle, sequence.request_id, prompt, error)
+            return
+        if refusal is not None:
+            self._release(sequence)
             # It may quote the request at any length.
             message = refusal.message[:MESSAGE_CHARS_MAX]
-            answer = Refused(frame.handle, refusal.code, message, refusal.retry_after_s)
-        except BadRequest as error:
-            answer = Refused(frame.handle, error.code, str(error))
-        except Exception as error:  # noqa: BLE001 - the request's edge: it ends alone, and is counted
-            self._metrics.request_errors += 1
-            _log.exception("submit.failed", extra={"fields": {"request_id": frame.request_id}})
-            message = f"internal error: {type(error).__name__}"
-            self._outbox.add_ending(
-                gateway, Finished(frame.handle, "error", EngineUsage(len(frame.prompt_ids)), message)
-            )
-            return
-        self._refuse(gateway, answer)
+            self._refuse(sequence.gateway, Refused(sequence.handle, refusal.code, message, refusal.retry_after_s))
+
+    def _end_failed(self, gateway: int, handle: int, request_id: str, prompt_tokens: int, error: Exception) -> None:
+        """End a request whose handling raised."""
+        self._metrics.request_errors += 1
+        _log.error("submit.failed", exc_info=error, extra={"fields": {"request_id": request_id}})
+        message = f"internal error: {type(error).__name__}"
+        self._outbox.add_ending(gateway, Finished(handle, "error", EngineUsage(prompt_tokens), message))
+
+    def _refuse_guided(self, sequence: Sequence, refusal: GuideRefused) -> None:
+        self._release(sequence)
+        message = str(refusal)[:MESSAGE_CHARS_MAX]
+        self._refuse(sequence.gateway, Refused(sequence.handle, refusal.code, message, refusal.retry_after_s))
+
+    def _release(self, sequence: Sequence) -> None:
+        """The request ended or was refused: it uses its adapter and its grammar no more."""
+        self._guided.forget(sequence)
+        if sequence.adapter is not None:
+            self._changes.note_release(sequence.adapter)
 
     def _refuse_displaced(self) -> None:
         """Refuse requests that a full queue displaced for a request of a share with fewer waiting requests."""
         for sequence, refusal in self._scheduler.take_displaced():
-            if sequence.adapter is not None:
-                self._changes.note_release(sequence.adapter)
+            self._release(sequence)
             self._refuse(
                 sequence.gateway, Refused(sequence.handle, refusal.code, refusal.message, refusal.retry_after_s)
             )
@@ -345,6 +346,7 @@ class EngineLoop:
         self._gateways.discard(gateway)
         lost_before = self._metrics.tokens_lost
         self._complete_all()
+        self._abort_waiting(gateway)
         for ended in self._scheduler.abort_gateway(gateway):
             self._publish_ending(ended)
         for request_id, tokens in self._unrecorded.take_unrecorded(gateway):
@@ -353,13 +355,21 @@ class EngineLoop:
         lost = self._metrics.tokens_lost - lost_before
         _log.info("gateway.gone", extra={"fields": {"gateway": gateway, "tokens_lost": lost}})
 
+    def _abort_waiting(self, gateway: int, handle: int | None = None) -> None:
+        """Abort the requests that wait for their grammar: that of a handle, or all of a gateway."""
+        for sequence in self._guided.take_waiting(gateway, handle):
+            self._publish_ending(RequestEnding(sequence, "aborted"))
+
     def _stop(self, why: str) -> None:
         self._stopping = True
         _log.info("engine.stopping", extra={"fields": {"reason": why}})
         self._complete_all()
         for gateway in sorted(self._gateways):
-            for ended in self._scheduler.abort_gateway(gateway):
-                self._publish_ending(RequestEnding(ended.sequence, "error", "the engine is shutting down"))
+            waiting = self._guided.take_waiting(gateway)
+            ended = [*waiting, *(ended.sequence for ended in self._scheduler.abort_gateway(gateway))]
+            for sequence in ended:
+                self._publish_ending(RequestEnding(sequence, "error", "the engine is shutting down"))
+        self._guided.stop()
         for command in self._inbox.take_commands(0.0):
             if isinstance(command, ReceivedFrame):
                 self._frame(command)
@@ -410,8 +420,7 @@ class EngineLoop:
             )
         else:
             self._count_lost(sequence.request_id, len(sequence.output_ids))
-        if sequence.adapter is not None:
-            self._changes.note_release(sequence.adapter)
+        self._release(sequence)
 
     def _count_lost(self, request_id: str, tokens: int) -> None:
         """Count tokens made for a gateway that disconnected. It may still have settled them just before."""
@@ -462,6 +471,7 @@ class EngineLoop:
         metrics, scheduler = self._metrics, self._scheduler
         metrics.observe_loads(scheduler.residency.take_loads())
         metrics.observe_model_loads(scheduler.weight_residency.take_loads())
+        metrics.guided = self._guided.counts()
         resident = self._runner.adapters.resident()
         gauges = read_gauges(scheduler, len(resident))
         return StatusReport(

@@ -15,6 +15,7 @@ from pathlib import Path
 from engine.protocol.connection import EngineLost, EngineNotConnected, Generation, GenerationEnding, Link
 from engine.protocol.frames import (
     PROTOCOL_VERSION,
+    Guide,
     Heartbeat,
     Hello,
     LoadAdapter,
@@ -159,6 +160,7 @@ class EngineClient:
         sampling: Sampling,
         stop_ids: list[int],
         weight: float = 1.0,
+        guide: Guide | None = None,
     ) -> Generation:
         """Hand one request to the engine. Raises EngineNotConnected, and ProtocolError when the prompt is longer than a
         frame may be; then the engine has not heard of it."""
@@ -171,7 +173,7 @@ class EngineClient:
         self._next_handle += 1
         frame = Submit(
             handle, request_id, self.hello.epoch, model, adapter, namespace, tier, share,
-            prompt_ids, max_tokens, sampling, stop_ids, weight,
+            prompt_ids, max_tokens, sampling, stop_ids, weight, guide,
         )  # fmt: skip
         link.send(frame)
         generation = link.generations[handle] = self._generation(link, handle)

@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
-PROTOCOL_VERSION = 3
+PROTOCOL_VERSION = 4
 # Label of the summed metrics of models that were removed long ago (loop.metrics). No model can have this name.
 REMOVED_MODELS = "(removed)"
 # A prompt of a million ids is about 5 MB of msgpack.
@@ -74,6 +74,18 @@ class Sampling(msgspec.Struct, frozen=True, array_like=True):
     logprobs: int = -1  # likeliest ids to report beside each drawn one, 0 to 20; -1: none, nor the drawn one's
 
 
+class Guide(msgspec.Struct, frozen=True, array_like=True):
+    """Limits of a text's ids beyond sampling: a grammar, and a budget of reasoning. `protocol.guide_limits` bounds the
+    fields."""
+
+    grammar: str | None = None  # llguidance's text (engine.text.grammars); it applies to the ids after the reasoning
+    # Ids that open the reasoning when the model draws them first. Empty: the prompt's end opened it, or there is none.
+    reasoning_start_ids: list[int] = []
+    reasoning_end_ids: list[int] = []  # ids that end the reasoning; empty: the model does not reason
+    reasoning_open: bool = False  # the prompt's end opened it
+    reasoning_max: int | None = None  # ids of reasoning after which the end ids are forced; None: no limit
+
+
 class ModelInfo(msgspec.Struct, frozen=True, array_like=True):
     name: str
     digest: str  # SHA-256 over config and weights; the root of every prefix-cache chain
@@ -127,6 +139,7 @@ class Submit(Frame, frozen=True, tag="submit", array_like=True):
     sampling: Sampling
     stop_ids: list[int]  # the model's end-of-sequence ids; drawing one ends the request, and it is counted
     weight: float = 1.0  # of `share`: a share of weight 2 is served twice as much as one of weight 1
+    guide: Guide | None = None
 
 
 class Abort(Frame, frozen=True, tag="abort", array_like=True):

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from engine.memory.prefix_cache import Chain
 from engine.protocol.frames import TierRecompute
-from engine.step import PENDING_ID, Chunk, Sequence
+from engine.step import Chunk, Sequence
 
 
 @dataclass(slots=True, eq=False)
@@ -18,7 +18,6 @@ class Entry:
     tier: int  # rank; 0 is the highest
     number: int  # order of arrival
     chain: Chain
-    needs_ids: bool = field(init=False)  # `Sequence.needs_ids`, computed once
     running: bool = False
     ended: bool = False
     in_flight: int = 0  # its chunks in steps in flight
@@ -35,29 +34,23 @@ class Entry:
     preempts_as_first: bool = False  # it joins as its share's first request, without headroom for others' growth
     slot_reserved: bool = False  # … in a slot that was preempted or reserved for it
     preempted_for_share: str = ""  # the share whose first request preempted it last; "": another cause
-
-    def __post_init__(self) -> None:
-        self.needs_ids = self.sequence.needs_ids()
+    skips: int = 0  # consecutive steps whose draw was skipped, because its mask was not ready
 
     def remaining(self) -> int:
         """Tokens to compute before the next id can be sampled; 1: a decode."""
         return self.sequence.token_count() - self.sequence.computed
 
     def ready(self) -> bool:
-        """A running request may be in the next step: not if it is certain to end with a step in flight, nor if its
-        sampling needs the ids before it and one of them is pending."""
+        """A running request may be in the next step: not if it is certain to end with a step in flight."""
         if not self.in_flight:
             return True
-        output_ids = self.sequence.output_ids
-        if self.aborting or len(output_ids) >= self.sequence.max_tokens:
-            return False
-        return not (output_ids and output_ids[-1] == PENDING_ID and self.needs_ids)
+        return not self.aborting and len(self.sequence.output_ids) < self.sequence.max_tokens
 
-    def account(self, chunk: Chunk, seconds: float) -> None:
+    def account(self, chunk: Chunk, seconds: float, *, skipped: bool = False) -> None:
         """The request's chunk took `seconds` of the device. The part that was computed before is accounted to the tier
-        that the request was preempted for."""
+        that the request was preempted for. `skipped`: its last token is computed again, which is no recompute."""
         sequence = self.sequence
-        computed = chunk.start + chunk.count
+        computed = chunk.start + chunk.count - skipped
         recomputed = min(self.peak, computed) - chunk.start
         if computed > self.peak:
             self.peak = computed

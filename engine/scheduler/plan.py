@@ -55,6 +55,7 @@ class StepPlan:
         self._decodes = 0
         self._kv_tokens = 0
         self._adapters: int | None = None
+        self.skipped: frozenset[int] = frozenset()  # chunk indices, once `assume` was called: no id is drawn for them
         self._assumed = False
 
     def add_chunk(self, entry: Entry, count: int) -> None:
@@ -146,15 +147,17 @@ class StepPlan:
         self.step = Step(number, self.model, list(self.chunks.values()))
         return self.step
 
-    def assume(self) -> None:
+    def assume(self, skipped: frozenset[int]) -> None:
         """Let the step's requests look as if the step were completed, with PENDING_ID for the ids that it draws, so
-        that the next step can be planned. The runner must have begun it. Further calls change nothing."""
+        that the next step can be planned. The last token of a chunk in `skipped` looks not computed, so that the next
+        step computes it again and draws for the same position. The runner must have begun the step, and drawn its ids
+        or skipped them. Further calls change nothing."""
         if self._assumed:
             return
-        self._assumed = True
-        for entry, chunk in self.chunks.items():
+        self._assumed, self.skipped = True, skipped
+        for index, (entry, chunk) in enumerate(self.chunks.items()):
             if not entry.ended:
-                sequence = entry.sequence
-                sequence.computed = chunk.start + chunk.count
-                if chunk.sample:
+                sequence, draws = entry.sequence, index not in skipped
+                sequence.computed = chunk.start + chunk.count - (not draws)
+                if chunk.sample and draws:
                     sequence.output_ids.append(PENDING_ID)

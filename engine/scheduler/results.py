@@ -13,6 +13,10 @@ from engine.scheduler.entry import Entry
 from engine.scheduler.queues import TierQueue
 from engine.step import PENDING_ID, Chunk, Sequence
 
+# A request ends with SKIPS_MESSAGE after this many consecutive steps whose draw was skipped.
+MASK_SKIPS_MAX = 3
+SKIPS_MESSAGE = f"the mask of its grammar was not ready in {MASK_SKIPS_MAX} consecutive steps"
+
 
 class StepResults:
     def __init__(self, queues: Ordered[TierQueue], prefix: PrefixCache) -> None:
@@ -23,17 +27,28 @@ class StepResults:
         self._prefix = prefix
 
     def take_chunk(
-        self, entry: Entry, chunk: Chunk, token: int | None, now: float, tokens: list[tuple[Sequence, int]]
+        self,
+        entry: Entry,
+        chunk: Chunk,
+        token: int | None,
+        now: float,
+        tokens: list[tuple[Sequence, int]],
+        skipped: bool,
     ) -> FinishReason | None:
         """The chunk's KV is computed and it drew `token` (None: it does not sample), which is appended to `tokens`.
-        Returns why the request ends with it, or None."""
+        `skipped`: its draw was skipped; the KV of its last token is written again. Returns why the request ends with
+        it, or None."""
         sequence = entry.sequence
-        computed = chunk.start + chunk.count
+        computed = chunk.start + chunk.count - skipped
         self._queues[entry.tier].charge(entry, computed)
         if entry.running:  # if it was preempted meanwhile, its pages have other owners
             self._publish_pages(entry, computed)
+        if skipped:
+            entry.skips += 1
+            return "error" if entry.skips >= MASK_SKIPS_MAX else None
         if not chunk.sample:
             return None
+        entry.skips = 0
         assert token is not None, "a sampling chunk yields an id or an error"
         index = computed - len(sequence.prompt_ids)
         assert sequence.output_ids[index] == PENDING_ID
@@ -46,10 +61,10 @@ class StepResults:
             return "stop"
         return "length" if index + 1 >= sequence.max_tokens else None
 
-    def count_overrun(self, chunk: Chunk, good: bool, seconds: float) -> None:
-        """Count what was computed for a request that had ended."""
+    def count_overrun(self, chunk: Chunk, drew: bool, seconds: float) -> None:
+        """Count what was computed for a request that had ended. `drew`: the chunk neither failed nor was skipped."""
         self.overrun_s += seconds
-        if chunk.sample and good:
+        if chunk.sample and drew:
             self.tokens_made += 1
             self.tokens_overrun += 1
 

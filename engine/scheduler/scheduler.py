@@ -27,7 +27,7 @@ from engine.scheduler.plan import StepLimits, StepPlan
 from engine.scheduler.planner import StepPlanner
 from engine.scheduler.preemption_log import PreemptionLog
 from engine.scheduler.queues import TierQueue
-from engine.scheduler.results import StepResults
+from engine.scheduler.results import SKIPS_MESSAGE, StepResults
 from engine.scheduler.served import ModelLimits, ModelTable
 from engine.scheduler.swap import Swap
 from engine.scheduler.turns import MODEL_WAIT_STEPS_MAX, ModelTurns
@@ -244,12 +244,12 @@ class Scheduler:
 
     # ---- steps
 
-    def schedule(self) -> Step | None:
-        """Plan the next step; the caller begins it before the next call. None: there is no work, or none that can run
-        before a step in flight is completed or a load ends."""
+    def schedule(self, skipped: frozenset[int] = frozenset()) -> Step | None:
+        """Plan the next step; the caller begins it before the next call. None: no work can run before a step in flight
+        is completed or a load ends. `skipped`: the chunks of the newest step in flight whose draw was skipped."""
         assert len(self._in_flight) <= self._limits.steps_ahead, "the step before was not completed"
         if self._in_flight:
-            self._in_flight[-1].assume()
+            self._in_flight[-1].assume(skipped)
         self.poll_loads()
         rounds = 0
         while self._entries:
@@ -275,7 +275,7 @@ class Scheduler:
         plan = self._in_flight.popleft()
         assert plan.step is step, "not the oldest step in flight"
         assert len(result.ids) == len(step.chunks)
-        plan.assume()
+        plan.assume(result.skipped)
         now, load = self._clock(), plan.step_load()
         outcome = StepOutcome(ended=self.take_failed())
         self._cost_models.observe(step.model, load, seconds)
@@ -283,15 +283,15 @@ class Scheduler:
         parts = self._cost_models.of(step.model).split(step.chunks, load.adapters, seconds)
         for index, (entry, chunk) in enumerate(plan.chunks.items()):
             entry.in_flight -= 1
-            good = index not in result.errors
+            good, skipped = index not in result.errors, index in plan.skipped
             if entry.ended:
-                self.results.count_overrun(chunk, good, parts[index])
+                self.results.count_overrun(chunk, good and not skipped, parts[index])
                 continue
-            entry.account(chunk, parts[index])
+            entry.account(chunk, parts[index], skipped=skipped)
             reason: FinishReason | None = None
             if good:
                 try:
-                    reason = self.results.take_chunk(entry, chunk, result.ids[index], now, outcome.tokens)
+                    reason = self.results.take_chunk(entry, chunk, result.ids[index], now, outcome.tokens, skipped)
                 except Exception as error:  # noqa: BLE001 - the request's edge: it ends alone, and is counted
                     self.results.count_lost_id(chunk)
                     self._fault(entry, error)
@@ -301,7 +301,8 @@ class Scheduler:
             if entry.aborting:
                 outcome.ended.append(self._end_entry(entry, "aborted"))
             elif reason or not good:
-                outcome.ended.append(self._end_entry(entry, reason or "error", result.errors.get(index, "")))
+                message = result.errors.get(index, SKIPS_MESSAGE if reason == "error" else "")
+                outcome.ended.append(self._end_entry(entry, reason or "error", message))
         if self.faults.unchecked:
             outcome.ended.extend(self.take_failed())
             self._check_after_fault()
@@ -393,8 +394,7 @@ class Scheduler:
     def _fail_waiting(self, why: str, *, adapter: str | None = None, model: str | None = None) -> None:
         """End the waiting requests of an adapter or a model whose load failed."""
         for entry in list(self._entries.values()):
-            own = entry.sequence
-            waits = not entry.running and not entry.in_flight
+            waits, own = not entry.running and not entry.in_flight, entry.sequence
             if waits and (own.adapter if adapter else own.model) == (adapter or model):
                 self._fail(entry, why)
 

@@ -16,7 +16,7 @@ from engine.compute.penalties import Draw
 from engine.cpu.runner import TorchRunner, build_runner
 from engine.protocol.config import EngineConfig, ModelConfig
 from engine.protocol.frames import Logprobs, Sampling
-from engine.step import Chunk, Sequence, Step
+from engine.step import Chunk, Sequence, Step, run_step
 from support import oracle
 from support.adapters.directories import add_directory
 
@@ -81,7 +81,7 @@ class Demo:
             for s in live:
                 count = min(chunk, s.token_count() - s.computed)
                 chunks.append(Chunk(s, s.computed, count, s.computed + count == s.token_count()))
-            result = self.runner.begin_step(Step(1, "smol", chunks)).result()
+            result = run_step(self.runner, Step(1, "smol", chunks))
             assert not result.errors
             for index, own in enumerate(chunks):
                 own.sequence.computed += own.count

@@ -28,7 +28,7 @@ from engine.protocol.frames import Sampling
 from engine.protocol.tiers import SHIPPED_TIERS
 from engine.scheduler.scheduler import Scheduler
 from engine.scheduler.served import ModelLimits
-from engine.step import Sequence
+from engine.step import Sequence, run_step
 from support import oracle
 
 ARENA_BYTES = 16 << 20
@@ -329,7 +329,7 @@ class Engine:
                 continue
             self.steps.append(step.model)
             began = time.monotonic()
-            outcome = self.scheduler.complete(step, self.runner.begin_step(step).result(), time.monotonic() - began)
+            outcome = self.scheduler.complete(step, run_step(self.runner, step), time.monotonic() - began)
             assert all(ended.reason == "length" for ended in outcome.ended)
         self.check()
 

@@ -23,7 +23,7 @@ from engine.protocol.config import EngineConfig, ModelConfig
 from engine.protocol.frames import Sampling
 from engine.protocol.tiers import SHIPPED_TIERS
 from engine.scheduler.scheduler import ModelLimits, Scheduler
-from engine.step import Chunk, Sequence, Step
+from engine.step import Chunk, Sequence, Step, run_step
 from engine.text.tokenizer import Tokenizer
 from support import oracle
 from support.adapters.directories import add_directory
@@ -119,7 +119,7 @@ def run(demo: Demo, sequences: list[Sequence], **limits: Any) -> tuple[Scheduler
         if step is None:  # an adapter comes
             time.sleep(0.0002)
             continue
-        for ended in scheduler.complete(step, runner.begin_step(step).result(), 0.01).ended:
+        for ended in scheduler.complete(step, run_step(runner, step), 0.01).ended:
             assert ended.reason in ("stop", "length"), ended.message
         steps.append(step)
     assert not scheduler.has_work()
@@ -162,7 +162,7 @@ def test_each_alone(demo: Demo) -> None:
         expected = demo.expected[name][prompt][:ALONE_TOKENS]
         while len(sequence.output_ids) < len(expected):
             start, stop = sequence.computed, sequence.token_count()
-            result = runner.begin_step(Step(1, MODEL, [Chunk(sequence, start, stop - start, True)])).result()
+            result = run_step(runner, Step(1, MODEL, [Chunk(sequence, start, stop - start, True)]))
             assert result.ids[0] is not None
             sequence.output_ids.append(result.ids[0])
             sequence.computed = stop

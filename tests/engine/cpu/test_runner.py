@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
@@ -23,7 +24,7 @@ from engine.protocol.config import EngineConfig, ModelConfig
 from engine.protocol.frames import Logprobs, Sampling
 from engine.protocol.tiers import SHIPPED_TIERS
 from engine.scheduler.scheduler import ModelLimits, Scheduler
-from engine.step import Chunk, Sequence, Step
+from engine.step import NO_ID, Chunk, Masks, Sequence, Step, run_step
 from support import oracle
 
 ARENA_BYTES = 16 * 1024 * 1024
@@ -85,7 +86,7 @@ class Books:
         for sequence, count in counts:
             stop = sequence.computed + count
             chunks.append(Chunk(sequence, sequence.computed, count, stop == sequence.token_count()))
-        result = self.runner.begin_step(Step(self.steps, counts[0][0].model, chunks)).result()
+        result = run_step(self.runner, Step(self.steps, counts[0][0].model, chunks))
         assert len(result.ids) == len(chunks)
         for index, chunk in enumerate(chunks):
             drawn = result.ids[index]
@@ -169,7 +170,7 @@ def test_penalties_and_logprobs_survive_the_scheduler_s_preemption(runner: Torch
         found: dict[int, list[Logprobs]] = {handle: [] for handle in handles}
         said: dict[int, list[int]] = {handle: [] for handle in handles}
         while (step := scheduler.schedule()) is not None:
-            outcome = scheduler.complete(step, runner.begin_step(step).result(), 0.01)
+            outcome = scheduler.complete(step, run_step(runner, step), 0.01)
             for sequence, token in outcome.tokens:
                 said[sequence.handle].append(token)
                 found[sequence.handle].append(outcome.logprobs[sequence])
@@ -184,6 +185,63 @@ def test_penalties_and_logprobs_survive_the_scheduler_s_preemption(runner: Torch
         assert [own[0][0] for own in found[handle]] == said[handle]
         for own, other in zip(found[handle], expected_found[handle], strict=True):
             assert [value for _, value in own] == pytest.approx([value for _, value in other], abs=1e-4)
+
+
+def masked_row(allowed: list[int], vocab: int = oracle.TINY_VOCAB) -> list[int]:
+    """int32 words of one row."""
+    bits = np.zeros(-(-vocab // 32) * 32, np.uint8)
+    bits[allowed] = 1
+    return [int(word) for word in np.packbits(bits, bitorder="little").view(np.int32)]
+
+
+@pytest.mark.parametrize(
+    "sampling",
+    [GREEDY, Sampling(1.5, seed=3), Sampling(1.5, seed=3, top_k=5, top_p=0.9), PENALIZED],
+    ids=["greedy", "plain", "filtered", "penalized"],
+)
+def test_a_masked_row_draws_allowed_ids_and_its_neighbours_what_they_draw_anyway(
+    runner: TorchRunner, sampling: Sampling
+) -> None:
+    """Row 0 is masked, and in row order of the batch neither first nor alone."""
+    allowed = [5, 31, 32, 63, 64, 90, oracle.TINY_VOCAB - 1]
+    words = np.array([masked_row(allowed), [-1] * len(masked_row([]))], np.int32)
+
+    def run(masks: Masks | None) -> list[list[int]]:
+        books = Books(runner)
+        # The masked prompt is longer: the batch has its decodes in another order than the step.
+        both = [books.sequence(random_ids(n, seed=n), sampling) for n in (600, 9)]
+        for start in range(12):
+            counts = [s.token_count() - s.computed for s in both]
+            chunks = [Chunk(s, s.computed, count, True) for s, count in zip(both, counts, strict=True)]
+            result = run_step(runner, Step(start, "tiny", chunks), masks)
+            assert not result.errors
+            for own, token in zip(both, result.ids, strict=True):
+                assert token is not None
+                own.computed = own.token_count()
+                own.output_ids.append(token)
+        return [own.output_ids for own in both]
+
+    masked, plain, ones = run(Masks(words)), run(None), run(Masks(np.full_like(words, -1)))
+    assert set(masked[0]) <= set(allowed)
+    assert masked[1] == plain[1]
+    assert ones == plain
+    assert not set(plain[0]) <= set(allowed)
+
+
+def test_a_skipped_row_draws_nothing_and_one_without_an_allowed_id_fails_alone(runner: TorchRunner) -> None:
+    books = Books(runner)
+    three = [books.sequence(random_ids(8, seed=n), Sampling(temperature=0.0, logprobs=1)) for n in range(3)]
+    (expected,) = books.generate([books.sequence(random_ids(8, seed=1))], 1)
+    words = np.array([masked_row([]), masked_row([]), masked_row(expected)], np.int32)
+    chunks = [Chunk(s, 0, 8, True) for s in three]
+    result = run_step(runner, Step(1, "tiny", chunks), Masks(words, frozenset([0])))
+    assert result.ids == [None, None, expected[0]]
+    assert (result.errors, result.skipped, list(result.logprobs)) == ({1: NO_ID}, frozenset([0]), [2])
+    again = run_step(runner, Step(2, "tiny", [Chunk(three[0], 7, 1, True), Chunk(three[1], 7, 1, True)]))
+    assert again.ids[1] == expected[0], "the last token was computed again"
+    pending = runner.begin_step(Step(3, "tiny", chunks))
+    with pytest.raises(ValueError, match="expected int32"):
+        pending.draw(Masks(words[:2]))
 
 
 def test_pages_of_a_common_prefix_serve_both(runner: TorchRunner) -> None:

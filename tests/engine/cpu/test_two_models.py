@@ -24,7 +24,7 @@ from engine.protocol.config import EngineConfig, ModelConfig
 from engine.protocol.frames import Sampling
 from engine.protocol.tiers import SHIPPED_TIERS
 from engine.scheduler.scheduler import ModelLimits, Scheduler
-from engine.step import Sequence, Step
+from engine.step import Sequence, Step, run_step
 from engine.text.tokenizer import Tokenizer
 from support import oracle
 from support.adapters.directories import add_directory
@@ -90,7 +90,7 @@ class Engine:
             if step is None:  # an adapter comes
                 time.sleep(0.0002)
                 continue
-            for ended in scheduler.complete(step, runner.begin_step(step).result(), 0.01).ended:
+            for ended in scheduler.complete(step, run_step(runner, step), 0.01).ended:
                 assert ended.reason in ("stop", "length"), ended.message
             steps.append(step)
             arena.check_integrity()

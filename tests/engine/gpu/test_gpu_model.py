@@ -137,11 +137,11 @@ def test_a_row_that_the_packed_step_cannot_take_is_found_alone() -> None:
     ]
     with pytest.raises(OverflowError):
         draw_fields(draws, vocab)
-    found = undrawable(draws, vocab)
+    found = undrawable(draws, vocab, ids_known=True)
     assert list(found) == [1, 2]
     assert "its sampling could not be prepared: OverflowError" in found[1]
     assert "outside the vocabulary of 50" in found[2]
-    assert undrawable([good], vocab) == {}
+    assert undrawable([good], vocab, ids_known=True) == {}
 
 
 @pytest.mark.parametrize("top_k", [50, 51, 2**31 - 1, 2**40])

@@ -119,8 +119,11 @@ def talk(*asked: Asked) -> None:
         for own in asked:
             if own.left():
                 flights.append(own.begin())
+                if len(flights) == 1:
+                    flights[0][1].draw(None)
             if len(flights) > 1:
                 take(*flights.popleft())
+                flights[0][1].draw(None)
     while flights:
         take(*flights.popleft())
 
@@ -227,11 +230,15 @@ def test_the_scheduler_brings_whoever_is_asked_for(directories: dict[str, Path])
             assert scheduler.submit(asked[name][-1]) is None
         while len(flights) <= runner.steps_ahead and (step := scheduler.schedule()) is not None:
             flights.append((step, runner.begin_step(step)))
+            if len(flights) == 1:
+                flights[0][1].draw(None)
         if not flights:
             time.sleep(0.0005)
             continue
         step, pending = flights.popleft()
         outcome = scheduler.complete(step, pending.result(), 0.001)
+        if flights:
+            flights[0][1].draw(None)
         assert all(end.reason == "length" for end in outcome.ended), outcome.ended
         ended += len(outcome.ended)
     scheduler.check_integrity()

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from engine.fake.runner import FakePending, FakeRunner, fake_model
+from engine.loop.flights import no_masks
 from engine.loop.worker import EngineLoop
 from engine.memory.arena import Arena
 from engine.protocol.config import FakeConfig, FakeFaults, ModelConfig
@@ -33,8 +34,9 @@ from engine.protocol.inbox import GatewayDisconnected, Inbox, LoopProgress, Stop
 from engine.protocol.server import OutgoingFrames
 from engine.protocol.tiers import SHIPPED_TIERS, Tier
 from engine.scheduler.entry import Entry
+from engine.scheduler.results import MASK_SKIPS_MAX, SKIPS_MESSAGE
 from engine.scheduler.scheduler import ModelLimits, Scheduler
-from engine.step import PENDING_ID, Sequence, Step
+from engine.step import PENDING_ID, Masks, Sequence, Step, StepResult, run_step
 from support.engine.scheduler_auditor import VOCAB, Clock, House, uninterrupted
 
 ONE_TIER = SHIPPED_TIERS[2:]
@@ -136,7 +138,7 @@ def test_a_freed_page_goes_to_the_next_step_while_the_overrun_writes_it() -> Non
     house.check_the_end()
 
 
-def test_who_needs_ids_runs_every_other_step() -> None:
+def test_a_penalised_request_decodes_in_every_step() -> None:
     house = House(steps_ahead=1)
     house.submit(8, 5, sampling=PENALTY)
     house.submit(8, 5)
@@ -145,18 +147,65 @@ def test_who_needs_ids_runs_every_other_step() -> None:
         house.complete()
         steps.append(planned(house))
     handles = [[handle for handle, _, _ in step] for step in steps if step]
-    assert handles == [[0, 1], [1], [0, 1], [1], [0, 1], [0], [0]]
+    assert handles == [[0, 1]] * 5
     house.check_the_end()
 
 
-def test_alone_who_needs_ids_runs_step_after_step() -> None:
-    house = House(steps_ahead=1)
-    sequence = house.submit(20, 4, sampling=PENALTY)
-    assert planned(house) == [(0, 0, 20)]
-    assert planned(house) is None
+@pytest.mark.parametrize("steps_ahead", [0, 1])
+def test_a_skipped_draw_computes_the_same_position_again(steps_ahead: int) -> None:
+    """Of a prompt's last chunk, and of a decode; the neighbour misses no step."""
+    house = House(steps_ahead=steps_ahead)
+    guided, other = house.submit(8, 3), house.submit(8, 5)
+    steps = []
+    while house.flights or house.live():
+        while len(house.flights) <= steps_ahead and (step := planned(house)):
+            steps.append(step)
+            if len(steps) in (1, 3):
+                house.skip(guided.handle)
+        house.complete()
+    assert [start for step in steps for handle, start, _ in step if handle == 0] == [0, 7, 8, 8, 9]
+    assert [start for step in steps for handle, start, _ in step if handle == 1] == [0, 8, 9, 10, 11]
+    assert (guided.output_ids, other.output_ids) == (uninterrupted(guided), uninterrupted(other))
+    assert (guided.recomputed_tokens, house.scheduler.results.tokens_overrun) == (0, 0)
+    house.check_the_end()
+
+
+@pytest.mark.parametrize("steps_ahead", [0, 1])
+def test_a_request_ends_after_three_skipped_draws_in_a_row(steps_ahead: int) -> None:
+    house = House(steps_ahead=steps_ahead)
+    guided, other = house.submit(8, 20), house.submit(8, 20)
+    skipped = 0
+    while not house.books[guided.handle].ending:
+        while len(house.flights) <= steps_ahead and house.schedule():
+            # Two, an id, and three.
+            if house.steps + len(house.flights) != 3:
+                house.skip(guided.handle)
+                skipped += 1
+        ended = house.complete().ended
+    assert [(end.sequence, end.reason) for end in ended] == [(guided, "error")]
+    assert ended[0].message == SKIPS_MESSAGE
+    assert (len(guided.output_ids), skipped) == (1, 2 + MASK_SKIPS_MAX + steps_ahead)
     house.run()
-    assert sequence.output_ids == uninterrupted(sequence)
-    assert house.steps == 4
+    assert other.output_ids == uninterrupted(other)
+    house.check_the_end()
+
+
+def test_a_skipped_draw_survives_a_preemption_and_an_abort() -> None:
+    house = House(steps_ahead=1, sequences_max=1)
+    low = house.submit(8, 6, tier="batch")
+    house.run(1)
+    house.skip(low.handle)
+    high = house.submit(8, 4, tier="premium")
+    assert planned(house) == [(high.handle, 0, 8)]
+    assert (low.preemptions, len(low.output_ids)) == (1, 1)
+    house.run()
+    assert (low.output_ids, high.output_ids) == (uninterrupted(low), uninterrupted(high))
+    gone = house.submit(8, 6)
+    house.schedule()
+    house.skip(gone.handle)
+    house.abort(gone)
+    assert [ended.reason for ended in house.complete().ended] == ["aborted"]
+    assert gone.output_ids == []
     house.check_the_end()
 
 
@@ -344,8 +393,12 @@ class Recorded(FakeRunner):
         self._numbers[pending] = step.number
         return pending
 
-    def _finish(self, pending: FakePending) -> None:
-        super()._finish(pending)
+    def draw_step(self, pending: FakePending, masks: Masks) -> StepResult | RuntimeError:
+        self.notes.append(f"draw {self._numbers[pending]}")
+        return super().draw_step(pending, masks)
+
+    def finish_step(self, pending: FakePending) -> None:
+        super().finish_step(pending)
         self.notes.append(f"result {self._numbers[pending]}")
 
     def unload_adapter(self, digest: str) -> None:
@@ -356,11 +409,18 @@ class Recorded(FakeRunner):
 class Loop:
     """The worker in this process. `when` sees every frame, may send more, and ends the loop."""
 
-    def __init__(self, runner: Recorded, when: Callable[[Loop, FromEngine], None], **limits: Any) -> None:
+    def __init__(
+        self,
+        runner: Recorded,
+        when: Callable[[Loop, FromEngine], None],
+        masks: Callable[[Step], Masks | None] = no_masks,
+        **limits: Any,
+    ) -> None:
         self.runner = runner
         self.inbox = Inbox()
         self.frames: list[FromEngine] = []
         self._when = when
+        self._masks = masks
         info = runner.models["m"]
         self.hello = Hello(PROTOCOL_VERSION, "epoch", [info], [tier.name for tier in SHIPPED_TIERS])
         model = ModelLimits(info.context_tokens, info.tokens_per_page, info.digest, info.vocab_size)
@@ -406,6 +466,7 @@ class Loop:
             inbox=self.inbox,
             progress=LoopProgress(),
             send=self._take,
+            masks=self._masks,
             clock=self.runner.clock,
         )
         worker.run()
@@ -441,15 +502,55 @@ def test_the_next_step_is_begun_before_the_result_is_taken() -> None:
     loop = Loop(Recorded(steps_ahead=1), stop_after(1))
     loop.send(loop.submit(1, max_tokens=5))
     loop.run()
-    steady = ["begin 1", "begin 2", "result 1", "begin 3", "result 2", "begin 4", "result 3", "begin 5"]
-    assert loop.runner.notes == [*steady, "result 4", "result 5"]
+    ahead = [f"{what} {n + later}" for n in (1, 2, 3, 4) for what, later in (("begin", 1), ("result", 0), ("draw", 1))]
+    assert loop.runner.notes == ["begin 1", "draw 1", *ahead, "result 5"]
+
+
+def test_ids_are_known_when_the_masks_of_the_next_step_are_made() -> None:
+    """Masks are asked for once a step, between its forward and its draw; a skipped row repeats its position."""
+
+    def masks(step: Step) -> Masks | None:
+        (chunk,) = step.chunks
+        seen.append((step.number, chunk.start, list(chunk.sequence.output_ids)))
+        return Masks(skip=frozenset([0])) if step.number == 3 else None
+
+    seen: list[tuple[int, int, list[int]]] = []
+    loop = Loop(Recorded(steps_ahead=1), stop_after(1), masks=masks)
+    loop.send(loop.submit(1, max_tokens=5))
+    loop.run()
+    made = loop.ids()[1]
+    assert seen == [(1, 0, []), *[(n, 18 + n - (n > 3), made[: n - 1 - (n > 3)]) for n in (2, 3, 4, 5, 6)]]
+    assert loop.endings()[1].reason == "length"
+    plain = Loop(Recorded(steps_ahead=1), stop_after(1))
+    plain.send(plain.submit(1, max_tokens=5))
+    plain.run()
+    assert plain.ids()[1] == made
+
+
+def test_a_draw_that_raises_ends_its_step_alone() -> None:
+    def masks(step: Step) -> Masks | None:
+        if step.number == 2:
+            raise ValueError("made to fail")
+        return None
+
+    def when(loop: Loop, frame: FromEngine) -> None:
+        if isinstance(frame, Finished) and frame.handle == 1:
+            loop.send(loop.submit(2, max_tokens=2))
+        elif isinstance(frame, Finished):
+            loop.stop()
+
+    loop = Loop(Recorded(steps_ahead=1), when, masks=masks)
+    loop.send(loop.submit(1))
+    loop.run()
+    assert loop.endings()[1].message == "the step failed: ValueError: made to fail"
+    assert (len(loop.ids()[1]), loop.endings()[2].reason) == (1, "length")
 
 
 def test_without_steps_ahead_every_result_is_taken_first() -> None:
     loop = Loop(Recorded(steps_ahead=0), stop_after(1))
     loop.send(loop.submit(1, max_tokens=3))
     loop.run()
-    assert loop.runner.notes == [f"{what} {n}" for n in (1, 2, 3) for what in ("begin", "result")]
+    assert loop.runner.notes == [f"{what} {n}" for n in (1, 2, 3) for what in ("begin", "draw", "result")]
 
 
 def test_the_fakes_device_computes_one_step_after_another() -> None:
@@ -463,15 +564,21 @@ def test_the_fakes_device_computes_one_step_after_another() -> None:
     config = FakeConfig(step_ms=7.0, steps_ahead=1)
     runner = FakeRunner([fake_model(ModelConfig(name="m"), config)], config, sleep, clock)
     first = runner.begin_step(Step(1, "m", []))
+    with pytest.raises(AssertionError, match="not drawn"):
+        runner.begin_step(Step(2, "m", []))
+    first.draw(None)
     clock.now += 0.002
     second = runner.begin_step(Step(2, "m", []))
     with pytest.raises(AssertionError, match="too many"):
         runner.begin_step(Step(3, "m", []))
+    with pytest.raises(AssertionError, match="not completed"):
+        second.draw(None)
     clock.now += 0.001  # what the loop does beside it
     first.result()
+    second.draw(None)
     second.result()
     assert slept == [4, 7], "14 ms for two steps, of which the host used 3"
-    runner.begin_step(Step(3, "m", [])).result()
+    run_step(runner, Step(3, "m", []))
     assert slept[2:] == [7], "an idle device begins at once"
 
 
@@ -496,7 +603,7 @@ def test_the_same_ids_step_after_step_and_ahead(sampling: Sampling) -> None:
         submit(loop, "batch", range(6))
         loop.run()
         assert loop.scheduler.preemptions
-        assert loop.scheduler.results.tokens_overrun == (6 if steps_ahead and not sampling.presence_penalty else 0)
+        assert loop.scheduler.results.tokens_overrun == (6 if steps_ahead else 0)
         asked = sampling.logprobs >= 0
         reported = [len(frame.logprobs or ()) for frame in loop.frames if isinstance(frame, Tokens)]
         assert sum(reported) == (sum(map(len, loop.ids().values())) if asked else 0)
@@ -574,7 +681,7 @@ def test_what_is_in_flight_when_the_engine_stops_is_completed_first() -> None:
     loop.run()
     ending = loop.endings()[1]
     assert (ending.reason, ending.message) == ("error", "the engine is shutting down")
-    assert loop.runner.notes == ["begin 1", "begin 2", "result 1", "result 2"]
+    assert loop.runner.notes == ["begin 1", "draw 1", "begin 2", "result 1", "draw 2", "result 2"]
     assert ending.usage.completion_tokens == len(loop.ids()[1]) == loop.scheduler.results.tokens_made == 2
 
 
@@ -592,8 +699,8 @@ def test_nothing_is_begun_on_top_of_a_step_that_was_not() -> None:
     assert (failed.reason, failed.message) == ("error", "the step failed: RuntimeError: out of memory")
     assert failed.usage.completion_tokens == len(loop.ids()[1]) == 2
     notes = loop.runner.notes
-    assert notes[:5] == ["begin 1", "begin 2", "result 1", "begin 3", "result 2"]
-    assert notes[5:] == ["begin 4", "begin 5", "result 4", "result 5"]
+    assert notes[:7] == ["begin 1", "draw 1", "begin 2", "result 1", "draw 2", "begin 3", "result 2"]
+    assert notes[7:] == ["begin 4", "draw 4", "begin 5", "result 4", "draw 5", "result 5"]
     assert loop.endings()[2].reason == "length"
 
 
@@ -613,7 +720,8 @@ def test_an_adapter_is_forgotten_after_the_last_step_that_reads_it() -> None:
     loop.run()
     # The second id is the stop id; the third step was in flight by then.
     notes = loop.runner.notes
-    assert notes == ["begin 1", "begin 2", "result 1", "begin 3", "result 2", "result 3", "unload"]
+    first = ["begin 1", "draw 1", "begin 2", "result 1", "draw 2"]
+    assert notes == [*first, "begin 3", "result 2", "draw 3", "result 3", "unload"]
     assert isinstance(loop.frames[-1], AdapterState)
     assert (loop.frames[-1].state, loop.runner.adapters.resident()) == ("unloaded", [])
     assert loop.endings()[1].usage.completion_tokens == 2

@@ -96,6 +96,8 @@ class Drive:
             while len(flight) <= self.runner.steps_ahead and (step := self.scheduler.schedule()) is not None:
                 self.steps.append(step)
                 flight.append((step, self.runner.begin_step(step)))
+                if len(flight) == 1:
+                    flight[0][1].draw(None)
             if not flight and self.scheduler.has_blocked_requests:
                 for ended in self.scheduler.take_failed():
                     assert ended.reason in endings, (ended.reason, ended.message)
@@ -105,6 +107,8 @@ class Drive:
                 break
             step, pending = flight.popleft()
             outcome = self.scheduler.complete(step, pending.result(), 0.001)
+            if flight:
+                flight[0][1].draw(None)
             for sequence, found in outcome.logprobs.items():
                 reported.setdefault(sequence.handle, []).append(found)
             for ended in outcome.ended:

@@ -18,6 +18,7 @@ from engine.memory.arena import Arena
 from engine.protocol.frames import Sampling
 from engine.protocol.tiers import SHIPPED_TIERS, Tier
 from engine.scheduler.entry import Entry
+from engine.scheduler.results import MASK_SKIPS_MAX
 from engine.scheduler.scheduler import ModelLimits, Refusal, RequestEnding, Scheduler, StepOutcome
 from engine.step import PENDING_ID, AdapterTable, Chunk, Sequence, Step, StepResult, WeightsMove, WeightsTable
 
@@ -348,6 +349,7 @@ class Books:
     ending: RequestEnding | None = None
     abort_asked: bool = False
     failed: bool = False
+    skips: int = 0  # draws skipped in a row
     drawn: list[int] = field(default_factory=list)  # by steps in flight, oldest first: known to the device alone
 
 
@@ -357,6 +359,7 @@ class Flight:
 
     step: Step
     ids: list[int | None]
+    skipped: frozenset[int] = frozenset()
 
 
 class House:
@@ -531,7 +534,7 @@ class House:
         pinned = self.pinned & resident
         waited = {books.sequence.adapter: books.sequence.tier for books in self.books.values() if not books.ending}
         faults = self.scheduler.faults.count
-        step = self.scheduler.schedule()
+        step = self.scheduler.schedule(self.flights[-1].skipped if self.flights else frozenset())
         evicted = resident - set(self.table.resident())
         assert not pinned & evicted, "a pinned adapter was evicted"
         self._check_adapters(waited)
@@ -563,26 +566,39 @@ class House:
         self.flights.append(Flight(step, [self._compute(chunk) for chunk in step.chunks]))
         return step
 
+    def skip(self, *handles: int) -> None:
+        """The masks of these requests are not ready for the draw of the newest step."""
+        flight = self.flights[-1]
+        assert not flight.skipped
+        indices = [i for i, chunk in enumerate(flight.step.chunks) if chunk.sequence.handle in handles]
+        for index in indices:
+            assert flight.step.chunks[index].sample
+            self.books[flight.step.chunks[index].sequence.handle].drawn.pop()
+            flight.ids[index] = None
+        flight.skipped = frozenset(indices)
+
     def complete(self, seconds: float = 0.01, errors: dict[int, str] | None = None) -> StepOutcome:
         """Complete the oldest step in flight, and audit what came out."""
         flight = self.flights.popleft()
         if self.vault:
             self.vault.completes()
-        result = StepResult(flight.ids, errors or {})
+        result = StepResult(flight.ids, errors or {}, skipped=flight.skipped)
         self.steps += 1
         self.seconds += seconds
         self.clock.now += seconds
         alive: list[Sequence] = []
         for index, chunk in enumerate(flight.step.chunks):
             books = self.books[chunk.sequence.handle]
-            if chunk.sample:
+            drew = chunk.sample and index not in flight.skipped
+            if drew:
                 del books.drawn[0]
             if books.ending:
-                self.overrun += chunk.sample and index not in result.errors
+                self.overrun += drew and index not in result.errors
                 self.overrun_chunks += 1
                 continue
-            books.failed |= index in result.errors
-            if chunk.sample and index not in result.errors:
+            books.skips = 0 if drew else books.skips + (index in flight.skipped)
+            books.failed |= index in result.errors or books.skips >= MASK_SKIPS_MAX
+            if drew and index not in result.errors:
                 alive.append(chunk.sequence)
         outcome = self.scheduler.complete(flight.step, result, seconds)
         if self.faults_made:  # the id of a request is discarded if taking it in raised
@@ -886,8 +902,7 @@ class House:
         """Having run before this step was planned, it has one token to compute, and nothing that it must wait for."""
         if not sequence.pages or sequence.token_count() - sequence.computed != 1:
             return False
-        ending = self.books[sequence.handle].abort_asked or len(sequence.output_ids) >= sequence.max_tokens
-        return not ending and not (sequence.needs_ids() and PENDING_ID in sequence.output_ids)
+        return not self.books[sequence.handle].abort_asked and len(sequence.output_ids) < sequence.max_tokens
 
     def _compute(self, chunk: Chunk) -> int | None:
         """Write the chunk's rows, after checking that all rows before it are this sequence's, and of its namespace."""
@@ -906,7 +921,6 @@ class House:
         pending = ids.count(PENDING_ID)
         if pending:
             assert chunk.count == 1, "only a decode's id is pending"
-            assert not sequence.needs_ids(), f"{sequence.request_id} needs an id that is pending"
             ids[-pending:] = books.drawn[-pending:]
         for i, token in enumerate(ids):
             state = state_after(state, token)

@@ -1,0 +1,144 @@
+"""Compiles grammars off the loop: threads with a bounded queue, and the compiled grammars by content.
+
+A grammar that cannot be compiled refuses its own requests. Requests of one grammar wait for one compilation.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import queue
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import llguidance
+
+from engine.text.grammar_process import GrammarProcess
+from engine.text.grammars import GrammarRefused, GrammarTokenizer, compile_grammar, start_with_stack
+
+THREADS = 2
+# Grammars that wait for a thread.
+QUEUE_MAX = 64
+# Compiled grammars that are kept; each takes some 100 kB to a few MB.
+COMPILED_MAX = 256
+RETRY_AFTER_S = 1.0
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True, frozen=True)
+class Compiled:
+    """A compiled grammar at its start, shared: copy it before it is advanced."""
+
+    matcher: llguidance.LLMatcher
+    tokenizer: GrammarTokenizer
+
+
+# A compiled grammar, or why it is refused.
+Outcome = Compiled | str
+Waiter = Callable[[Outcome], None]
+
+
+@dataclass(slots=True, frozen=True)
+class _Job:
+    key: bytes
+    directory: Path
+    vocab_size: int
+    text: str
+
+
+class GrammarQueueFull(Exception):
+    """QUEUE_MAX grammars wait already; retry after RETRY_AFTER_S."""
+
+
+class GrammarCompiler:
+    """For the loop's thread, except where a method says otherwise."""
+
+    def __init__(
+        self,
+        call_loop: Callable[[Callable[[], None]], None],
+        *,
+        threads: int = THREADS,
+        queue_max: int = QUEUE_MAX,
+        check_first: bool = True,
+    ) -> None:
+        """`call_loop(function)` runs `function` on the loop's thread between two steps; from any thread. `check_first`:
+        each grammar is compiled in a process of its own first, so that it cannot end or block this one."""
+        self.seconds = 0.0  # of compilations, on their threads
+        self.compilations = 0
+        self.failures = 0
+        self._call_loop = call_loop
+        self._count, self._queue_max, self._check_first = threads, queue_max, check_first
+        self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
+        self._waiters: dict[bytes, list[Waiter]] = {}
+        self._compiled: OrderedDict[bytes, Compiled] = OrderedDict()
+        self._threads: list[threading.Thread] = []
+        self._processes = [GrammarProcess() for _ in range(threads)] if check_first else []
+
+    def compile_text(self, directory: Path, vocab_size: int, text: str, waiter: Waiter) -> Compiled | None:
+        """The compiled grammar of a model directory's tokenizer, if there is one. Otherwise None, and `waiter` is
+        called on the loop's thread later, once. Raises GrammarQueueFull."""
+        head = f"{directory}\n{vocab_size}\n".encode()
+        key = hashlib.sha256(head + text.encode("utf-8", "surrogatepass")).digest()
+        if (found := self._compiled.get(key)) is not None:
+            self._compiled.move_to_end(key)
+            return found
+        if (waiters := self._waiters.get(key)) is not None:
+            waiters.append(waiter)
+            return None
+        if len(self._waiters) >= self._queue_max + self._count:
+            raise GrammarQueueFull
+        self._waiters[key] = [waiter]
+        if not self._threads:
+            self._threads = [start_with_stack(lambda n=n: self._run(n)) for n in range(self._count)]  # type: ignore[misc]
+        self._jobs.put(_Job(key, directory, vocab_size, text))
+        return None
+
+    def forget_model(self, directory: Path) -> None:
+        """Drop all compiled grammars: another model may lie in the directory next time."""
+        self._compiled.clear()
+
+    def stop(self) -> None:
+        """No waiter is called after this."""
+        self._waiters.clear()
+        for _ in self._threads:
+            self._jobs.put(None)
+        for process in self._processes:
+            process.close()
+
+    def _run(self, number: int) -> None:
+        while (job := self._jobs.get()) is not None:
+            began = time.monotonic()
+            outcome = self._outcome(job, number)
+            seconds = time.monotonic() - began
+            self._call_loop(lambda job=job, outcome=outcome, s=seconds: self._finished(job, outcome, s))  # type: ignore[misc]
+
+    def _outcome(self, job: _Job, number: int) -> Outcome:
+        try:
+            if self._check_first:
+                self._processes[number].check_text(job.directory, job.vocab_size, job.text)
+            tokenizer = GrammarTokenizer.load(job.directory, job.vocab_size)
+            return Compiled(compile_grammar(tokenizer, job.text), tokenizer)
+        except GrammarRefused as refusal:
+            return str(refusal)
+        except (OSError, ValueError) as error:
+            return f"this model serves no grammars: {error}"
+        except BaseException as error:  # noqa: BLE001 - the request's edge; a Rust panic is no Exception
+            _log.exception("grammar.failed")
+            return f"the grammar cannot be compiled: {type(error).__name__}"
+
+    def _finished(self, job: _Job, outcome: Outcome, seconds: float) -> None:
+        self.seconds += seconds
+        self.compilations += 1
+        if isinstance(outcome, Compiled):
+            self._compiled[job.key] = outcome
+            while len(self._compiled) > COMPILED_MAX:
+                self._compiled.popitem(last=False)
+        else:
+            self.failures += 1
+        for waiter in self._waiters.pop(job.key, ()):
+            waiter(outcome)

@@ -1,0 +1,117 @@
+"""The ids that one text may continue with: its grammar, its reasoning, and its stop ids.
+
+The state follows from the output's ids alone: `sync_ids` takes in the new ones, and starts over from the compiled
+grammar when the output is shorter than before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Many
+
+import llguidance
+import numpy as np
+from numpy.typing import NDArray
+
+from engine.guided.reasoning import Reasoning
+from engine.protocol.frames import Guide
+from engine.text.grammars import GrammarTokenizer
+
+Words = NDArray[np.int32]
+ALL = np.int32(-1)
+
+
+class GuidedText:
+    """For one thread at a time. `error` is set when the grammar can continue no more: the request must end."""
+
+    def __init__(
+        self,
+        guide: Guide,
+        compiled: llguidance.LLMatcher | None,
+        tokenizer: GrammarTokenizer | None,
+        vocab_size: int,
+        stop_ids: frozenset[int],
+        min_tokens: int = 0,
+    ) -> None:
+        """`compiled`: at its start, shared by texts and never advanced. `min_tokens`: no stop id is allowed before that
+        many ids, unless the grammar allows nothing else."""
+        self.error = ""
+        self.words: Words = np.zeros(-(-vocab_size // 32), np.int32)
+        self.filled_at = -1  # number of output ids that `words` is for
+        self._guide, self._compiled = guide, compiled
+        self._stop_ids = [id_ for id_ in stop_ids if 0 <= id_ < vocab_size]
+        self._foreign = sorted((tokenizer.eos_ids if tokenizer else frozenset()) - stop_ids)
+        self._min_tokens = min_tokens
+        self._restart()
+
+    def _restart(self) -> None:
+        self._taken = 0
+        self._reasoning = Reasoning(self._guide)
+        self._matcher = self._compiled.deep_copy() if self._compiled is not None else None
+
+    def sync_ids(self, output_ids: Many[int], count: int) -> None:
+        """Take in the first `count` ids of the output, those since the last call."""
+        if count < self._taken:
+            self._restart()
+        while self._taken < count and not self.error:
+            id_ = output_ids[self._taken]
+            self._taken += 1
+            if self._reasoning.push_id(id_) and self._matcher is not None and not self._matcher.consume_token(id_):
+                self.error = _message(self._matcher)
+
+    def is_free(self) -> bool:
+        """Whether the next id has no constraint, so that no mask is needed."""
+        return self._matcher is None and self._reasoning.forced_id() is None and not self.error
+
+    def fill_words(self) -> None:
+        """Compute `words` for the next id. The GIL is released for most of it."""
+        words, reasoning = self.words, self._reasoning
+        if self.error:
+            words.fill(0)
+        elif (forced := reasoning.forced_id()) is not None:
+            words.fill(0)
+            _allow(words, forced)
+        elif self._matcher is None:
+            words.fill(ALL)
+        elif reasoning.state == "open":
+            words.fill(ALL)
+            for id_ in (*self._stop_ids, *self._foreign):
+                _forbid(words, id_)
+        else:
+            self._fill_answer(self._matcher)
+            if (opening := reasoning.opening_id()) is not None:
+                _allow(words, opening)
+        self.filled_at = self._taken
+
+    def _fill_answer(self, matcher: llguidance.LLMatcher) -> None:
+        words = self.words
+        matcher.unsafe_compute_mask_ptr(words.ctypes.data, words.nbytes)
+        if matcher.is_error():
+            self.error = _message(matcher)
+            words.fill(0)
+            return
+        accepting = matcher.is_accepting()
+        for id_ in self._foreign:
+            _forbid(words, id_)
+        for id_ in self._stop_ids:
+            if self._taken < self._min_tokens:
+                _forbid(words, id_)
+            elif accepting:
+                _allow(words, id_)
+        if words.any():
+            return
+        # The grammar is complete: the text ends, whatever `min_tokens` says.
+        for id_ in (self._stop_ids or self._foreign) if accepting else ():
+            _allow(words, id_)
+
+
+def _message(matcher: llguidance.LLMatcher) -> str:
+    reason = matcher.get_error().replace("<non-verbose/>", "").strip() or matcher.stop_reason()
+    return f"the grammar cannot be continued: {reason}"
+
+
+def _allow(words: Words, id_: int) -> None:
+    words[id_ >> 5] = np.uint32(int(words[id_ >> 5]) & 0xFFFFFFFF | 1 << (id_ & 31)).astype(np.int32)
+
+
+def _forbid(words: Words, id_: int) -> None:
+    words[id_ >> 5] = np.uint32(int(words[id_ >> 5]) & 0xFFFFFFFF & ~(1 << (id_ & 31))).astype(np.int32)

@@ -1,0 +1,185 @@
+"""The guided requests of an engine: those that wait for their grammar, and the texts of those that have it.
+
+A request waits here before it enters the scheduler's queue, so that it delays no other request.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from engine.guided.compiler import RETRY_AFTER_S, Compiled, GrammarCompiler, GrammarQueueFull, Outcome
+from engine.protocol.frames import Guide, RefusalCode
+from engine.protocol.guide_limits import find_guide_fault
+from engine.protocol.inbox import Inbox, LoopCall
+from engine.step import Masks, Sequence, Step
+
+if TYPE_CHECKING:
+    from engine.guided.masks import MaskFiller
+    from engine.guided.matcher import GuidedText
+
+# Seconds that a draw waits for masks, which take some 50 µs each. A slower mask costs the step's other rows this much.
+MASK_WAIT_S = 0.02
+# Requests that wait for a grammar. Many may wait for one.
+WAITING_MAX = 4096
+
+
+@dataclass(slots=True, frozen=True)
+class GuidedCounts:
+    """Totals since the start, for metrics."""
+
+    requests: int = 0
+    compilations: int = 0
+    refusals: int = 0
+    compile_s: float = 0.0
+    masks: int = 0
+    mask_wait_s: float = 0.0
+    draws_skipped: int = 0
+
+
+class GuideRefused(Exception):
+    """The request ends with a Refused."""
+
+    def __init__(self, code: RefusalCode, message: str, retry_after_s: float | None = None) -> None:
+        super().__init__(message)
+        self.code: RefusalCode = code
+        self.retry_after_s = retry_after_s
+
+
+class GuidedRequests:
+    """For the loop's thread."""
+
+    def __init__(
+        self,
+        compiler: GrammarCompiler,
+        mask_wait_s: float,
+        tokenizer_of: Callable[[str], tuple[Path, int] | None],
+        ready: Callable[[Sequence], None],
+        refused: Callable[[Sequence, GuideRefused], None],
+    ) -> None:
+        """`mask_wait_s`: see MaskFiller. `tokenizer_of(model)`: the directory with its tokenizer.json, and its vocab_size; None: it has none. Of a
+        request that waited, `ready` or `refused` is called once, unless it is taken out before."""
+        self.compiler = compiler
+        self.filler: MaskFiller | None = None  # None before the first guided request
+        self._mask_wait_s = mask_wait_s
+        self.requests = 0  # that had a guide
+        self._tokenizer_of = tokenizer_of
+        self._ready, self._refused = ready, refused
+        self._waiting: dict[tuple[int, int], Sequence] = {}  # by (gateway, handle)
+        self._texts: dict[Sequence, GuidedText] = {}
+
+    @property
+    def waiting(self) -> int:
+        """Requests that wait for their grammar."""
+        return len(self._waiting)
+
+    def add_request(self, sequence: Sequence, guide: Guide) -> bool:
+        """Whether the request may be queued now; otherwise it waits. Raises GuideRefused."""
+        found = self._tokenizer_of(sequence.model)
+        if fault := find_guide_fault(guide, found[1] if found else None):
+            raise GuideRefused("bad_request", fault)
+        if found is None:
+            raise GuideRefused("bad_request", f"model {sequence.model!r} has no tokenizer for grammars here")
+        if (sequence.gateway, sequence.handle) in self._waiting:
+            raise GuideRefused("bad_request", f"handle {sequence.handle} is in use")
+        self.requests += 1
+        directory, vocab_size = found
+        if guide.grammar is None:
+            self._add_text(sequence, guide, None, vocab_size)
+            return True
+        if len(self._waiting) >= WAITING_MAX:
+            raise GuideRefused("queue_full", f"{WAITING_MAX} requests wait for their grammar already", RETRY_AFTER_S)
+
+        def compiled(outcome: Outcome) -> None:
+            if self._waiting.get((sequence.gateway, sequence.handle)) is not sequence:
+                return
+            del self._waiting[sequence.gateway, sequence.handle]
+            if isinstance(outcome, Compiled):
+                self._add_text(sequence, guide, outcome, vocab_size)
+                self._ready(sequence)
+            else:
+                self._refused(sequence, GuideRefused("bad_request", outcome))
+
+        try:
+            ready = self.compiler.compile_text(directory, vocab_size, guide.grammar, compiled)
+        except GrammarQueueFull:
+            raise GuideRefused(
+                "queue_full", "too many grammars wait to be compiled", RETRY_AFTER_S
+            ) from None
+        if ready is None:
+            self._waiting[sequence.gateway, sequence.handle] = sequence
+            return False
+        self._add_text(sequence, guide, ready, vocab_size)
+        return True
+
+    def take_waiting(self, gateway: int, handle: int | None = None) -> list[Sequence]:
+        """Take out a request that waits for its grammar, or all of a gateway: the caller ends them."""
+        keys = [key for key in self._waiting if key[0] == gateway and handle in (None, key[1])]
+        return [self._waiting.pop(key) for key in keys]
+
+    def forget(self, sequence: Sequence) -> None:
+        """The request ended or was refused."""
+        self._texts.pop(sequence, None)
+
+    def error_of(self, sequence: Sequence) -> str:
+        """Why a text's grammar cannot be continued, or ""."""
+        text = self._texts.get(sequence)
+        return text.error if text is not None else ""
+
+    def fill_masks(self, step: Step) -> Masks | None:
+        """The masks of a step, when all earlier ids are known."""
+        return self.filler.fill_masks(step, self._texts) if self._texts and self.filler is not None else None
+
+    def counts(self) -> GuidedCounts:
+        compiler, filler = self.compiler, self.filler
+        return GuidedCounts(
+            self.requests,
+            compiler.compilations,
+            compiler.failures,
+            compiler.seconds,
+            filler.masks_made if filler is not None else 0,
+            filler.seconds if filler is not None else 0.0,
+            filler.draws_skipped if filler is not None else 0,
+        )
+
+    def stop(self) -> None:
+        self.compiler.stop()
+        if self.filler is not None:
+            self.filler.stop()
+
+    def _add_text(self, sequence: Sequence, guide: Guide, compiled: Compiled | None, vocab_size: int) -> None:
+        # Imported late: numpy starts threads, which must begin only after the process has blocked its signals.
+        from engine.guided.masks import MaskFiller
+        from engine.guided.matcher import GuidedText
+
+        if self.filler is None:
+            self.filler = MaskFiller(wait_s=self._mask_wait_s)
+        sampling, min_tokens = sequence.sampling, 0
+        if guide.grammar is not None and 0 < sampling.min_tokens <= sequence.max_tokens:
+            # The mask holds back the stop ids instead: where only they may follow, the text ends.
+            min_tokens = sampling.min_tokens
+            sequence.sampling = msgspec.structs.replace(sampling, min_tokens=0)
+        self._texts[sequence] = GuidedText(
+            guide,
+            compiled.matcher if compiled else None,
+            compiled.tokenizer if compiled else None,
+            vocab_size,
+            sequence.stop_ids,
+            min_tokens,
+        )
+
+
+def build_guided_requests(
+    inbox: Inbox,
+    mask_wait_s: float,
+    tokenizer_of: Callable[[str], tuple[Path, int] | None],
+    ready: Callable[[Sequence], None],
+    refused: Callable[[Sequence, GuideRefused], None],
+) -> GuidedRequests:
+    """Of a loop that takes its commands from `inbox`."""
+    compiler = GrammarCompiler(lambda function: inbox.put(LoopCall(function)))
+    return GuidedRequests(compiler, mask_wait_s, tokenizer_of, ready, refused)

@@ -1,0 +1,108 @@
+"""The steps in flight: begin the next one, draw its ids once those of the step before are known, take the results.
+
+The forward pass of step n + 1 runs while the host takes in step n, so that whatever the draw of n + 1 depends on
+(penalties, masks) is computed from known ids, and the device does not wait for it. It must never schedule.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from engine.step import DeviceLost, Masks, Pending, Runner, Step, StepResult
+
+NO_SKIPS: frozenset[int] = frozenset()
+
+
+def no_masks(step: Step) -> Masks | None:
+    """Of requests without constraints."""
+    return None
+
+
+@dataclass(slots=True)
+class Flight:
+    """A step in flight. `error`: its forward or its draw could not be launched, or its masks could not be made; its
+    requests have no ids."""
+
+    step: Step
+    began: float
+    pending: Pending | None = None
+    drawn: bool = False
+    skipped: frozenset[int] = NO_SKIPS  # chunk indices, once drawn
+    error: Exception | None = None
+
+    def result(self) -> StepResult:
+        """Wait for the step. Raises its error, or DeviceLost."""
+        result = self.pending.result() if self.drawn and self.pending is not None else None
+        if self.error is not None:
+            raise self.error
+        assert result is not None, "the step's ids were not drawn"
+        return result
+
+
+class StepFlights:
+    """At most one step is in flight whose ids are not drawn: the newest, while the one before is not completed."""
+
+    def __init__(
+        self, runner: Runner, clock: Callable[[], float], masks: Callable[[Step], Masks | None] = no_masks
+    ) -> None:
+        """`masks` is called right before a step's draw, when all earlier ids are in the sequences."""
+        self._runner = runner
+        self._clock = clock
+        self._masks = masks
+        self._flights: deque[Flight] = deque()  # oldest first
+
+    def __bool__(self) -> bool:
+        return bool(self._flights)
+
+    def may_begin(self) -> bool:
+        """Whether another step may begin: not before the newest is drawn, nor after a step that has no ids."""
+        if not self._flights:
+            return True
+        newest = self._flights[-1]
+        return len(self._flights) <= self._runner.steps_ahead and newest.drawn and newest.error is None
+
+    @property
+    def skipped(self) -> frozenset[int]:
+        """Of the newest step, the chunks whose draw was skipped; for `Scheduler.schedule`."""
+        return self._flights[-1].skipped if self._flights else NO_SKIPS
+
+    def begin_step(self, step: Step) -> None:
+        """Begin a step, and draw its ids if no other step is in flight. An error is raised by `Flight.result`. Raises
+        DeviceLost."""
+        flight = Flight(step, self._clock())
+        try:
+            flight.pending = self._runner.begin_step(step)
+        except DeviceLost:
+            raise
+        except Exception as error:  # noqa: BLE001 - raised again, logged and counted when its turn comes
+            flight.error = error
+        self._flights.append(flight)
+        self.draw_oldest()
+
+    def take_oldest(self) -> Flight:
+        """Remove the oldest step in flight. The caller takes its result in, then calls `draw_oldest`."""
+        return self._flights.popleft()
+
+    def draw_oldest(self) -> None:
+        """Draw the ids of the only step in flight, since all earlier ids are known now. Raises DeviceLost."""
+        if len(self._flights) != 1:
+            return
+        flight = self._flights[0]
+        if flight.drawn or flight.error is not None or flight.pending is None:
+            return
+        masks = None
+        try:
+            masks = self._masks(flight.step)
+        except Exception as error:  # noqa: BLE001 - raised again, logged and counted when its turn comes
+            flight.error = error
+        try:
+            flight.pending.draw(masks)  # also without masks: a runner completes every step that it has begun
+            flight.drawn = True
+        except DeviceLost:
+            raise
+        except Exception as error:  # noqa: BLE001 - raised again, logged and counted when its turn comes
+            flight.error = error
+        if masks is not None:
+            flight.skipped = masks.skip

@@ -1,0 +1,218 @@
+"""JSON Schemas as grammar text: the checks that llguidance does not make, and the options that a schema may not set.
+
+llguidance ignores unknown keywords, reads options from the key "x-guidance", and bounds neither `multipleOf` nor the
+count of properties in the way that a validator counts them. A schema passes through `checked_schema` first, so that
+an answer of the grammar is an instance of the schema, or the schema is refused with a JSON pointer.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator
+from typing import Any
+
+# Levels of nested schemas; llguidance reads 128 levels of JSON, and a level of schema may take two of them.
+SCHEMA_DEPTH_MAX = 48
+SCHEMA_NODES_MAX = 20_000
+# The grammar of a multiple has a state per remainder: 10,000 compile in about 100 ms.
+MULTIPLE_STATES_MAX = 10_000
+# Intersections of regular expressions take exponential time, which llguidance's fuel does not count.
+PATTERNS_IN_ALL_OF_MAX = 3
+WHITESPACE_MAX = 16
+REFUSAL_CHARS_MAX = 600
+INTEGER_MAX = 2**63 - 1
+
+# Keywords of any draft that llguidance 1.9 does not implement. With an older "$schema" it would ignore newer keywords.
+UNSUPPORTED = frozenset(
+    {
+        "$dynamicAnchor", "$dynamicRef", "$recursiveAnchor", "$recursiveRef", "contains", "dependencies",
+        "dependentRequired", "dependentSchemas", "else", "if", "maxContains", "minContains", "not", "propertyNames",
+        "then", "unevaluatedItems", "unevaluatedProperties", "uniqueItems",
+    }
+)  # fmt: skip
+# Every other keyword is left out: it constrains nothing, and a reference into it is refused.
+SUPPORTED = frozenset(
+    {
+        "$anchor", "$defs", "$id", "$ref", "$schema", "additionalItems", "additionalProperties", "allOf", "anyOf",
+        "const", "definitions", "enum", "exclusiveMaximum", "exclusiveMinimum", "format", "items", "maxItems",
+        "maxLength", "maxProperties", "maximum", "minItems", "minLength", "minProperties", "minimum", "multipleOf",
+        "oneOf", "pattern", "patternProperties", "prefixItems", "properties", "required", "type",
+    }
+)  # fmt: skip
+_SCHEMA = ("additionalItems", "additionalProperties", "items")
+_SCHEMAS = ("allOf", "anyOf", "oneOf", "prefixItems")
+_NAMED_SCHEMAS = ("$defs", "definitions", "patternProperties", "properties")
+_OPTIONS = "x-guidance"
+
+Schema = dict[str, Any] | bool
+
+
+class GrammarRefused(ValueError):
+    """A grammar that cannot be served: the caller's mistake or a limit. The message is fit to be shown to the
+    caller."""
+
+    def __init__(self, message: str) -> None:
+        if len(message) > REFUSAL_CHARS_MAX:
+            half = REFUSAL_CHARS_MAX // 2 - 2
+            message = f"{message[:half]} … {message[-half:]}"
+        super().__init__(message)
+
+
+def json_schema_grammar(schema: object, *, whitespace_max: int = 1) -> str:
+    """The grammar text of a JSON Schema, as `engine.text.grammars.check_grammar` takes it. `whitespace_max`: whitespace
+    characters between two JSON tokens, 0 to WHITESPACE_MAX. Raises GrammarRefused with a JSON pointer."""
+    guided = guided_schema(schema, whitespace_max=whitespace_max)
+    try:
+        return json.dumps({"grammars": [{"json_schema": guided}]}, allow_nan=False)
+    except (RecursionError, TypeError, ValueError) as error:
+        raise GrammarRefused("the schema is no JSON of a few levels") from error
+
+
+def json_object_grammar(*, whitespace_max: int = 1) -> str:
+    """The grammar text of any JSON object."""
+    return json_schema_grammar({"type": "object"}, whitespace_max=whitespace_max)
+
+
+def guided_schema(schema: object, *, whitespace_max: int = 1) -> dict[str, Any]:
+    """The checked schema with the options for llguidance: a value for "json_schema" of a grammar, and, as JSON, the
+    operand of `%json` in Lark. Raises GrammarRefused."""
+    checked = checked_schema(schema)
+    if not 0 <= whitespace_max <= WHITESPACE_MAX:
+        raise ValueError(f"whitespace_max is {whitespace_max}; 0 to {WHITESPACE_MAX} is needed")
+    if whitespace_max:
+        options: dict[str, Any] = {"whitespace_pattern": rf"[\x20\x0A\x0D\x09]{{1,{whitespace_max}}}"}
+    else:
+        options = {"whitespace_flexible": False}
+    return {**checked, _OPTIONS: options}
+
+
+def checked_schema(schema: object) -> dict[str, Any]:
+    """A copy of the schema without keywords that constrain nothing. Raises GrammarRefused."""
+    if schema is True:
+        return {}
+    if not isinstance(schema, dict):
+        what = "false: no value is an instance of it" if schema is False else "neither an object nor true"
+        raise GrammarRefused(f"the schema is {what}")
+    found = _Checked().copy(schema, "", 0)
+    assert isinstance(found, dict)
+    return found
+
+
+def pointers(schema: object, keyword: str) -> Iterator[tuple[str, Any]]:
+    """(JSON pointer, value) of each use of a keyword in a checked schema."""
+    stack: list[tuple[str, object]] = [("", schema)]
+    while stack:
+        at, node = stack.pop()
+        if not isinstance(node, dict):
+            continue
+        if keyword in node:
+            yield f"{at}/{keyword}", node[keyword]
+        stack += [(below, child) for below, child in _children(node, at)]
+
+
+def _children(node: dict[str, Any], at: str) -> Iterator[tuple[str, object]]:
+    for name in _SCHEMA:
+        value = node.get(name)
+        if isinstance(value, list):
+            yield from ((f"{at}/{name}/{index}", child) for index, child in enumerate(value))
+        elif name in node:
+            yield f"{at}/{name}", value
+    for name in _SCHEMAS:
+        if isinstance(node.get(name), list):
+            yield from ((f"{at}/{name}/{index}", child) for index, child in enumerate(node[name]))
+    for name in _NAMED_SCHEMAS:
+        if isinstance(node.get(name), dict):
+            yield from ((f"{at}/{name}/{_escaped(key)}", child) for key, child in node[name].items())
+
+
+def _escaped(key: str) -> str:
+    return key.replace("~", "~0").replace("/", "~1")
+
+
+class _Checked:
+    """One walk over a schema."""
+
+    def __init__(self) -> None:
+        self._nodes = 0
+
+    def copy(self, node: object, at: str, depth: int) -> object:
+        if isinstance(node, bool):
+            return node
+        if not isinstance(node, dict):
+            raise GrammarRefused(f"schema {at or '/'}: {type(node).__name__} is no schema")
+        self._nodes += 1
+        if self._nodes > SCHEMA_NODES_MAX:
+            raise GrammarRefused(f"the schema has more than {SCHEMA_NODES_MAX} subschemas")
+        if depth > SCHEMA_DEPTH_MAX:
+            raise GrammarRefused(f"schema {at}: more than {SCHEMA_DEPTH_MAX} levels of schemas")
+        for name, value in node.items():
+            if name in UNSUPPORTED and (name, value) != ("uniqueItems", False):
+                raise GrammarRefused(f"schema {at}/{name}: the keyword {name!r} is not supported")
+        found = {name: value for name, value in node.items() if name in SUPPORTED}
+        _check_values(found, at)
+        _check_counts(found, at)
+        for name in _SCHEMA:
+            if isinstance(found.get(name), list):
+                found[name] = [self.copy(c, f"{at}/{name}/{i}", depth + 1) for i, c in enumerate(found[name])]
+            elif name in found:
+                found[name] = self.copy(found[name], f"{at}/{name}", depth + 1)
+        for name in _SCHEMAS:
+            if name in found:
+                if not isinstance(found[name], list):
+                    raise GrammarRefused(f"schema {at}/{name}: a list of schemas is needed")
+                found[name] = [self.copy(c, f"{at}/{name}/{i}", depth + 1) for i, c in enumerate(found[name])]
+        for name in _NAMED_SCHEMAS:
+            if name in found:
+                if not isinstance(found[name], dict):
+                    raise GrammarRefused(f"schema {at}/{name}: an object of schemas is needed")
+                found[name] = {k: self.copy(c, f"{at}/{name}/{_escaped(k)}", depth + 1) for k, c in found[name].items()}
+        return found
+
+
+def _check_values(node: dict[str, Any], at: str) -> None:
+    """Numbers that JSON or llguidance's 64 bits would change."""
+    for name in ("const", "enum"):
+        if name in node:
+            _check_constant(node[name], f"{at}/{name}", 0)
+    step = node.get("multipleOf")
+    if isinstance(step, int | float) and not isinstance(step, bool):
+        if not math.isfinite(step) or step <= 0:
+            raise GrammarRefused(f"schema {at}/multipleOf: a finite number above 0 is needed")
+        digits = len(repr(step).partition(".")[2]) if isinstance(step, float) and "e" not in repr(step) else 0
+        if step * 10**digits > MULTIPLE_STATES_MAX or "e" in repr(step):
+            raise GrammarRefused(
+                f"schema {at}/multipleOf: {step!r} is not supported; at most {MULTIPLE_STATES_MAX} in its last digit"
+            )
+    patterns = [1 for child in node.get("allOf") or () if isinstance(child, dict) and {"pattern", "format"} & {*child}]
+    if len(patterns) > PATTERNS_IN_ALL_OF_MAX:
+        raise GrammarRefused(
+            f"schema {at}/allOf: more than {PATTERNS_IN_ALL_OF_MAX} patterns or formats of one string are not supported"
+        )
+
+
+def _check_constant(value: object, at: str, depth: int) -> None:
+    if depth > SCHEMA_DEPTH_MAX:
+        raise GrammarRefused(f"schema {at}: more than {SCHEMA_DEPTH_MAX} levels")
+    if isinstance(value, int) and not isinstance(value, bool) and abs(value) > INTEGER_MAX:
+        raise GrammarRefused(f"schema {at}: an integer of more than 64 bits is not supported")
+    if isinstance(value, float) and not math.isfinite(value):
+        raise GrammarRefused(f"schema {at}: a number that JSON does not have")
+    if isinstance(value, list):
+        for index, item in enumerate(value):
+            _check_constant(item, f"{at}/{index}", depth + 1)
+    elif isinstance(value, dict):
+        for key, item in value.items():
+            _check_constant(item, f"{at}/{_escaped(key)}", depth + 1)
+
+
+def _check_counts(node: dict[str, Any], at: str) -> None:
+    """A grammar cannot forbid that a key beyond `properties` is repeated, and a repeated key counts once."""
+    least = node.get("minProperties")
+    if isinstance(least, int) and not isinstance(least, bool):
+        required = node.get("required")
+        listed = len(set(required)) if isinstance(required, list) and all(isinstance(n, str) for n in required) else 0
+        if least - listed > 1:
+            raise GrammarRefused(
+                f"schema {at}/minProperties: {least} is not supported; at most one more than the {listed} required keys"
+            )

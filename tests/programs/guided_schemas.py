@@ -1,0 +1,171 @@
+"""Samples answers under random JSON Schemas from a real engine on a CPU, and checks each with a validator.
+
+    python tests/programs/guided_schemas.py [--model DIRECTORY] [--schemas 1000] [--seed 1]
+
+Of each schema 1 to 4 choices are drawn, with random sampling values, beside answers of other schemas and beside
+unguided texts, in an arena so small that requests are preempted. `play` raises Broken unless
+
+- every answer that ends "stop" is an instance of its schema;
+- every answer that ends "length" is a beginning that the grammar accepts;
+- no request ends otherwise, and the engine is the same process at the end;
+- an unguided text of one seed has the same ids beside guided texts as before them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import random
+import sys
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+if __name__ == "__main__":  # beside support/, and beside the packages where those are not installed
+    sys.path[:0] = [str(directory) for directory in Path(__file__).resolve().parents[1:3]]
+
+import jsonschema_rs
+
+from engine.protocol.frames import Finished, Guide, Sampling, Submit
+from engine.text.grammars import GrammarTokenizer, compile_grammar, json_schema_grammar
+from engine.text.tokenizer import Tokenizer
+from support.engine.process import EngineProcess, Peer
+from support.engine.schemas import Made, SchemaMaker
+from support.paths import MODEL_DIR
+
+TOGETHER = 6  # schemas in one batch
+TOKENS_MIN = 24
+REFERENCE = 999_999_999  # seed of the unguided text
+
+
+class Broken(AssertionError):
+    """The engine did what it must never do."""
+
+
+def sampling(rng: random.Random, choice: int) -> Sampling:
+    return Sampling(
+        temperature=rng.choice([0.0, 0.7, 1.0, 1.5]),
+        top_p=rng.choice([1.0, 0.9]),
+        top_k=rng.choice([0, 0, 40]),
+        min_p=rng.choice([0.0, 0.02]),
+        seed=rng.randrange(2**31),
+        choice=choice,
+        presence_penalty=rng.choice([0.0, 0.0, 1.5]),
+        frequency_penalty=rng.choice([0.0, 0.0, 0.5]),
+        repetition_penalty=rng.choice([1.0, 1.0, 1.3]),
+        logit_bias=rng.choice([{}, {}, {5: 100.0, 30: -100.0}]),
+        min_tokens=rng.choice([0, 0, 5]),
+        logprobs=rng.choice([-1, -1, 2]),
+    )
+
+
+class Player:
+    def __init__(self, peer: Peer, directory: Path, seed: int) -> None:
+        self.counts: Counter[str] = Counter()
+        self._peer = peer
+        self._text = Tokenizer.load(directory)
+        self._grammars = GrammarTokenizer.load(directory)
+        self._stop = sorted(self._text.eos_ids)
+        self._rng = random.Random(seed)
+        self._maker = SchemaMaker(seed)
+        self._handles = 0
+        # A page and more that all prompts share.
+        self._head = self._text.encode("Answer with one value of JSON, as short as can be, and nothing else. " * 2)
+
+    def _submit(self, **fields: Any) -> Submit:
+        self._handles += 1
+        return self._peer.submit(self._handles, **fields)
+
+    def reference(self) -> Submit:
+        """The unguided text that must not change."""
+        return self._submit(
+            prompt_ids=self._head, max_tokens=24, stop_ids=[], sampling=Sampling(seed=REFERENCE), tier="premium"
+        )
+
+    async def play_batch(self, count: int, expected: list[int]) -> None:
+        asked: dict[int, tuple[Made, str]] = {}
+        frames = [self.reference()]
+        for _ in range(count):
+            made = self._maker.make_schema()
+            grammar = json_schema_grammar(made.schema, whitespace_max=self._rng.choice([0, 1, 1, 2]))
+            tokens = max(TOKENS_MIN, 4 * len(self._text.encode(json.dumps(made.shortest))))
+            prompt = self._head + self._text.encode(f" Seed {self._rng.randrange(1000)}.")
+            for choice in range(self._rng.choice([1, 1, 2, 4])):
+                frames.append(
+                    self._submit(
+                        prompt_ids=prompt, max_tokens=tokens, stop_ids=self._stop, guide=Guide(grammar),
+                        sampling=sampling(self._rng, choice), tier=self._rng.choice(["standard", "batch"]),
+                    )
+                )  # fmt: skip
+                asked[frames[-1].handle] = (made, grammar)
+        self._peer.send(*frames)
+        ended = await self._peer.until_ended(*(frame.handle for frame in frames), timeout_s=600.0)
+        if ended[frames[0].handle][0] != expected:
+            raise Broken("an unguided text has other ids beside guided texts")
+        for handle, (made, grammar) in asked.items():
+            self._check(made, grammar, *ended[handle])
+
+    def _check(self, made: Made, grammar: str, ids: list[int], ending: Any) -> None:
+        if not isinstance(ending, Finished) or ending.reason not in ("stop", "length"):
+            raise Broken(f"{ending} of {json.dumps(made.schema)}")
+        self.counts[ending.reason] += 1
+        self.counts["preemptions"] += ending.usage.preemptions
+        self.counts["cached"] += ending.usage.cached_tokens > 0
+        text = self._text.decode([id_ for id_ in ids if id_ not in self._text.eos_ids])
+        if ending.reason == "length":
+            if compile_grammar(self._grammars, grammar).validate_tokens(ids) != len(ids):
+                raise Broken(f"{text!r} is no beginning under {json.dumps(made.schema)}")
+            return
+        try:
+            value = json.loads(text)
+        except ValueError:
+            raise Broken(f"{text!r} is no JSON, of {json.dumps(made.schema)}") from None
+        if not jsonschema_rs.is_valid(made.schema, value, validate_formats=True):
+            raise Broken(f"{text!r} is no instance of {json.dumps(made.schema)}")
+
+
+async def play(process: EngineProcess, directory: Path, schemas: int, seed: int) -> Counter[str]:
+    """What was seen. Raises Broken."""
+    peer = await Peer.connect(process.socket)
+    player = Player(peer, directory, seed)
+    reference = player.reference()
+    peer.send(reference)
+    expected, _ = (await peer.until_ended(reference.handle))[reference.handle]
+    left = schemas
+    while left > 0:
+        await player.play_batch(min(TOGETHER, left), expected)
+        left -= TOGETHER
+    await peer.close()
+    if not process.alive() or process.events("submit.failed") or process.events("step.failed"):
+        raise Broken("the engine failed:\n" + process.log()[-4000:])
+    return player.counts
+
+
+def start(socket: Path, directory: Path, arena_bytes: int) -> EngineProcess:
+    model = {"name": "m", "path": str(directory), "dtype": "float32"}
+    config = {"models": [model], "device": "cpu", "arena_bytes": arena_bytes, "threads": 2, "sequences_max": 8}
+    return EngineProcess(socket, config, "--raise-targets")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", type=Path, default=MODEL_DIR)
+    parser.add_argument("--schemas", type=int, default=1000)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--arena-bytes", type=int, default=40 * 1024 * 1024)
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="lw") as scratch:
+        process = start(Path(scratch) / "e.sock", arguments.model, arguments.arena_bytes)
+        try:
+            began = time.monotonic()
+            counts = asyncio.run(play(process, arguments.model, arguments.schemas, arguments.seed))
+            print(f"{arguments.schemas} schemas in {time.monotonic() - began:.0f} s: {dict(counts)}")
+        finally:
+            process.stop()
+
+
+if __name__ == "__main__":
+    main()
