@@ -25,7 +25,7 @@ UNDRAWABLE = "its sampling could not be prepared"
 NO_ID = "the model's logits are not finite numbers, or its mask allows no id"
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, weakref_slot=True)
 class Sequence:
     """One request in flight. The scheduler alone changes it; a runner reads it.
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from kernels.changes import changed
 from kernels.race import exponentials, winner_of
 
 # Rows with filters gather the likeliest ids first: those of this many spans, then those of SPANS_MANY; a row that needs
@@ -37,22 +38,24 @@ def _weight(key, largest, scale, SHIFT: tl.constexpr):
 
 
 @triton.jit
-def _tile(values_ptr, start, count, largest, scale, min_p, BLOCK: tl.constexpr, SHIFT: tl.constexpr):
+def _tile(values_ptr, start, count, largest, scale, min_p, change, BLOCK: tl.constexpr, SHIFT: tl.constexpr):
     """Ordered values and weights, relative to the likeliest's, of values [start, start + BLOCK); and which of them
     min-p leaves."""
     index = start + tl.arange(0, BLOCK)
     x = tl.load(values_ptr + index, mask=index < count, other=-float("inf")).to(tl.float32)
+    if change is not None:
+        x = changed(x, index, index < count, change)
     weights = tl.exp2((x - largest) * scale)
     return ordered(x, SHIFT), weights, (index < count) & (weights >= min_p)
 
 
 @triton.jit
-def _measure(values_ptr, count, threshold, largest, scale, min_p, BLOCK: tl.constexpr, SHIFT: tl.constexpr):
+def _measure(values_ptr, count, threshold, largest, scale, min_p, change, BLOCK: tl.constexpr, SHIFT: tl.constexpr):
     """(How many values that min-p leaves are at least `threshold`, in order; the sum of their weights.)"""
     counts = tl.zeros((BLOCK,), tl.int32)
     sums = tl.zeros((BLOCK,), tl.float32)
     for start in range(0, count, BLOCK):
-        keys, weights, near = _tile(values_ptr, start, count, largest, scale, min_p, BLOCK, SHIFT)
+        keys, weights, near = _tile(values_ptr, start, count, largest, scale, min_p, change, BLOCK, SHIFT)
         taken = near & (keys >= threshold.to(tl.int32))
         counts += taken.to(tl.int32)
         sums += tl.where(taken, weights, 0.0)
@@ -70,6 +73,7 @@ def _search(
     largest,
     scale,
     min_p,
+    change,
     BLOCK: tl.constexpr,
     SHIFT: tl.constexpr,
 ):
@@ -77,7 +81,7 @@ def _search(
     if there is none."""
     while high - low > 1:
         middle = (low + high) >> 1
-        number, total = _measure(values_ptr, count, middle, largest, scale, min_p, BLOCK, SHIFT)
+        number, total = _measure(values_ptr, count, middle, largest, scale, min_p, change, BLOCK, SHIFT)
         if BY_COUNT:
             enough = number >= wanted
         else:
@@ -100,6 +104,7 @@ def _draw(
     scale,
     min_p,
     key,
+    change,
     BLOCK: tl.constexpr,
     SHIFT: tl.constexpr,
 ):
@@ -111,16 +116,16 @@ def _draw(
     cut = low
     equals = count
     if top_k > 0:
-        number, total = _measure(values_ptr, count, cut, largest, scale, min_p, BLOCK, SHIFT)
+        number, total = _measure(values_ptr, count, cut, largest, scale, min_p, change, BLOCK, SHIFT)
         if number > top_k:
-            cut = _search(values_ptr, count, cut, high, top_k, True, largest, scale, min_p, BLOCK, SHIFT)
-            above, total = _measure(values_ptr, count, cut + 1, largest, scale, min_p, BLOCK, SHIFT)
+            cut = _search(values_ptr, count, cut, high, top_k, True, largest, scale, min_p, change, BLOCK, SHIFT)
+            above, total = _measure(values_ptr, count, cut + 1, largest, scale, min_p, change, BLOCK, SHIFT)
             equals = top_k - above
             total += equals * _weight(cut, largest, scale, SHIFT)
     if top_p < 1.0:
         wanted = top_p * total
-        nucleus = _search(values_ptr, count, cut, high, wanted, False, largest, scale, min_p, BLOCK, SHIFT)
-        _, above_sum = _measure(values_ptr, count, nucleus + 1, largest, scale, min_p, BLOCK, SHIFT)
+        nucleus = _search(values_ptr, count, cut, high, wanted, False, largest, scale, min_p, change, BLOCK, SHIFT)
+        _, above_sum = _measure(values_ptr, count, nucleus + 1, largest, scale, min_p, change, BLOCK, SHIFT)
         few = tl.ceil((wanted - above_sum) / tl.maximum(_weight(nucleus, largest, scale, SHIFT), 1e-30))
         few = tl.minimum(tl.maximum(few, 1.0), 1e9).to(tl.int32)
         equals = tl.where(nucleus > cut, few, tl.minimum(few, equals))
@@ -128,7 +133,7 @@ def _draw(
     best_time, best_id = float("inf"), 0x7FFFFFFF
     seen = 0
     for start in range(0, count, BLOCK):
-        keys, weights, near = _tile(values_ptr, start, count, largest, scale, min_p, BLOCK, SHIFT)
+        keys, weights, near = _tile(values_ptr, start, count, largest, scale, min_p, change, BLOCK, SHIFT)
         tied = (near & (keys == cut)).to(tl.int32)
         rank = seen + tl.cumsum(tied)
         seen += tl.sum(tied)
@@ -167,6 +172,7 @@ def _gather(
     largest,
     scale,
     min_p,
+    change,
     spans_ptr,
     values_ptr,
     ids_ptr,
@@ -187,6 +193,8 @@ def _gather(
         ids = tl.load(spans_ptr + slot // SPAN, mask=slot < slots, other=0) * SPAN + slot % SPAN
         within = (slot < slots) & (ids < vocab)
         x = tl.load(row_ptr + ids, mask=within, other=-float("inf")).to(tl.float32)
+        if change is not None:
+            x = changed(x, ids, within, change)
         near = within & (tl.exp2((x - largest) * scale) >= min_p)
         taken = (near & (ordered(x, SHIFT) >= threshold.to(tl.int32))).to(tl.int32)
         place = found + tl.cumsum(taken) - taken
@@ -208,6 +216,7 @@ def draw_filtered(
     largest,
     scale,
     key,
+    change,
     peaks,
     spans_ptr,
     values_ptr,
@@ -219,7 +228,7 @@ def draw_filtered(
     SHIFT: tl.constexpr,
 ):
     """The id of a row with filters: drawn from candidates that are gathered; or, where too many are needed, from the
-    row itself. `total` is the sum of all weights."""
+    row itself. `total` is the sum of all weights; `change`: `row_changes` of the row's logits, or None."""
     high = ordered(largest, SHIFT).to(tl.int64) + 1
     bottom = ordered(largest - HOPELESS / scale, SHIFT).to(tl.int64)
     chosen = -1
@@ -227,11 +236,11 @@ def draw_filtered(
     while spans_max > 0:
         threshold = _span_threshold(peaks, bottom, high, spans_max)
         number = _gather(
-            row_ptr, vocab, peaks, threshold, largest, scale, min_p, spans_ptr, values_ptr, ids_ptr,
-            PEAKS, SPAN, BLOCK, SHIFT,
+            row_ptr, vocab, peaks, threshold, largest, scale, min_p, change, spans_ptr, values_ptr,
+            ids_ptr, PEAKS, SPAN, BLOCK, SHIFT,
         )  # fmt: skip
         _, mass = _measure(
-            values_ptr, tl.minimum(number, BLOCK), threshold, largest, scale, min_p, BLOCK, SHIFT
+            values_ptr, tl.minimum(number, BLOCK), threshold, largest, scale, min_p, None, BLOCK, SHIFT
         )  # fmt: skip
         # All that min-p leaves is there; or top-k's; or top-p's, whose sum is known if min-p takes nothing away.
         complete = (threshold <= bottom) | (_weight(threshold, largest, scale, SHIFT) <= min_p)
@@ -239,14 +248,14 @@ def draw_filtered(
         if (number <= BLOCK) & (complete | enough):
             chosen = _draw(
                 values_ptr, ids_ptr, number, threshold, top_k, top_p, tl.where(complete, mass, total),
-                largest, scale, min_p, key, BLOCK, SHIFT,
+                largest, scale, min_p, key, None, BLOCK, SHIFT,
             )  # fmt: skip
             spans_max = 0
         else:
             spans_max = tl.where(spans_max < SPANS_MANY, SPANS_MANY, 0)
     if chosen < 0:
-        _, mass = _measure(row_ptr, vocab, bottom, largest, scale, min_p, BLOCK, SHIFT)
+        _, mass = _measure(row_ptr, vocab, bottom, largest, scale, min_p, change, BLOCK, SHIFT)
         chosen = _draw(
-            row_ptr, None, vocab, bottom, top_k, top_p, mass, largest, scale, min_p, key, BLOCK, SHIFT
+            row_ptr, None, vocab, bottom, top_k, top_p, mass, largest, scale, min_p, key, change, BLOCK, SHIFT
         )  # fmt: skip
     return chosen

@@ -14,6 +14,7 @@ import torch
 import triton
 import triton.language as tl
 
+from kernels.changes import Changes, changed, note_drawn, row_changes
 from kernels.filters import draw_filtered, ordered
 from kernels.race import exponentials, row_key, winner_of
 
@@ -128,7 +129,17 @@ def _chunk_kernel(
     winners_ptr,
     sums_ptr,
     peaks_ptr,
+    slots_ptr,
+    mask_rows_ptr,
+    tokens_ptr,
+    tokens_stride,
+    settings_ptr,
+    numbers_ptr,
+    settings_stride,
+    words_ptr,
+    words_stride,
     MODE: tl.constexpr,
+    CHANGED: tl.constexpr,
     CHUNK: tl.constexpr,
     SPAN: tl.constexpr,
 ):
@@ -137,6 +148,12 @@ def _chunk_kernel(
     place = row * tl.num_programs(0) + tl.program_id(0)
     ids = tl.program_id(0) * CHUNK + tl.arange(0, CHUNK)
     x = tl.load(logits_ptr + row * logits_stride + ids, mask=ids < vocab, other=-float("inf")).to(tl.float32)
+    if CHANGED:
+        change = row_changes(
+            row, slots_ptr, mask_rows_ptr, tokens_ptr, tokens_stride, settings_ptr, numbers_ptr, settings_stride,
+            words_ptr, words_stride,
+        )  # fmt: skip
+        x = changed(x, ids, ids < vocab, change)
     holds_nan = tl.max((x != x).to(tl.int32)) != 0
     x = tl.where(x == x, x, -float("inf"))
     largest = tl.max(x)
@@ -231,6 +248,16 @@ def _filter_kernel(
     values_ptr,
     ids_ptr,
     out_ptr,
+    slots_ptr,
+    mask_rows_ptr,
+    tokens_ptr,
+    tokens_stride,
+    settings_ptr,
+    numbers_ptr,
+    settings_stride,
+    words_ptr,
+    words_stride,
+    CHANGED: tl.constexpr,
     CHUNKS: tl.constexpr,
     SPANS: tl.constexpr,
     SPANS_MANY: tl.constexpr,
@@ -244,6 +271,12 @@ def _filter_kernel(
     top_k, top_p, min_p = tl.load(top_k_ptr + row), tl.load(top_p_ptr + row), tl.load(min_p_ptr + row)
     maxima, largest, usable = _chunk_maxima(maxima_ptr, row, chunks, CHUNKS)
     if usable & (temperature > 0.0) & _is_narrowed(top_k, top_p, min_p, vocab):
+        change = None
+        if CHANGED:
+            change = row_changes(
+                row, slots_ptr, mask_rows_ptr, tokens_ptr, tokens_stride, settings_ptr, numbers_ptr, settings_stride,
+                words_ptr, words_stride,
+            )  # fmt: skip
         scale = _scale(temperature)
         chunk = tl.arange(0, CHUNKS)
         sums = tl.load(sums_ptr + row * chunks + chunk, mask=chunk < chunks, other=0.0)
@@ -259,6 +292,7 @@ def _filter_kernel(
             largest,
             scale,
             row_key(seed_ptr, choice_ptr, position_ptr, row),
+            change,
             ordered(peaks, SHIFT),
             spans_ptr + row * chunks * SPANS,
             values_ptr + row * BLOCK,
@@ -272,7 +306,15 @@ def _filter_kernel(
         tl.store(out_ptr + row, chosen)
 
 
-def sample(logits: torch.Tensor, draws: Draws, scratch: Scratch, out: torch.Tensor, *, mode: Mode) -> None:
+def sample(
+    logits: torch.Tensor,
+    draws: Draws,
+    scratch: Scratch,
+    out: torch.Tensor,
+    *,
+    mode: Mode,
+    changes: Changes | None = None,
+) -> None:
     """out[r] = an id drawn from logits[r] as row r of `draws` says; -1 where a row's largest logit is not finite (NaN,
     +∞, or −∞ everywhere).
 
@@ -280,6 +322,7 @@ def sample(logits: torch.Tensor, draws: Draws, scratch: Scratch, out: torch.Tens
     of at least as many rows, as `new_scratch` makes it. min-p keeps what is at least min_p times as likely as the
     likeliest; of these, top-k keeps the k likeliest; of these, top-p keeps the fewest whose share of their sum is at
     least top_p; among equals at the edge the lowest ids stay. Nothing is read on the host; `mode` must cover every row.
+    `changes`: of the rows' logits, before the temperature; the ids that are drawn are then counted in their slots.
     """
     rows, vocab = logits.shape
     chunks = triton.cdiv(vocab, CHUNK)
@@ -291,6 +334,7 @@ def sample(logits: torch.Tensor, draws: Draws, scratch: Scratch, out: torch.Tens
     assert scratch.maxima.shape[1] == chunks, "scratch is for another vocabulary"
     if rows == 0:
         return
+    change_args = _change_args(changes, rows)
     maxima, firsts, times, winners, sums, peaks, spans, values, ids = scratch
     _chunk_kernel[(chunks, rows)](
         logits,
@@ -303,7 +347,9 @@ def sample(logits: torch.Tensor, draws: Draws, scratch: Scratch, out: torch.Tens
         winners,
         sums,
         peaks,
+        *change_args,
         MODE=int(mode),
+        CHANGED=changes is not None,
         CHUNK=CHUNK,
         SPAN=SPAN,
         num_warps=CHUNK_WARPS,
@@ -339,14 +385,31 @@ def sample(logits: torch.Tensor, draws: Draws, scratch: Scratch, out: torch.Tens
             values,
             ids,
             out,
+            *change_args,
+            CHANGED=changes is not None,
             CHUNKS=width,
             SPANS=CHUNK // SPAN,
             SPANS_MANY=_spans_many(vocab),
             SPAN=SPAN,
             BLOCK=CANDIDATES_MAX,
-            SHIFT=EMPTY_BITS[logits.dtype],
+            SHIFT=0 if changes is not None else EMPTY_BITS[logits.dtype],
             num_warps=FILTER_WARPS,
         )
+    if changes is not None:
+        note_drawn(out, changes)
+
+
+def _change_args(changes: Changes | None, rows: int) -> tuple[object, ...]:
+    """The kernels' arguments from `slots_ptr` to `words_stride`."""
+    if changes is None:
+        return (None,) * 9
+    slots, mask_rows, tokens, settings, words = changes
+    assert slots.shape == mask_rows.shape == (rows,)
+    assert tokens.stride(1) == settings.stride(1) == words.stride(1) == 1
+    numbers = settings.view(torch.float32)
+    return (
+        slots, mask_rows, tokens, tokens.stride(0), settings, numbers, settings.stride(0), words, words.stride(0)
+    )  # fmt: skip
 
 
 def _spans_many(vocab: int) -> int:

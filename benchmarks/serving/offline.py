@@ -30,7 +30,7 @@ from engine.protocol.config import EngineConfig
 from engine.protocol.frames import Sampling
 from engine.protocol.tiers import Tier
 from engine.scheduler.scheduler import ModelLimits, Scheduler
-from engine.step import Sequence
+from engine.step import Pending, Sequence, Step
 
 REQUESTS, PROMPT_TOKENS, NEW_TOKENS, SEQUENCES, STEP_TOKENS, RANK = 512, 128, 128, 256, 8192, 16
 # Before the first adapter is known; 0 is base traffic on an engine whose arena holds the most that are asked for.

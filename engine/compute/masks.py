@@ -21,18 +21,28 @@ def mask_words(vocab: int) -> int:
     return -(-vocab // WORD_BITS)
 
 
+def sampling_rows(step: Step) -> dict[int, int]:
+    """By chunk index, of sampling chunks: their row of `Masks.words`."""
+    return {index: row for row, index in enumerate(i for i, chunk in enumerate(step.chunks) if chunk.sample)}
+
+
+def check_masks(step: Step, masks: Masks, vocab: int) -> None:
+    """Raises ValueError for words of another shape or type, or a skipped chunk that does not sample."""
+    rows = sampling_rows(step)
+    if not masks.skip <= rows.keys():
+        raise ValueError("a chunk that does not sample cannot be skipped")
+    expected = (len(rows), mask_words(vocab))
+    if masks.words is not None and (masks.words.shape != expected or masks.words.dtype != "int32"):
+        raise ValueError(f"masks are {masks.words.dtype} {masks.words.shape}, expected int32 {expected}")
+
+
 def mask_rows(step: Step, masks: Masks, vocab: int) -> dict[int, NDArray[Any]]:
     """By chunk index: int32 [mask_words(vocab)], of every sampling chunk that is not skipped. Empty without words.
-    Raises ValueError for words of another shape or type, or a skipped chunk that does not sample."""
-    sampling = [index for index, chunk in enumerate(step.chunks) if chunk.sample]
-    if not masks.skip <= set(sampling):
-        raise ValueError("a chunk that does not sample cannot be skipped")
+    Raises ValueError as `check_masks`."""
+    check_masks(step, masks, vocab)
     if masks.words is None:
         return {}
-    expected = (len(sampling), mask_words(vocab))
-    if masks.words.shape != expected or masks.words.dtype != "int32":
-        raise ValueError(f"masks are {masks.words.dtype} {masks.words.shape}, expected int32 {expected}")
-    return {index: masks.words[row] for row, index in enumerate(sampling) if index not in masks.skip}
+    return {index: masks.words[row] for index, row in sampling_rows(step).items() if index not in masks.skip}
 
 
 def is_allowed(row: NDArray[Any], index: int) -> bool:

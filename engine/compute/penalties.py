@@ -39,12 +39,12 @@ def penalize(logits: Tensor, draws: Many[Draw]) -> Tensor:
     prompt or the output are divided by `repetition_penalty` if positive and multiplied if not; from each id of the
     output `frequency_penalty` is subtracted once per occurrence, and `presence_penalty` once. Last, the logits of ids
     that the mask does not allow become −∞."""
-    rows = [row for row, draw in enumerate(draws) if _is_changed(draw)]
+    rows = [row for row, draw in enumerate(draws) if changes_logits(draw) or draw.allowed is not None]
     if not rows:
         return logits
     changed = logits.to(torch.float32, copy=True)
     flat, vocab = changed.view(-1), changed.shape[1]
-    for change, column in ((_biases, torch.add), (_repeated, _discourage), (_penalties, torch.sub)):
+    for change, column in ((biases, torch.add), (_repeated, _discourage), (_penalties, torch.sub)):
         found = [(row, numbers) for row in rows if (numbers := change(draws[row], vocab))]
         if found:
             places = [row * vocab + index for row, numbers in found for index in numbers]
@@ -62,29 +62,19 @@ def unpack_mask(allowed: NDArray[Any], vocab: int) -> Tensor:
     return torch.from_numpy(np.unpackbits(octets, count=vocab, bitorder="little").view(np.bool_))
 
 
-def changes(draw: Draw, vocab: int) -> list[tuple[list[int], list[float]]]:
-    """The changes that `penalize` prepares on the host for one row, as (ids, numbers). Raises as `penalize` would."""
-    found = [change(draw, vocab) for change in (_biases, _repeated, _penalties)] if _is_changed(draw) else []
-    for numbers in found:
-        if numbers and not 0 <= min(numbers) <= max(numbers) < vocab:
-            raise IndexError(f"an id is outside the vocabulary of {vocab}")
-    return [(list(map(int, numbers)), list(map(float, numbers.values()))) for numbers in found]
+def has_penalties(sampling: Sampling) -> bool:
+    """Whether the draw depends on the ids before it."""
+    return sampling.repetition_penalty != 1 or sampling.presence_penalty != 0 or sampling.frequency_penalty != 0
 
 
-def _is_changed(draw: Draw) -> bool:
+def changes_logits(draw: Draw) -> bool:
+    """Whether the request changes this row's logits, apart from a mask."""
     sampling = draw.sampling
-    return (
-        sampling.repetition_penalty != 1
-        or sampling.presence_penalty != 0
-        or sampling.frequency_penalty != 0
-        or len(draw.output_ids) < sampling.min_tokens
-        or bool(sampling.logit_bias)
-        or draw.allowed is not None
-    )
+    return bool(sampling.logit_bias) or len(draw.output_ids) < sampling.min_tokens or has_penalties(sampling)
 
 
-def _biases(draw: Draw, vocab: int) -> Mapping[int, float]:
-    """Added numbers by id."""
+def biases(draw: Draw, vocab: int) -> Mapping[int, float]:
+    """Added numbers by id: the request's, and −∞ for its stop ids until `min_tokens` ids are made."""
     if len(draw.output_ids) >= draw.sampling.min_tokens:
         return draw.sampling.logit_bias
     # A stop id beyond the vocabulary is ignored: it is never drawn.

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from engine.compute.logprobs import LOGPROB_MIN
-from engine.compute.penalties import Draw, changes
+from engine.compute.penalties import Draw
 from engine.protocol.frames import Logprobs
 from engine.step import UNDRAWABLE
 from kernels.sample import Mode
@@ -35,15 +35,12 @@ def draw_fields(draws: Many[Draw], vocab: int) -> dict[str, NDArray[Any]]:
     }
 
 
-def undrawable(draws: Many[Draw], vocab: int, *, ids_known: bool) -> dict[int, str]:
-    """After the preparation of `draws` raised: by place, the error of each draw that raises alone too. `ids_known`
-    False: before the draw, when an output id may be pending."""
+def undrawable(draws: Many[Draw], vocab: int) -> dict[int, str]:
+    """After `draw_fields` raised: by place, the error of each draw that raises alone too."""
     found = {}
     for place, draw in enumerate(draws):
         try:
             draw_fields([draw], vocab)
-            if ids_known:
-                changes(draw, vocab)
         except Exception as error:  # noqa: BLE001 - one row's edge: its request ends, its neighbours are drawn
             found[place] = f"{UNDRAWABLE}: {type(error).__name__}: {error}"
     return found

@@ -20,6 +20,7 @@ from torch import Tensor
 from adapters.device.pool import TilePool
 from adapters.device.work import write_work
 from engine.gpu.decoder import GpuDecoder, GpuLora
+from engine.gpu.draw_state import DrawState
 from engine.gpu.graphs import CapturedGraph, GraphKind, Graphs, Run
 from engine.gpu.layouts import StepLayouts
 from engine.gpu.lora import LoraDeltas
@@ -49,6 +50,7 @@ class SharedStepState:
     adapters: TilePool
     side: torch.cuda.Stream
     graphs: Graphs
+    draws: DrawState
 
 
 class GpuModel:
@@ -93,8 +95,12 @@ class GpuModel:
         zero = partial(torch.zeros, 1, device=self._decoder.device)
         whole, real = zero(dtype=torch.int32), zero(dtype=torch.float32)
         fields = Draws(real, zero(dtype=torch.int64), whole, whole, whole, real + 1, real)
-        for mode in Mode:
-            sample(self.memory.logits[:1], fields, self.memory.scratch, self._common.drawn[:1], mode=mode)
+        # Every kernel of a draw: no request compiles one. A mode with changes serves any of bias, penalties and mask.
+        logits, drawn = self.memory.logits[:1], self._common.drawn[:1]
+        self._common.draws.reserve(self.info.vocab_size)
+        for changes in (None, self._common.draws.idle_changes(self.info.vocab_size)):
+            for mode in Mode:
+                sample(logits, fields, self.memory.scratch, drawn, mode=mode, changes=changes)
 
     def warm_words(self) -> int:
         """Words of the largest step that `warm_up` sends."""

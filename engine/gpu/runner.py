@@ -16,28 +16,30 @@ from torch import Tensor
 
 from adapters.device.pool import TilePool
 from adapters.device.table import AdapterRows
-from engine.compute.masks import mask_rows
-from engine.compute.penalties import Draw, penalize
+from engine.compute.masks import check_masks, sampling_rows
+from engine.compute.penalties import Draw, changes_logits
 from engine.compute.shared import check_page, draw_of, sort_out
 from engine.gpu.decoder import GpuDecoder
+from engine.gpu.draw_state import DrawRow, DrawState
 from engine.gpu.draws import PendingLogprobs, draw_fields, mode_of, report, to_host, undrawable
 from engine.gpu.driver import DriverError
 from engine.gpu.graphs import Graphs
 from engine.gpu.layouts import LayoutLimits, StepLayouts
 from engine.gpu.model import STEPS_AHEAD, WARM_ROWS, WARM_SENDS, GpuModel, SharedStepState
 from engine.gpu.opening import OpenedModel, open_model
-from engine.gpu.packing import PackedStep, Packer, StepLayout
+from engine.gpu.packing import NOWHERE, PackedStep, Packer, StepLayout
 from engine.gpu.step_memory import StepMemories, StepMemory, StepSizes, form_bytes, step_form
 from engine.gpu.weights import GpuWeights
 from engine.models.config import DecoderConfig, ModelRefused
 from engine.models.slab import slab_weights
 from engine.protocol.config import ModelConfig
-from engine.protocol.frames import Logprobs, ModelInfo, Sampling
+from engine.protocol.frames import Logprobs, ModelInfo
 from engine.step import NO_ID, Chunk, DeviceLost, HostPool, Masks, Sequence, Step, StepResult
+from kernels.changes import Changes
 from kernels.prefill_attention import PROGRAMS_PER_SM
 from kernels.sample import Draws, sample
 
-GREEDY = Sampling(temperature=0.0)
+DRAW_FIELDS = ("temperatures", "seeds", "choices", "draw_positions", "top_ks", "top_ps", "min_ps")
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +60,7 @@ class PendingStep:
     model: GpuModel
     errors: dict[int, str]  # by chunk index
     places: list[int]  # chunk index in the step, in the order of samples
+    draws: list[Draw]  # likewise; their output ids are known once the step may be drawn
     layout: StepLayout | None  # None: no chunk can be computed
     launch: Callable[[PendingStep, Masks], DrawnStep]
     drawn: DrawnStep | None = None
@@ -126,6 +129,7 @@ class GpuRunner:
             adapters,
             _stream(arena.device),
             graphs,
+            DrawState(arena.device, limits.sequences),
         )
         self._drawn = self._common.drawn
         # Streams of all loads: torch reuses freed memory only within a stream, and has few streams.
@@ -136,12 +140,14 @@ class GpuRunner:
         self._numbers = 0
 
     def reserve_step_memory(self, opened: list[OpenedModel]) -> None:
-        """Reserve the memory that the steps of all these models share. Called before the first model is registered."""
+        """Reserve the memory that the steps of all these models share. Called before the first model is registered.
+        Raises ModelRefused."""
         forms = []
         for model in opened:
             token_bytes = model.shape.kv_elements_per_token() * self._dtype.itemsize
             forms.append(self._form(model.shape, self._layouts(model.shape, self.page_bytes // token_bytes)))
         self._memories.place(max(forms, key=form_bytes))
+        self._common.draws.reserve(max(model.shape.vocab for model in opened))
 
     def register_model(self, opened: OpenedModel) -> None:
         """Register a model, without its weights, before the first step. Raises ModelRefused."""
@@ -177,6 +183,7 @@ class GpuRunner:
         layouts = self._layouts(shape, per_page)
         memory = self._memories.place(self._form(shape, layouts))
         self._common.packer.ensure(layouts.words_max())
+        self._common.draws.reserve(shape.vocab)
         self._numbers += 1
         return GpuModel(info, decoder, layouts, memory, self._common, self._numbers)
 
@@ -215,7 +222,7 @@ class GpuRunner:
         try:
             fields = draw_fields(draws, model.info.vocab_size)
         except Exception:
-            bad = undrawable(draws, model.info.vocab_size, ids_known=False)
+            bad = undrawable(draws, model.info.vocab_size)
             if not bad:
                 raise
             errors.update((indices[id(chunks[place])], why) for place, why in bad.items())
@@ -225,18 +232,13 @@ class GpuRunner:
         layout = model.forward(packed, self._places, fields) if good else None
         self._places = {chunk.sequence: place for place, chunk in enumerate(chunks)}
         places = [indices[id(chunk)] for chunk in chunks]
-        return PendingStep(step, model, errors, places, layout, self._launch_draw)
+        return PendingStep(step, model, errors, places, draws, layout, self._launch_draw)
 
     def _launch_draw(self, pending: PendingStep, masks: Masks) -> DrawnStep:
         """Launch the draw of the newest step; adds the rows that cannot be drawn to its errors."""
-        chunks, places = pending.step.chunks, pending.places
-        allowed = mask_rows(pending.step, masks, pending.model.info.vocab_size)
-        draws = [draw_of(chunks[index], allowed.get(index)) for index in places]
-        reported = None
-        if draws and pending.layout is not None:
-            reported, bad = self._draw_ids(pending.model, pending.layout, draws)
-            pending.errors.update((places[place], why) for place, why in bad.items())
-        ids = to_host(self._drawn[: len(draws)])
+        check_masks(pending.step, masks, pending.model.info.vocab_size)
+        reported = self._draw_ids(pending, pending.layout, masks) if pending.draws and pending.layout else None
+        ids = to_host(self._drawn[: len(pending.draws)])
         done = torch.cuda.Event()  # type: ignore[no-untyped-call]
         done.record()
         pending.model.capture_due()  # while the device computes the step
@@ -288,6 +290,7 @@ class GpuRunner:
             self.adapters,
             self._loading_side,
             self._common.graphs,
+            DrawState(device, 1),
         )
         served.beside(StepMemories(device).place(form), common).warm_up()
         torch.cuda.current_stream().synchronize()
@@ -305,27 +308,29 @@ class GpuRunner:
         sizes = StepSizes(layouts.words_max(), limits.rows, limits.sequences, limits.sequences)
         return step_form(shape, self._dtype, self._rows.table, sizes, self._multiprocessors)
 
-    def _draw_ids(
-        self, model: GpuModel, layout: StepLayout, draws: list[Draw]
-    ) -> tuple[PendingLogprobs | None, dict[int, str]]:
-        """Draw into the fixed buffer that the next step reads. Also returns, by place, the errors of failed draws,
-        whose ids are meaningless."""
-        memory = model.memory
+    def _draw_ids(self, pending: PendingStep, layout: StepLayout, masks: Masks) -> PendingLogprobs | None:
+        """Draw into the fixed buffer that the next step reads; the errors of rows that cannot be prepared are added to
+        the step's, and their ids are meaningless."""
+        model, draws = pending.model, pending.draws
+        memory, vocab = model.memory, model.info.vocab_size
         logits, drawn = memory.logits[: len(draws)], self._drawn[: len(draws)]
-        names = ("temperatures", "seeds", "choices", "draw_positions", "top_ks", "top_ps", "min_ps")
-        fields = Draws(*(layout.view(memory.packed, name)[: len(draws)] for name in names))
-        vocab, bad = model.info.vocab_size, dict[int, str]()
-        try:
-            changed = penalize(logits, draws)
-        except torch.AcceleratorError:
-            raise
-        except Exception:
-            if not (bad := undrawable(draws, vocab, ids_known=True)):
-                raise
-            draws = [draw._replace(sampling=GREEDY) if place in bad else draw for place, draw in enumerate(draws)]
-            changed = penalize(logits, draws)
-        sample(changed, fields, memory.scratch, drawn, mode=mode_of(draws, vocab))
-        return report(logits, drawn, draws), bad
+        fields = Draws(*(layout.view(memory.packed, name)[: len(draws)] for name in DRAW_FIELDS))
+        changes = self._changes(pending, masks) if masks.words is not None or any(map(changes_logits, draws)) else None
+        sample(logits, fields, memory.scratch, drawn, mode=mode_of(draws, vocab), changes=changes)
+        return report(logits, drawn, draws)
+
+    def _changes(self, pending: PendingStep, masks: Masks) -> Changes | None:
+        """What changes the logits of a step's rows, sent to the device."""
+        chunks, of_chunk = pending.step.chunks, sampling_rows(pending.step)
+        rows: list[DrawRow | None] = []
+        word_rows: list[int] = []
+        for index, draw in zip(pending.places, pending.draws, strict=True):
+            used = chunks[index].sample and index not in masks.skip
+            rows.append(DrawRow(chunks[index].sequence, draw) if used else None)
+            word_rows.append(of_chunk[index] if used else NOWHERE)
+        changes, bad = self._common.draws.prepare(rows, masks.words, word_rows, pending.model.info.vocab_size)
+        pending.errors.update((pending.places[place], why) for place, why in bad.items())
+        return changes
 
 
 def _packed(chunks: list[Chunk], info: ModelInfo) -> tuple[PackedStep, list[Chunk], list[Draw]]:

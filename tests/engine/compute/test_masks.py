@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 
 from engine.compute.masks import allowed_id, is_allowed, mask_rows, mask_words
 from engine.compute.penalties import Draw, penalize, unpack_mask
@@ -16,7 +18,7 @@ from engine.protocol.frames import Sampling
 from engine.step import Chunk, Masks, Sequence, Step, run_step
 
 
-def words_of(allowed: set[int], vocab: int) -> np.ndarray:  # type: ignore[type-arg]
+def words_of(allowed: set[int], vocab: int) -> NDArray[Any]:
     found = np.zeros(mask_words(vocab), np.int64)
     for index in allowed:
         found[index // 32] |= 1 << index % 32
