@@ -191,6 +191,34 @@ def test_models_that_take_turns_in_one_memory_say_what_they_say_alone(directorie
 
 
 @interpreted
+def test_decodes_beside_prefill_say_what_they_say_alone(directories: list[Path]) -> None:
+    """A mixed step: the rows of decodes, of a prompt's last token and of prompts of other lengths, in any order."""
+    served = Served(directories[:1], graphs_of(Recorder(), 0))
+    (model,) = served.models
+    dice = torch.Generator().manual_seed(8)
+    lengths = (9, 30, 17, 1)
+    prompts = [torch.randint(1, 190, (length,), generator=dice).tolist() for length in lengths]
+    expected = oracle.greedy(oracle.load(directories[0]), prompts, 3)
+    first, late, split, single = (request(p, [5 * place + i for i in range(5)]) for place, p in enumerate(prompts))
+    # All that a prompt but its last token has, then that token as a row of its own.
+    steps = [
+        [(first, 9, True), (split, 16, False)],
+        [(late, 11, False), (first, 1, True), (split, 1, True), (single, 1, True)],
+        [(single, 1, True), (split, 1, True), (late, 19, True), (first, 1, True)],
+        [(late, 1, True), (single, 1, True), (split, 1, True)],
+        [(late, 1, True)],
+    ]
+    for step in steps:
+        found = served.step(model, [Chunk(own, own.computed, count, sample) for own, count, sample in step])
+        for own, count, _ in step:
+            own.computed += count
+        for own, token in found.items():
+            if own.computed >= len(own.prompt_ids):
+                own.output_ids.append(token)
+    assert [own.output_ids for own in (first, late, split, single)] == expected
+
+
+@interpreted
 def test_a_model_that_works_elsewhere_compiles_and_says_nothing(directories: list[Path]) -> None:
     served = Served(directories, graphs_of(Recorder(), 1000))
     model, before = served.models[1], served.arena.clone()
