@@ -18,6 +18,7 @@ from litestar.types import ASGIApp
 
 from gateway.access.callers import Caller
 from gateway.answers.sse import ReplayedAnswer, Shape, StreamedAnswer, StreamTimeouts, WholeAnswer
+from gateway.api.agent_hints import BETA_HEADER, ignored_headers
 from gateway.config.settings import GatewaySection
 from gateway.errors import BudgetExceeded, InvalidRequest, RateLimited
 from gateway.generation.inflight import InFlight
@@ -39,6 +40,9 @@ class Endpoint:
 
     kind: str
     shape_of: Callable[[InFlight, bool], Shape]
+
+    def ignored_headers(self, request: Request[Any, Any, Any]) -> tuple[str, ...]:
+        return ignored_headers(request.headers.getall(BETA_HEADER, [])) if self.kind == MESSAGES else ()
 
     def body_bytes_max(self, settings: GatewaySection) -> int:
         return settings.messages_body_bytes_max if self.kind == MESSAGES else settings.body_bytes_max
@@ -77,7 +81,7 @@ async def _answer(
     held = hold_body(services, request, caller)
     body = await read_body(request, endpoint.body_bytes_max(services.config.gateway), held)
     read = await services.generator.read(caller, endpoint.kind, body)
-    line.record.ignored = read.ignored
+    line.record.ignored = read.ignored + endpoint.ignored_headers(request)
     asked = read.asked
     call = await _call(services, request, caller, body, streams=asked.stream)
     begun: InFlight | Replayed | None = None if call is None else await call.look_up()

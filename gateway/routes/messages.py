@@ -34,7 +34,7 @@ async def count_tokens(request: Request[Any, Any, Any], services: Services) -> T
         limit = MESSAGES.body_bytes_max(services.config.gateway)
         body = await read_body(request, limit, hold_body(services, request, caller))
         read = await services.generator.read(caller, "count", body)
-        line_of(request).record.ignored = read.ignored
+        line_of(request).record.ignored = read.ignored + MESSAGES.ignored_headers(request)
         counted = await services.generator.count(caller, read.asked)
     await admission.finish_request(0)
     return TokenCount(counted)
