@@ -182,7 +182,15 @@ class Services:
         self.replays = Replays(self.database, self.gateway_id, self.secret)
         self.large_work = LargeWork(self._tokenizers)
         planner = RequestPlanner(config, self.models.served, self.registry, self.engine, self.large_work)
-        self.router = Router(config, self.database, self.registry, planner.served, watch.now_s, planner.context_tokens)
+        self.router = Router(
+            config,
+            self.database,
+            self.registry,
+            planner.served,
+            watch.now_s,
+            planner.context_tokens,
+            self.models.capabilities,
+        )
         self.first_tokens = FirstTokens(self.database, self.gateway_id, config.tiers, watch.now_s)
         self.generator = Generator(
             selector=Selector(self.router, planner, self.metrics),

@@ -55,7 +55,7 @@ class Front:
         scope[SERVER_SEND] = send  # type: ignore[literal-required]
         record = line.record
         request_id = [NO_SNIFFING, (b"x-request-id", record.request_id.encode())]
-        if speaks_anthropic(scope["path"]):
+        if speaks_anthropic(scope["path"], scope["headers"]):
             request_id.append((b"request-id", record.request_id.encode()))
 
         async def send_named(message: Message) -> None:
@@ -86,7 +86,7 @@ class Front:
                 raise
             if refusal.status < 500 and await self._refusal_pace.wait(_client(scope, line.record)):
                 self._metrics.refusals_delayed.inc()
-            await self._refuse(send, refusal, line, scope["path"])
+            await self._refuse(send, refusal, line, scope)
             # The error, its traceback and this frame are a reference cycle of 80 objects. After some hundreds of such
             # cycles the garbage collector stops the event loop for 100 ms.
             error.__traceback__ = refusal.__traceback__ = None
@@ -103,11 +103,12 @@ class Front:
         _log.error("http.failed", exc_info=error, extra={"fields": {"request_id": line.record.request_id}})
         return errors.InternalError()
 
-    async def _refuse(self, send: Send, error: errors.ApiError, line: RequestLine, path: str) -> None:
+    async def _refuse(self, send: Send, error: errors.ApiError, line: RequestLine, scope: Scope) -> None:
         line.record.code = error.code or error.type
         line.record.message = error.message[:200] if error.status >= 500 else None
         self._metrics.refusals.labels(error.code or error.type).inc()
-        body = anthropic_error(error, line.record.request_id) if speaks_anthropic(path) else error.body()
+        anthropic = speaks_anthropic(scope["path"], scope["headers"])
+        body = anthropic_error(error, line.record.request_id) if anthropic else error.body()
         headers = [*error.headers(), (b"content-length", str(len(body)).encode())]
         await send({"type": "http.response.start", "status": error.status, "headers": headers})
         await send({"type": "http.response.body", "body": body, "more_body": False})
