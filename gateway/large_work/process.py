@@ -61,15 +61,23 @@ def _serve(connection: socket.socket, runner: JobRunner) -> None:
     second frame. The first frame is the process id."""
     resource.setrlimit(resource.RLIMIT_DATA, (MEMORY_BYTES_MAX, MEMORY_BYTES_MAX))
     _send(connection, os.getpid())
-    while (frame := _receive(connection)) is not None and (body := _receive(connection)) is not None:
+    while (job := _receive_job(connection)) is not None:
         signal.alarm(ALARM_S)
         reply: Reply | str
         try:
-            reply = runner.run_job(attach_body(_decode(frame), body))
+            reply = runner.run_job(job)
         except (OSError, ValueError, MemoryError, RecursionError) as error:
             reply = f"{type(error).__name__}: {error}"
         _send(connection, reply)
+        del job, reply  # tens of megabytes, until the next job
         signal.alarm(0)
+
+
+def _receive_job(connection: socket.socket) -> Job | None:
+    """The next job; None at the end of the stream. Raises msgspec.DecodeError."""
+    frame = _receive(connection)
+    body = None if frame is None else _receive(connection)
+    return None if frame is None or body is None else attach_body(_decode(frame), body)
 
 
 def _send(connection: socket.socket, message: Reply | str | int) -> None:
@@ -91,6 +99,7 @@ def _exactly(connection: socket.socket, size: int) -> bytes | None:
         if not received:
             return None
         filled += received
+    view.release()
     return bytes(data)
 
 
