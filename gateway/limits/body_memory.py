@@ -24,7 +24,7 @@ class BodyMemory:
         """A body of which nothing counts yet."""
         return HeldBody(self, tenant)
 
-    def add(self, tenant: str, size: int) -> None:
+    def add_bytes(self, tenant: str, size: int) -> None:
         """Raises RateLimited for a tenant over `tenant_max`; Overloaded over `total_max`."""
         held = self._by_tenant.get(tenant, 0)
         if held + size > self._tenant_max:
@@ -41,7 +41,7 @@ class BodyMemory:
         self._by_tenant[tenant] = held + size
         self.total += size
 
-    def remove(self, tenant: str, size: int) -> None:
+    def remove_bytes(self, tenant: str, size: int) -> None:
         self.total -= size
         self._by_tenant[tenant] -= size
         if not self._by_tenant[tenant]:
@@ -59,12 +59,12 @@ class HeldBody:
         self._size = 0
 
     def grow_to(self, size: int) -> None:
-        """Count `size` bytes in all. Raises as `BodyMemory.add`; nothing more counts then."""
+        """Count `size` bytes in all. Raises as `BodyMemory.add_bytes`; nothing more counts then."""
         if size > self._size:
-            self._memory.add(self._tenant, size - self._size)
+            self._memory.add_bytes(self._tenant, size - self._size)
             self._size = size
 
     def release(self) -> None:
         if self._size:
-            self._memory.remove(self._tenant, self._size)
+            self._memory.remove_bytes(self._tenant, self._size)
             self._size = 0
