@@ -27,6 +27,9 @@ from gateway.log import RequestLine, RequestRecord
 from gateway.metrics import Metrics
 
 BODY_S_MAX = 60.0
+# A body in chunks that is larger counts with the route's limit: a tenant could otherwise have hundreds of large bodies
+# read in part, all of which are refused in the end.
+UNDECLARED_BYTES_MAX = 1024 * 1024
 JOIN_BYTES_MAX = 1024 * 1024  # of a body that is joined in the event loop
 # Otherwise a browser may guess a content type and show an error's text as a page.
 NO_SNIFFING = (b"x-content-type-options", b"nosniff")
@@ -150,8 +153,8 @@ def check_encoding(request: Request[Any, Any, Any]) -> None:
 
 async def read_body(request: Request[Any, Any, Any], limit: int, held: HeldBody | None = None) -> bytes:
     """The whole body, of at most `limit` bytes. `held` counts them: by Content-Length before anything is read, else as
-    they arrive. Raises RequestTooLarge, UnsupportedEncoding, OtherStatus (408 after BODY_S_MAX seconds;
-    STATUS_CLIENT_LEFT); as `HeldBody.grow_to`."""
+    they arrive, and `limit` bytes of a body over UNDECLARED_BYTES_MAX. Raises RequestTooLarge, UnsupportedEncoding,
+    OtherStatus (408 after BODY_S_MAX seconds; STATUS_CLIENT_LEFT); as `HeldBody.grow_to`."""
     check_encoding(request)
     too_large = errors.RequestTooLarge(f"The body is over the limit of {limit} bytes.")
     length = request.headers.get("content-length", "0")
@@ -173,7 +176,7 @@ async def read_body(request: Request[Any, Any, Any], limit: int, held: HeldBody 
                 if size > limit:
                     raise too_large
                 if held is not None:
-                    held.grow_to(size)
+                    held.grow_to(size if size <= UNDECLARED_BYTES_MAX else limit)
                 parts.append(part)
                 if not message["more_body"]:
                     # A join of large parts releases the interpreter's lock; in the loop it takes 50 ms for 32 MiB.

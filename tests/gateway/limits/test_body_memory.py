@@ -14,11 +14,13 @@ import httpx
 import pytest
 
 from gateway.errors import Overloaded, RateLimited
+from gateway.http.exchange import read_body
 from gateway.limits.body_memory import BodyMemory
 from support.stack import MODEL, Stack
 from support.waiting import eventually
 
 CHAT_MAX, MESSAGES_MAX, TENANT_MAX, TOTAL_MAX = 100_000, 1_000_000, 1_500_000, 2_000_000
+MIB = 1024 * 1024
 USER = {"role": "user", "content": "Hi"}
 
 
@@ -54,6 +56,31 @@ def test_a_body_counts_its_largest_size_once() -> None:
     assert memory.total == 30
     body.release()
     assert memory.total == 0
+
+
+class Chunks:
+    """A request whose body arrives in chunks of `size` bytes."""
+
+    headers: dict[str, str] = {}
+
+    def __init__(self, size: int, count: int) -> None:
+        self._left = [bytes(size)] * count
+
+    async def receive(self) -> dict[str, Any]:
+        part = self._left.pop()
+        return {"type": "http.request", "body": part, "more_body": bool(self._left)}
+
+
+@pytest.mark.parametrize(("chunks", "counted"), [(1, MIB // 2), (2, MIB), (3, 8 * MIB)])
+async def test_a_large_body_of_unknown_length_counts_as_the_largest(chunks: int, counted: int) -> None:
+    memory = BodyMemory(total_max=10 * MIB, tenant_max=10 * MIB)
+    held = memory.body_of("a")
+    request: Any = Chunks(MIB // 2, chunks)
+    assert len(await read_body(request, 8 * MIB, held)) == chunks * MIB // 2
+    assert memory.total == counted
+    held.release()
+    with pytest.raises(RateLimited):
+        await read_body(Chunks(MIB // 2, 3), 11 * MIB, held)  # type: ignore[arg-type]
 
 
 # ---- over HTTP
