@@ -75,7 +75,7 @@ ENDPOINTS = (
     EndpointFields(
         "/v1/messages",
         messages_wire.MessagesRequest,
-        messages_wire.UNSUPPORTED_FIELDS,
+        {**messages_wire.UNSUPPORTED_FIELDS, **messages_wire.UNSUPPORTED_IN_OUTPUT},
         messages_wire.HINTS,
         messages_wire.parse_messages,
     ),
@@ -96,6 +96,7 @@ REMARKS = {
     "top_logprobs": "only with `logprobs`",
     "continue_final_message": "the last message is the beginning of the answer",
     "ignore_eos": "the model's own end does not end a text",
+    "system[].text": "a first block that begins with `x-anthropic-billing-header:` is left out of the prompt",
     "messages[].content": "parts are joined by line breaks",
 }
 

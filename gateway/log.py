@@ -52,12 +52,17 @@ class RequestRecord(msgspec.Struct, kw_only=True, omit_defaults=True):
 class RequestLine:
     """A record, written when its last holder releases it: the HTTP exchange or, for an admitted request, its owner."""
 
-    __slots__ = ("_holders", "record", "started")
+    __slots__ = ("_holders", "_on_end", "record", "started")
 
     def __init__(self, record: RequestRecord) -> None:
         self.record = record
         self.started = time.monotonic()
         self._holders = 1
+        self._on_end: list[Callable[[], None]] = []
+
+    def on_end(self, callback: Callable[[], None]) -> None:
+        """Call it when the last holder releases the record."""
+        self._on_end.append(callback)
 
     def retain(self) -> None:
         self._holders += 1
@@ -66,6 +71,8 @@ class RequestLine:
         self._holders -= 1
         assert self._holders >= 0, "released more often than held"
         if self._holders == 0:
+            for callback in self._on_end:
+                callback()
             self.record.total_s = self.age_s()
             level = logging.DEBUG if self.record.route in QUIET_ROUTES else logging.INFO
             _requests.log(level, "request", extra={"fields": self.record})

@@ -44,6 +44,7 @@ from gateway.generation.tier_choice import Tiers
 from gateway.host.workers import ALONE, WorkerIndex, Workers
 from gateway.http.console_files import ConsoleFiles
 from gateway.large_work.pool import LargeWork
+from gateway.limits.body_memory import BodyMemory
 from gateway.limits.client_pace import ClientPace
 from gateway.limits.limiter import SLOT_LEASE_S, Limiter
 from gateway.limits.turn_pace import RequestPace
@@ -148,6 +149,7 @@ class Services:
         self.sessions = Sessions(self.database, self.callers)
         self.sign_ins = SignIns()
         self.refusal_pace = ClientPace(config.gateway.refusals_per_s)
+        self.body_memory = BodyMemory(config.gateway.bodies_bytes_max, config.gateway.tenant_bodies_bytes_max)
         self.limiter = Limiter(shared=_shared_rates(config), count_gateways=self._count_gateways, metrics=self.metrics)
         self.write_limits = WriteLimits(self.limiter, config.administration)
 
@@ -180,7 +182,15 @@ class Services:
         self.replays = Replays(self.database, self.gateway_id, self.secret)
         self.large_work = LargeWork(self._tokenizers)
         planner = RequestPlanner(config, self.models.served, self.registry, self.engine, self.large_work)
-        self.router = Router(config, self.database, self.registry, planner.served, watch.now_s, planner.context_tokens)
+        self.router = Router(
+            config,
+            self.database,
+            self.registry,
+            planner.served,
+            watch.now_s,
+            planner.context_tokens,
+            self.models.capabilities,
+        )
         self.first_tokens = FirstTokens(self.database, self.gateway_id, config.tiers, watch.now_s)
         self.generator = Generator(
             selector=Selector(self.router, planner, self.metrics),

@@ -58,11 +58,16 @@ STEP_MS = 5.0
 VICTIM = "acme"
 VICTIM_S_MAX = 60.0
 HELD_PLACES = 4
-STARVED, DEFAULT, AT_LIMIT = "starved", "default", "at-limit"
+STARVED, DEFAULT, AT_LIMIT, UNLIMITED = "starved", "default", "at-limit", "unlimited"
 # Attackers, and the victims of F8: tier, limits if not the default ones, and whether the budget is 0.
 ATTACKING: dict[str, tuple[str, overrides.LimitsChange | None, bool]] = {
     STARVED: ("standard", overrides.LimitsChange(requests_per_minute=1, concurrency=1), True),
     DEFAULT: ("standard", None, False),
+    UNLIMITED: (
+        "standard",
+        overrides.LimitsChange(requests_per_minute=1_000_000, tokens_per_minute=1_000_000_000, concurrency=10_000),
+        False,
+    ),
     AT_LIMIT: ("standard", overrides.LimitsChange(concurrency=HELD_PLACES), False),
     **{f"{who}-{tier.name}": (tier.name, None, False) for tier in SHIPPED_TIERS for who in ("crowd", "single")},
 }
@@ -141,6 +146,17 @@ def rss_peak_mib(pid: int) -> float:
         if line.startswith("VmHWM:"):
             return int(line.split()[1]) / 1024
     return math.nan
+
+
+def tree_rss_mib(pid: int) -> float:
+    """Resident memory of a process and its descendants now; pages that they share count in each."""
+    found = 0.0
+    for one in tree(pid):
+        with contextlib.suppress(OSError):
+            for line in Path(f"/proc/{one}/status").read_text().splitlines():
+                if line.startswith("VmRSS:"):
+                    found += int(line.split()[1]) / 1024
+    return found
 
 
 # ---- the victim

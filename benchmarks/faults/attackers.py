@@ -15,11 +15,12 @@ import socket
 import time
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 ANSWER_S_MAX = 90.0
 RECONNECT_S = 1.0
 READ_BYTES = 1024 * 1024
+LARGE_PAUSE_S = 1.0  # of a connection with large bodies, after an answer: the shortest Retry-After
 CLOSED = "closed"  # the connection ended without an answer
 
 
@@ -64,7 +65,20 @@ class Paced:
     per_s: float  # of all connections together
 
 
-Weapon = Flood | Trickle | Unread | Paced
+@dataclass(frozen=True)
+class LargeBodies:
+    """Each connection sends `first`, `piece` `pieces` times, and `last`, reads the answer, and begins again. It stops
+    sending when the answer arrives. The quiet form, with `answered` False, awaits no answer."""
+
+    first: bytes
+    piece: bytes
+    pieces: int
+    last: bytes
+    connections: int
+    answered: bool = True
+
+
+Weapon = Flood | Trickle | Unread | Paced | LargeBodies
 
 
 @dataclass
@@ -87,6 +101,8 @@ def quiet(weapon: Weapon, report: Report) -> Weapon:
             return Paced(weapon.request, weapon.connections, report.attempts / max(report.seconds, 1e-3))
         case Unread():
             return Paced(weapon.request, weapon.connections, weapon.connections / max(report.seconds, 1e-3))
+        case LargeBodies():
+            return replace(weapon, answered=False)
     return weapon
 
 
@@ -121,6 +137,8 @@ async def _user(weapon: Weapon, number: int, port: int, end: float, report: Repo
             await _leave_unread(weapon, port, end, report)
         case Paced():
             await _send_paced(weapon, number, port, end, report)
+        case LargeBodies():
+            await _send_large(weapon, port, end, report)
 
 
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
@@ -244,6 +262,41 @@ async def _send_paced(weapon: Paced, number: int, port: int, end: float, report:
         await writer.drain()
         due += every_s
     writer.transport.abort()
+
+
+async def _send_large(weapon: LargeBodies, port: int, end: float, report: Report) -> None:
+    while time.monotonic() < end:
+        report.attempts += 1
+        writer: asyncio.StreamWriter | None = None
+        sending: asyncio.Task[None] | None = None
+        status = CLOSED
+        try:
+            async with asyncio.timeout(max(0.0, end - time.monotonic()) if not weapon.answered else ANSWER_S_MAX):
+                reader, writer = await _connect(port)
+                sending = asyncio.create_task(_send_pieces(weapon, writer))
+                if weapon.answered:
+                    status, _ = await _answer(reader)
+                else:
+                    await sending
+        except (OSError, EOFError, TimeoutError, ValueError):
+            pass
+        finally:
+            if sending is not None:
+                sending.cancel()
+            if writer is not None:
+                writer.transport.abort()
+        if weapon.answered:
+            report.statuses[status] += 1
+        await asyncio.sleep(LARGE_PAUSE_S)
+
+
+async def _send_pieces(weapon: LargeBodies, writer: asyncio.StreamWriter) -> None:
+    with contextlib.suppress(OSError):
+        writer.write(weapon.first)
+        for _ in range(weapon.pieces):
+            writer.write(weapon.piece)
+            await writer.drain()
+        writer.write(weapon.last)
 
 
 def serve_reads(listening: socket.socket) -> None:

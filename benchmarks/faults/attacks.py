@@ -11,6 +11,8 @@ them, while the victim sends its requests to the gateway.
 - cpu_ms_per_refusal: CPU of the gateway and its child processes from the beginning of the attack until they are idle,
   less the cost of the victim's requests in the quiet form, per refused request of the attacker; none where most of the
   attack was served.
+- rss_grew_mib, in `detail` of the attacks with large bodies: the growth of the memory of the gateway and its child
+  processes.
 - victim_p99_ms, quiet_p99_ms: latency of the victim's requests during the attack and during its quiet form, from when
   each was due. refused: requests of the victim that were refused or broken.
 
@@ -33,7 +35,7 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.faults import attack_connections, attack_requests
+from benchmarks.faults import attack_bodies, attack_connections, attack_requests
 from benchmarks.faults.attack_stage import STEP_MS, Row, Setting, Stage, stage
 from benchmarks.pinned_stack import MODEL_DIR, lacks, machine
 from benchmarks.rows import RESULTS, stamp
@@ -41,6 +43,7 @@ from benchmarks.rows import RESULTS, stamp
 SECONDS = 5.0
 STALL_MS_MAX = 50.0
 CPU_MS_MAX = 3.0
+RSS_MIB_MAX = 512.0
 SLOWER_MAX, SLOWER_MS_MAX = 1.5, 10.0  # limits of the victim's p99: a factor of the quiet p99, plus ms
 COLUMNS = [
     *("date", "commit", "machine", "attack", "loop_stall_ms", "cpu_ms_per_refusal", "victim_p99_ms", "quiet_p99_ms"),
@@ -64,7 +67,7 @@ class Attack:
 
 def attacks() -> Iterator[Attack]:
     """All attacks in the order in which they run: attacks with equal settings together."""
-    requests, connections = attack_requests, attack_connections
+    requests, connections, bodies = attack_requests, attack_connections, attack_bodies
     for name, about in requests.ABOUT_REFUSED.items():
         for who in requests.WHO:
             run = functools.partial(requests.refused_requests, name=name, who=who)
@@ -74,6 +77,9 @@ def attacks() -> Iterator[Attack]:
         name = "F4/one-address" if count == 1 else "F4/many-addresses"
         yield Attack(name, f"1,300 heads that never end, of {addresses}, and 1,024 descriptors", run)
     yield Attack("F5", "four trickled uploads; the victims have adapters checked", connections.trickled_uploads)
+    for form in bodies.FORMS:
+        run = functools.partial(bodies.large_bodies, form=form)
+        yield Attack(f"bodies/{form}", f"100 bodies of 32 MiB at once, {bodies.FORMS[form]}", run)
     for name, writes in (("F7/chat", False), ("F7/writes", True)):
         run = functools.partial(requests.administrative_writes, victim_writes=writes)
         yield Attack(name, "32 connections of a tenant's admin make keys", run)
@@ -100,6 +106,8 @@ def missed(row: Row) -> list[str]:
         found.append("cpu_ms_per_refusal")
     if row["victim_p99_ms"] > victim_ms_max(row):
         found.append("victim_p99_ms")
+    if row.get("rss_grew_mib", 0.0) > RSS_MIB_MAX:
+        found.append("rss_grew_mib")
     if row["refused"]:
         found.append("refused")
     return found
@@ -139,7 +147,7 @@ def append(file: Path, rows: Iterable[Row], note: str) -> None:
         if fresh:
             writer.writeheader()
         for row in rows:
-            told = {name: text(value) for name, value in row.items()}
+            told = {name: text(value) for name, value in row.items() if name in COLUMNS}
             writer.writerow({"date": date, "commit": commit, "machine": machine(), "note": note, **told})
 
 

@@ -15,10 +15,12 @@ from typing import Any, NoReturn, Protocol
 
 import jinja2
 import jinja2.meta
+import jinja2.nodes
 import tokenizers
 from jinja2.ext import loopcontrols
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
+from engine.text.markers import Markers, emitted_tokens
 from engine.text.small_files import TOKENIZER_BYTES_MAX, read_small
 
 # About two milliseconds of encoding: above this many characters an event loop should leave it to another process.
@@ -29,9 +31,7 @@ HELD_IDS_MAX = 32
 WORDS_PIECE_CHARS = 16 * 1024
 
 REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
-# A Unicode noncharacter: no interchanged text has it, so it can break up a forged control token and be taken out again.
-BREAK = "\ufdd0"
-# Another one: it marks where a message that is to be continued ends.
+# A Unicode noncharacter: it marks where a message that is to be continued ends. It is not one of `markers.BREAKS`.
 MARK = "\ufdd1"
 
 
@@ -69,18 +69,23 @@ class Tokenizer:
         path = directory / "tokenizer.json"
         text = read_small(path, TOKENIZER_BYTES_MAX)
         self._encoder = _encoder_of(text, path)
-        # The same, but the text of a control token is ordinary text to it.
-        self._plain = _encoder_of(text, path)
-        self._plain.encode_special_tokens = True
         config = _read_json(directory / "tokenizer_config.json")
         added = self._encoder.get_added_tokens_decoder()
-        self._special_ids = {token.content: id_ for id_, token in added.items() if token.special}
-        self._special = frozenset(self._special_ids.values())
-        self._control = _any_of(self._special_ids)
+        self._special = frozenset(id_ for id_, token in added.items() if token.special)
         self._names = {name: _token_text(config[name]) for name in _NAMED_TOKENS if config.get(name) is not None}
-        self._template, arguments = _compile_template(directory, config)
+        parsed, self._template, arguments = _compile_template(directory, config)
         # The template's arguments that a caller may set.
         self.template_arguments = arguments - RESERVED_ARGUMENTS - self._names.keys()
+        texts = {token.content for token in added.values() if token.special}
+        if parsed is not None:
+            texts |= emitted_tokens(
+                [token.content for token in added.values()], parsed, self._render_sample, self.template_arguments
+            )
+        # A second encoder, to which the text of a marker is ordinary text.
+        self._plain = _encoder_of(text, path)
+        self._plain.add_special_tokens([tokenizers.AddedToken(one, special=True, normalized=False) for one in texts])
+        self._plain.encode_special_tokens = True
+        self._markers = Markers(self._encoder, texts, self._encode_plain)
         self._byte_level = isinstance(self._encoder.decoder, tokenizers.decoders.ByteLevel)
         self.ends_at_words = self._byte_level and _ends_at_words(self._encoder)
         self._bytes_of: dict[int, bytes] = {}  # of a byte-level vocabulary, as they are asked for; no larger than it is
@@ -106,35 +111,47 @@ class Tokenizer:
         self,
         messages: Sequence[Mapping[str, Any]],
         *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
         add_generation_prompt: bool = True,
         continue_final_message: bool = False,
         arguments: Mapping[str, Any] | None = None,
     ) -> list[int]:
-        """Ids of a conversation under the model's chat template. `arguments`: values of `template_arguments`. Raises
-        TemplateError.
+        """Ids of a conversation under the model's chat template. `tools`: the definitions that the template describes;
+        `arguments`: values of `template_arguments`. Raises TemplateError.
 
-        Only the template makes control tokens: where a message or an argument spells one, its characters are encoded
-        as text.
+        Only the template makes markers (`markers`): where a message, a tool or an argument spells one, its characters
+        are encoded as text.
         `continue_final_message` ends the prompt with the last character of the last message, for the model to go on.
         """
-        arguments = arguments or {}
-        forged = _contains(messages, self._control) or _contains(arguments, self._control)
-        if forged:
-            messages, arguments = _break_up(messages, self._control), _break_up(arguments, self._control)
+        mark = self._markers.choose_break(messages, tools, arguments)
+        if mark is not None:
+            messages, tools, arguments = self._markers.break_up([messages, tools, arguments], mark)
         if continue_final_message:
             *before, last = messages
             marked = [*before, {**last, "content": last["content"] + MARK}]
-            text, found, _ = self.render_chat(marked, add_generation_prompt=False, arguments=arguments).rpartition(MARK)
+            rendered = self.render_chat(marked, tools=tools, add_generation_prompt=False, arguments=arguments)
+            text, found, _ = rendered.rpartition(MARK)
             if not found:
                 raise TemplateError("this model's chat template does not let its last message be continued")
         else:
-            text = self.render_chat(messages, add_generation_prompt=add_generation_prompt, arguments=arguments)
-        return self._encode_rendered(text) if forged else _encode(self._encoder, text, False)
+            text = self.render_chat(
+                messages, tools=tools, add_generation_prompt=add_generation_prompt, arguments=arguments
+            )
+        if mark is None:
+            return _encode(self._encoder, text, False)
+        return self._markers.encode(text, mark, self._encode_plain)
+
+    @property
+    def markers(self) -> Mapping[str, int]:
+        """The id of each special token, and of each added token that the chat template emits, by its text. No text of a
+        caller is encoded as one of them by `encode_chat`."""
+        return self._markers.ids
 
     def render_chat(
         self,
         messages: Sequence[Mapping[str, Any]],
         *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
         add_generation_prompt: bool = True,
         arguments: Mapping[str, Any] | None = None,
     ) -> str:
@@ -147,7 +164,7 @@ class Tokenizer:
         try:
             text = self._template.render(
                 messages=messages,
-                tools=None,
+                tools=tools,
                 documents=None,
                 add_generation_prompt=add_generation_prompt,
                 **self._names,
@@ -180,16 +197,13 @@ class Tokenizer:
             return _ByteDetokenizer(self._encoder, self._bytes_of, skipped)
         return _WindowDetokenizer(self._encoder, skipped)
 
-    def _encode_rendered(self, text: str) -> list[int]:
-        """Ids of a rendered chat in which forged control tokens are broken up: the whole ones are the template's.
-        The encoder itself splits at control tokens first, so encoding the parts between changes nothing else."""
-        ids: list[int] = []
-        position = 0
-        for match in self._control.finditer(text):
-            ids += _encode(self._plain, text[position : match.start()].replace(BREAK, ""), False)
-            ids.append(self._special_ids[match.group()])
-            position = match.end()
-        return ids + _encode(self._plain, text[position:].replace(BREAK, ""), False)
+    def _encode_plain(self, text: str) -> list[int]:
+        return _encode(self._plain, text, False)
+
+    def _render_sample(
+        self, messages: Sequence[Mapping[str, Any]], tools: list[Any] | None, arguments: Mapping[str, Any]
+    ) -> str:
+        return self.render_chat(messages, tools=tools, arguments=arguments)
 
     def _find_eos_ids(self, directory: Path) -> frozenset[int]:
         """Ids that end an answer: the generation config's (else the model config's) and the tokenizer's own."""
@@ -347,22 +361,25 @@ def _token_text(value: Any) -> str:
 RESERVED_ARGUMENTS = frozenset({"messages", "tools", "documents", "add_generation_prompt"})
 
 
-def _compile_template(directory: Path, config: Mapping[str, Any]) -> tuple[jinja2.Template | None, frozenset[str]]:
-    """The template in chat_template.jinja, else in tokenizer_config.json, else None, and the names that it reads. Same
-    dialect as transformers."""
+def _compile_template(
+    directory: Path, config: Mapping[str, Any]
+) -> tuple[jinja2.nodes.Template | None, jinja2.Template | None, frozenset[str]]:
+    """The template in chat_template.jinja, else in tokenizer_config.json, else None, parsed and compiled, and the names
+    that it reads. Same dialect as transformers."""
     path = directory / "chat_template.jinja"
     source = read_small(path).decode() if path.exists() else config.get("chat_template")
     if isinstance(source, list):  # several, by name
         source = {entry["name"]: entry["template"] for entry in source}.get("default")
     if source is None:
-        return None, frozenset()
+        return None, None, frozenset()
     environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols])
     environment.filters["tojson"] = _to_json
     environment.globals["raise_exception"] = _raise_exception
     environment.globals["strftime_now"] = _strftime_now
     try:
-        names = jinja2.meta.find_undeclared_variables(environment.parse(source))
-        return environment.from_string(source), frozenset(names - environment.globals.keys())
+        parsed = environment.parse(source)
+        names = jinja2.meta.find_undeclared_variables(parsed)
+        return parsed, environment.from_string(source), frozenset(names - environment.globals.keys())
     except jinja2.TemplateSyntaxError as error:
         raise ValueError(f"{directory}: the chat template does not compile: {error}") from error
 
@@ -378,29 +395,3 @@ def _raise_exception(message: str) -> NoReturn:
 
 def _strftime_now(format_: str) -> str:
     return datetime.now(UTC).astimezone().strftime(format_)
-
-
-def _any_of(texts: Iterable[str]) -> re.Pattern[str]:
-    """Matches any of the texts, longest first; nothing when there are none."""
-    ordered = sorted(texts, key=len, reverse=True)
-    return re.compile("|".join(map(re.escape, ordered)) or r"(?!)")
-
-
-def _contains(value: Any, pattern: re.Pattern[str]) -> bool:
-    """Whether a string anywhere in plain JSON data matches."""
-    if isinstance(value, str):
-        return pattern.search(value) is not None
-    if isinstance(value, Mapping):
-        return any(_contains(item, pattern) for item in value.values())
-    return isinstance(value, (list, tuple)) and any(_contains(item, pattern) for item in value)
-
-
-def _break_up(value: Any, pattern: re.Pattern[str]) -> Any:
-    """A copy of plain JSON data in which every match in a string has BREAK after its first character."""
-    if isinstance(value, str):
-        return pattern.sub(lambda match: match.group()[0] + BREAK + match.group()[1:], value.replace(BREAK, ""))
-    if isinstance(value, Mapping):
-        return {key: _break_up(item, pattern) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_break_up(item, pattern) for item in value]
-    return value

@@ -22,6 +22,8 @@ PARSE_IN_LOOP_BYTES_MAX = 32 * 1024
 PARSE_TEXT_IN_LOOP_BYTES_MAX = 512 * 1024
 # Limit of `has_few_values`: quotation marks, commas and opening brackets.
 PARSE_TEXT_IN_LOOP_MARKS_MAX = 4096
+# The messages or ids of a larger body are counted by the process that parses it: this takes 2 ms a MiB.
+CHECK_IN_LOOP_BYTES_MAX = 2 * 1024 * 1024
 MARKS_PIECE_BYTES = 16 * 1024  # `has_few_values` stops after the piece that exceeds the limit
 # OpenAI's limit of messages. A model with a longer context may take more: a template adds at least
 # MESSAGE_TOKENS_MIN tokens to each message.
@@ -82,6 +84,13 @@ def has_few_values(body: bytes) -> bool:
         if marks > PARSE_TEXT_IN_LOOP_MARKS_MAX:
             return False
     return True
+
+
+def check_body(kind: str, body: bytes, context_tokens: int) -> None:
+    """Refuse a body of `kind` with more messages or ids than any model takes, before it is parsed. Raises
+    InvalidRequest, ContextLengthExceeded."""
+    check = check_id_count if kind == "completions" else check_message_count
+    check(body, context_tokens)
 
 
 def check_message_count(body: bytes, context_tokens: int) -> None:

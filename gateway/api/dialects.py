@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 
 import msgspec
 
 from gateway import errors
 
 _ANTHROPIC_PATH = re.compile(r"^(/t/[^/]+)?/v1/messages(/|$)")
+# On these paths the header decides, which Anthropic's API requires of every request.
+_SHARED_PATH = re.compile(r"^(/t/[^/]+)?/v1/models(/|$)")
+VERSION_HEADER = b"anthropic-version"
 
 # Anthropic's error type by HTTP status; any other status is an `api_error`.
 _TYPES = {
@@ -37,9 +41,12 @@ class AnthropicError(msgspec.Struct, frozen=True, tag_field="type", tag="error")
     request_id: str
 
 
-def speaks_anthropic(path: str) -> bool:
-    """Whether a path, with or without its /t/<tenant> prefix, belongs to Anthropic's Messages API."""
-    return _ANTHROPIC_PATH.match(path) is not None
+def speaks_anthropic(path: str, headers: Iterable[tuple[bytes, bytes]] = ()) -> bool:
+    """Whether a request is one of Anthropic's API: by its path, with or without the /t/<tenant> prefix, or on
+    /v1/models by its `anthropic-version`. `headers`: names in lower case, and values, as ASGI has them."""
+    if _ANTHROPIC_PATH.match(path) is not None:
+        return True
+    return _SHARED_PATH.match(path) is not None and any(name == VERSION_HEADER for name, _ in headers)
 
 
 def anthropic_error(error: errors.ApiError, request_id: str) -> bytes:

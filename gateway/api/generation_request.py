@@ -62,6 +62,12 @@ class GenerationRequest(msgspec.Struct, frozen=True):
             return "stop_token_ids"
         return "logit_bias" if self.sampling.logit_bias else None
 
+    def without_body(self) -> GenerationRequest:
+        """The same without the bytes of a LargeBody: its prompts are counted, and no other model will count them."""
+        if not isinstance(self.prompts, LargeBody):
+            return self
+        return msgspec.structs.replace(self, prompts=msgspec.structs.replace(self.prompts, body=b""))
+
     @property
     def texts(self) -> int:
         """The number of texts: prompts × n."""

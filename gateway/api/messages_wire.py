@@ -7,23 +7,16 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
+from gateway.api.agent_hints import CacheControl, OutputConfig, Thinking, is_billing_block
 from gateway.api.chat_wire import MESSAGES_MAX, PART_SEPARATOR, PARTS_MAX
 from gateway.api.generation_request import ChatPrompt, GenerationRequest
-from gateway.api.parsing import BodyDecoder, Explanations, UnsupportedField, check_served
+from gateway.api.parsing import BodyDecoder, Explanations, UnsupportedField, check_served, check_value
 from gateway.api.sampling import ID_MAX, MODEL_CHARS_MAX, Stop, TextRules, Tokens, make_sampling
-from gateway.api.unknown_fields import UnknownFields
+from gateway.api.unknown_fields import UnknownFields, is_empty
 
 STOPS_MAX = 16
 # Anthropic's names by our service tiers. A request's "standard_only" selects "default".
 SERVICE_TIERS = {"priority": "priority", "default": "standard", "flex": "batch"}
-
-
-class CacheControl(
-    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="type", tag="ephemeral"
-):
-    """A hint: every prompt is cached, with or without it."""
-
-    ttl: Literal["5m", "1h"] | None = None
 
 
 class TextBlock(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="type", tag="text"):
@@ -60,23 +53,40 @@ class CountRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     cache_control: CacheControl | None = None
     user_profile_id: str | None = None
     workspace_id: str | None = None
+    # In HINTS; those in IGNORED_HINTS are named in `laneway-ignored`.
+    betas: list[str] | None = None
+    billing_policy: dict[str, Any] | None = None
+    compaction: dict[str, Any] | None = None
+    context_management: dict[str, Any] | None = None
+    diagnostics: dict[str, Any] | None = None
+    fallback_credit_token: Any = None
+    fallbacks: Any = None
+    output_config: OutputConfig | None = None
+    speed: str | None = None
+    thinking: Thinking | None = None
     # In UNSUPPORTED_IN_PROMPTS.
-    betas: Any = None
-    context_management: Any = None
     mcp_servers: Any = None
-    output_config: Any = None
     output_format: Any = None
-    speed: Any = None
-    thinking: Any = None
     tool_choice: Any = None
     tools: Any = None
 
     def prompt(self) -> ChatPrompt:
         messages = [{"role": message.role, "content": text_of(message.content)} for message in self.messages]
-        if self.system:
-            messages.insert(0, {"role": "system", "content": text_of(self.system)})
+        if system := self._system():
+            messages.insert(0, {"role": "system", "content": text_of(system)})
         continues = self.messages[-1].role == "assistant"
         return ChatPrompt(messages, add_generation_prompt=not continues, continue_final=continues)
+
+    def _system(self) -> System | None:
+        """The system prompt without a leading billing block."""
+        if self.has_billing_block():
+            return self.system[1:] if isinstance(self.system, list) else None
+        return self.system
+
+    def has_billing_block(self) -> bool:
+        """Whether `system` begins with a block of Claude Code's that is left out of the prompt."""
+        system = self.system
+        return isinstance(system, list) and bool(system) and is_billing_block(system[0].text)
 
     def to_generation(self) -> GenerationRequest:
         """For counting tokens: the sampling values are placeholders."""
@@ -109,7 +119,6 @@ class MessagesRequest(CountRequest, frozen=True, kw_only=True, forbid_unknown_fi
     metadata: Metadata | None = None
     # In UNSUPPORTED_FIELDS.
     container: Any = None
-    diagnostics: Any = None
     inference_geo: Any = None
 
     def to_generation(self) -> GenerationRequest:
@@ -135,9 +144,33 @@ HINTS: dict[str, str] = {
     "messages[].content[].cache_control": _CACHED,
     "system[].cache_control": _CACHED,
     "metadata": "An alias serves requests with the same `user_id` by the same model",
+    "betas": "No beta feature is served",
+    "billing_policy": "Prices are those of the tenant",
+    "compaction": "Conversations are not shortened",
+    "context_management": "Conversations are not shortened",
+    "diagnostics": "Cache misses are not diagnosed",
+    "fallback_credit_token": "Prices are those of the tenant",
+    "fallbacks": "An operator chooses a model's fallbacks",
+    "output_config.effort": "Effort levels are not served",
+    "output_config.task_budget": "The answer is bounded by `max_tokens` alone",
+    "speed": "Only the standard speed is served",
+    "thinking": "Thinking is not separated from the answer",
     "user_profile_id": "It is not stored",
     "workspace_id": "It is not stored",
 }
+
+# Hints that would have changed the answer: `laneway-ignored` names each whose value asks for something.
+IGNORED_HINTS = (
+    "betas",
+    "billing_policy",
+    "compaction",
+    "context_management",
+    "diagnostics",
+    "fallback_credit_token",
+    "fallbacks",
+    "speed",
+)
+SPEED_STANDARD = "standard"
 
 _NO_TOOLS = "Tool calling is not served"
 
@@ -145,16 +178,14 @@ UNSUPPORTED_IN_PROMPTS: dict[str, UnsupportedField] = {
     "tools": UnsupportedField(_NO_TOOLS, ([],)),
     "tool_choice": UnsupportedField(_NO_TOOLS, ({"type": "auto"}, {"type": "none"})),
     "mcp_servers": UnsupportedField(_NO_TOOLS, ([],)),
-    "betas": UnsupportedField("No beta feature is served", ([],)),
-    "context_management": UnsupportedField("Conversations are not shortened"),
-    "output_config": UnsupportedField("Structured outputs and effort levels are not served", ({},)),
     "output_format": UnsupportedField("Structured outputs are not served"),
-    "speed": UnsupportedField("Only the standard speed is served", ("standard",)),
-    "thinking": UnsupportedField("Thinking is not separated from the answer", ({"type": "disabled"},)),
+}
+# Fields of `output_config`, by path in the body.
+UNSUPPORTED_IN_OUTPUT: dict[str, UnsupportedField] = {
+    "output_config.format": UnsupportedField("Structured outputs are not served"),
 }
 UNSUPPORTED_FIELDS: dict[str, UnsupportedField] = UNSUPPORTED_IN_PROMPTS | {
     "container": UnsupportedField("No code is run"),
-    "diagnostics": UnsupportedField("Cache misses are not diagnosed"),
     "inference_geo": UnsupportedField("A region cannot be chosen", ("global",)),
 }
 
@@ -173,6 +204,7 @@ def parse_messages(body: bytes, unknown: UnknownFields) -> MessagesRequest:
     """Decode and check a JSON body. Raises InvalidRequest that names the field."""
     request = _messages_decoder.decode(body, unknown)
     check_served(request, UNSUPPORTED_FIELDS)
+    _check_hints(request, unknown)
     return request
 
 
@@ -180,7 +212,26 @@ def parse_count(body: bytes, unknown: UnknownFields) -> CountRequest:
     """Decode and check the JSON body of a token count. Raises InvalidRequest that names the field."""
     request = _count_decoder.decode(body, unknown)
     check_served(request, UNSUPPORTED_IN_PROMPTS)
+    _check_hints(request, unknown)
     return request
+
+
+def _check_hints(request: CountRequest, unknown: UnknownFields) -> None:
+    """Name the hints that are ignored. Raises UnsupportedParameter for a field of `output_config` that is no hint."""
+    for field in IGNORED_HINTS:
+        value = getattr(request, field)
+        if value is not None and value != SPEED_STANDARD and not is_empty(value):
+            unknown.name_hint(field)
+    if request.thinking is not None and request.thinking.requested:
+        unknown.name_hint("thinking")
+    output = request.output_config
+    if output is not None:
+        check_value("output_config.format", output.format, UNSUPPORTED_IN_OUTPUT["output_config.format"])
+        for field in ("effort", "task_budget"):
+            if getattr(output, field) is not None:
+                unknown.name_hint(f"output_config.{field}")
+    if request.has_billing_block():
+        unknown.name_hint("system[0]")
 
 
 def text_of(content: Content) -> str:

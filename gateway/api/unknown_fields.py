@@ -53,6 +53,11 @@ class UnknownFields:
             raise unknown_parameter(path)
         self.ignored.append(_cut(path))
 
+    def name_hint(self, path: str) -> None:
+        """Note that the field at `path`, which the type has as a hint, changes nothing."""
+        if len(self.ignored) < IGNORED_MAX:
+            self.ignored.append(_cut(path))
+
 
 def is_empty(value: Any) -> bool:
     return value is None or (not value and type(value) in (str, list, dict))

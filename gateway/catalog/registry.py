@@ -19,6 +19,7 @@ from adapters.files.spec import BaseShape
 from billing.database import Database
 from gateway.catalog.adapters import EVERYONE, Adapter, list_adapters, live_digests
 from gateway.catalog.base_models import BaseModel
+from gateway.catalog.capabilities import ModelCapabilities
 from gateway.errors import ModelNotFound, ModelUnavailable
 
 OWNER = "laneway"  # `owned_by` of models and adapters without an owning tenant
@@ -39,6 +40,8 @@ class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
     created: int
     owned_by: str
     parent: str | None = None  # an adapter's base model
+    # What a request to it may use; of an alias, with any of its models. Null while the base model's files are not read.
+    capabilities: ModelCapabilities | None = None
     max_model_len: int | None = None  # tokens of the longest context; null while the engine is unavailable
 
 

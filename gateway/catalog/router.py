@@ -20,6 +20,7 @@ from billing.database import Database
 from gateway.access.callers import Caller
 from gateway.catalog import aliases as alias_rows
 from gateway.catalog.aliases import Alias
+from gateway.catalog.capabilities import ModelCapabilities, common_capabilities
 from gateway.catalog.registry import OWNER, ModelCard, ModelTarget, Registry
 from gateway.config.file import Config
 from gateway.config.settings import TargetSection
@@ -49,15 +50,18 @@ class Router:
         served: Callable[[], frozenset[str]],
         now_s: Callable[[], float],
         context_tokens: Callable[[str], int | None],
+        capabilities: Callable[[str], ModelCapabilities | None],
     ) -> None:
         """`served`: returns the names of the base models that the engine serves now. `now_s`: the database's clock.
-        `context_tokens`: returns the longest context of a base model; None before an engine has reported it."""
+        `context_tokens`: returns the longest context of a base model; None before an engine has reported it.
+        `capabilities`: returns those of a base model; None while it is not served."""
         self._config = config
         self._database = database
         self._registry = registry
         self._served = served
         self._now_s = now_s
         self._context_tokens = context_tokens
+        self._capabilities = capabilities
         self._aliases: Mapping[str, Alias] = alias_rows.configured(config)
         self._prices: Mapping[str, Sequence[PriceVersion]] = {}  # of the models in cheapest aliases, latest first
 
@@ -143,7 +147,7 @@ class Router:
 
     def visible(self, caller: Caller) -> list[ModelCard]:
         """Cards of base models and adapters in the registry's order, then of aliases by name."""
-        cards = [self._with_context(card) for card in self._registry.visible(caller.tenant_id)]
+        cards = [self._with_model(card) for card in self._registry.visible(caller.tenant_id)]
         aliases = [name for name in self._aliases if self._target(caller, name) is None]
         found = [self._alias_card(caller, name) for name in sorted(aliases)]
         return [*cards, *(card for card in found if card is not None)]
@@ -151,7 +155,7 @@ class Router:
     def card(self, caller: Caller, name: str) -> ModelCard:
         """Raises ModelNotFound, ModelUnavailable."""
         if self._target(caller, name) is not None:
-            return self._with_context(self._registry.card(caller.tenant_id, name))
+            return self._with_model(self._registry.card(caller.tenant_id, name))
         card = self._alias_card(caller, name)
         if card is None:
             raise ModelNotFound(name)
@@ -169,10 +173,21 @@ class Router:
         if created is None:  # an alias of laneway.toml has no date: use its first model's
             created = self._registry.created(models[0])
         known = [context for model in models if (context := self._context_tokens(model)) is not None]
-        return ModelCard(id=name, created=created, owned_by=OWNER, max_model_len=min(known, default=None))
+        found = [can for model in models if (can := self._capabilities(model)) is not None]
+        return ModelCard(
+            id=name,
+            created=created,
+            owned_by=OWNER,
+            capabilities=common_capabilities(found),
+            max_model_len=min(known, default=None),
+        )
 
-    def _with_context(self, card: ModelCard) -> ModelCard:
-        return msgspec.structs.replace(card, max_model_len=self._context_tokens(card.parent or card.id))
+    def _with_model(self, card: ModelCard) -> ModelCard:
+        """The card with what its base model can do."""
+        model = card.parent or card.id
+        return msgspec.structs.replace(
+            card, max_model_len=self._context_tokens(model), capabilities=self._capabilities(model)
+        )
 
 
 def choose(alias: str, tenant: str, sticky: str, parts: Sequence[TargetSection]) -> str:

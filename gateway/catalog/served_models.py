@@ -18,6 +18,7 @@ import sqlalchemy as sa
 from billing.database import Database, DatabaseUnavailable
 from engine.text.tokenizer import Tokenizer
 from gateway.catalog.base_models import BaseModel, configured, list_models
+from gateway.catalog.capabilities import ModelCapabilities, capabilities
 from gateway.catalog.registry import Registry, ServedName
 from gateway.config.file import Config
 
@@ -78,6 +79,11 @@ class ServedModels:
         if removed := [model.name for model in self.all if not model.active and model.origin == "config"]:
             _log.info("models.removed", extra={"fields": {"models": removed, "back_with": "laneway models restore"}})
         self._apply()
+
+    def capabilities(self, name: str) -> ModelCapabilities | None:
+        """Those of a base model; None: it is not served."""
+        model = self.served.get(name)
+        return None if model is None else capabilities(model)
 
     def active(self) -> dict[str, BaseModel]:
         """Models that are not removed, by name; models that cannot be loaded are included."""

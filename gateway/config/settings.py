@@ -44,6 +44,10 @@ class GatewaySection(Section, frozen=True, kw_only=True):
     secret_file: str = ""  # empty: <data_dir>/server.secret
     models_dir: str = ""  # empty: <data_dir>/models
     body_bytes_max: Annotated[int, Meta(ge=1024, le=64 * 1024 * 1024)] = 2 * 1024 * 1024
+    messages_body_bytes_max: Annotated[int, Meta(ge=1024, le=64 * 1024 * 1024)] = 32 * 1024 * 1024  # /v1/messages
+    # Of bodies in the memory of one gateway process: a tenant's, and all.
+    tenant_bodies_bytes_max: Annotated[int, Meta(ge=1024, le=LIMIT_MAX)] = 64 * 1024 * 1024
+    bodies_bytes_max: Annotated[int, Meta(ge=1024, le=LIMIT_MAX)] = 192 * 1024 * 1024
     shutdown_grace_s: Annotated[float, Meta(ge=0.1, le=60)] = 2.0
     first_token_wait_s: Annotated[float, Meta(ge=0.1, le=300)] = 10.0
     keep_alive_s: Annotated[float, Meta(ge=0.1, le=300)] = 10.0
@@ -60,6 +64,12 @@ class GatewaySection(Section, frozen=True, kw_only=True):
     metrics_address: Annotated[str, Meta(max_length=261)] = ""  # empty: /metrics only on `port`, with an admin key
 
     def __post_init__(self) -> None:
+        largest = max(self.body_bytes_max, self.messages_body_bytes_max)
+        if not largest <= self.tenant_bodies_bytes_max <= self.bodies_bytes_max:
+            raise ValueError(
+                f"tenant_bodies_bytes_max is {self.tenant_bodies_bytes_max}; it must be at least the largest body, "
+                f"{largest}, and at most bodies_bytes_max, {self.bodies_bytes_max}"
+            )
         if self.metrics_address and self.metrics_host_port is None:
             raise ValueError(
                 f"metrics_address is {self.metrics_address!r}; it must be an address and a port from 1 to 65535, for "

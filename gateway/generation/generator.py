@@ -143,7 +143,7 @@ class Generator:
         request = InFlight(
             request_id=line.record.request_id,
             caller=caller,
-            asked=asked,
+            asked=asked if fallbacks else asked.without_body(),
             plan=plan,
             fallbacks=fallbacks,
             tier=tier,

@@ -8,7 +8,7 @@ import msgspec
 
 from engine.protocol.frames import Sampling
 from gateway.access.callers import Caller
-from gateway.api.generation_request import GenerationRequest
+from gateway.api.generation_request import GenerationRequest, LargeBody
 from gateway.api.sampling import TextRules
 from gateway.catalog.registry import ModelTarget
 from gateway.catalog.served_models import ServedModel
@@ -60,6 +60,11 @@ class InFlight(msgspec.Struct):
     first: FirstCall | None  # set if it has an Idempotency-Key
     before_hold_s: float = 0.0  # from the request's arrival until its hold was requested
     runs: TextRuns | None = None  # of the model that serves it; None until it is submitted
+
+    @property
+    def keeps_body(self) -> bool:
+        """Whether the bytes of the request's body are kept: a fallback may have to count its prompts again."""
+        return isinstance(self.asked.prompts, LargeBody) and bool(self.asked.prompts.body)
 
     @property
     def target(self) -> ModelTarget:

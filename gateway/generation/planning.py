@@ -14,10 +14,10 @@ from engine.protocol.frames import ModelInfo
 from gateway import errors
 from gateway.access.callers import Caller
 from gateway.api.bodies import (
+    CHECK_IN_LOOP_BYTES_MAX,
     PARSE_IN_LOOP_BYTES_MAX,
     ParsedBody,
-    check_id_count,
-    check_message_count,
+    check_body,
     has_few_values,
     read_request,
 )
@@ -86,11 +86,11 @@ class RequestPlanner:
         small = len(body) <= PARSE_IN_LOOP_BYTES_MAX
         if small or (has_few_values(body) and self._text_pace.try_turn()):
             return read_request(kind, body, ignore_unknown=self._ignore_unknown)
-        if self._engine.models:
-            longest = max([info.context_tokens for info in self._engine.models.values()])
-            check = check_id_count if kind == "completions" else check_message_count
-            check(body, longest)
-        reply = await self._large_work.do(_tenant(caller), ReadJob(kind, body, self._ignore_unknown))
+        longest = max([info.context_tokens for info in self._engine.models.values()], default=None)
+        if longest is not None and len(body) <= CHECK_IN_LOOP_BYTES_MAX:
+            check_body(kind, body, longest)
+            longest = None
+        reply = await self._large_work.do(_tenant(caller), ReadJob(kind, body, self._ignore_unknown, longest))
         assert isinstance(reply, ReadResult)
         asked = reply.read.asked
         assert isinstance(asked.prompts, LargeBody)

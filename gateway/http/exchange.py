@@ -20,12 +20,17 @@ from gateway import errors
 from gateway.api.dialects import anthropic_error, speaks_anthropic
 from gateway.api.endpoints import method_not_allowed, not_found
 from gateway.api.unknown_fields import header_value
+from gateway.limits.body_memory import HeldBody
 from gateway.limits.client_pace import ClientPace
 from gateway.limits.turn_pace import RequestPace
 from gateway.log import RequestLine, RequestRecord
 from gateway.metrics import Metrics
 
 BODY_S_MAX = 60.0
+# A body in chunks that is larger counts with the route's limit: a tenant could otherwise have hundreds of large bodies
+# read in part, all of which are refused in the end.
+UNDECLARED_BYTES_MAX = 1024 * 1024
+JOIN_BYTES_MAX = 1024 * 1024  # of a body that is joined in the event loop
 # Otherwise a browser may guess a content type and show an error's text as a page.
 NO_SNIFFING = (b"x-content-type-options", b"nosniff")
 IGNORED_HEADER = b"laneway-ignored"  # names the unknown fields of the body that were ignored
@@ -53,7 +58,7 @@ class Front:
         scope[SERVER_SEND] = send  # type: ignore[literal-required]
         record = line.record
         request_id = [NO_SNIFFING, (b"x-request-id", record.request_id.encode())]
-        if speaks_anthropic(scope["path"]):
+        if speaks_anthropic(scope["path"], scope["headers"]):
             request_id.append((b"request-id", record.request_id.encode()))
 
         async def send_named(message: Message) -> None:
@@ -84,7 +89,7 @@ class Front:
                 raise
             if refusal.status < 500 and await self._refusal_pace.wait(_client(scope, line.record)):
                 self._metrics.refusals_delayed.inc()
-            await self._refuse(send, refusal, line, scope["path"])
+            await self._refuse(send, refusal, line, scope)
             # The error, its traceback and this frame are a reference cycle of 80 objects. After some hundreds of such
             # cycles the garbage collector stops the event loop for 100 ms.
             error.__traceback__ = refusal.__traceback__ = None
@@ -101,11 +106,12 @@ class Front:
         _log.error("http.failed", exc_info=error, extra={"fields": {"request_id": line.record.request_id}})
         return errors.InternalError()
 
-    async def _refuse(self, send: Send, error: errors.ApiError, line: RequestLine, path: str) -> None:
+    async def _refuse(self, send: Send, error: errors.ApiError, line: RequestLine, scope: Scope) -> None:
         line.record.code = error.code or error.type
         line.record.message = error.message[:200] if error.status >= 500 else None
         self._metrics.refusals.labels(error.code or error.type).inc()
-        body = anthropic_error(error, line.record.request_id) if speaks_anthropic(path) else error.body()
+        anthropic = speaks_anthropic(scope["path"], scope["headers"])
+        body = anthropic_error(error, line.record.request_id) if anthropic else error.body()
         headers = [*error.headers(), (b"content-length", str(len(body)).encode())]
         await send({"type": "http.response.start", "status": error.status, "headers": headers})
         await send({"type": "http.response.body", "body": body, "more_body": False})
@@ -145,14 +151,18 @@ def check_encoding(request: Request[Any, Any, Any]) -> None:
         raise errors.UnsupportedEncoding(encoding)
 
 
-async def read_body(request: Request[Any, Any, Any], limit: int) -> bytes:
-    """The whole body, of at most `limit` bytes. Raises RequestTooLarge, UnsupportedEncoding, OtherStatus (408 after
-    BODY_S_MAX seconds; STATUS_CLIENT_LEFT)."""
+async def read_body(request: Request[Any, Any, Any], limit: int, held: HeldBody | None = None) -> bytes:
+    """The whole body, of at most `limit` bytes. `held` counts them: by Content-Length before anything is read, else as
+    they arrive, and `limit` bytes of a body over UNDECLARED_BYTES_MAX. Raises RequestTooLarge, UnsupportedEncoding,
+    OtherStatus (408 after BODY_S_MAX seconds; STATUS_CLIENT_LEFT); as `HeldBody.grow_to`."""
     check_encoding(request)
     too_large = errors.RequestTooLarge(f"The body is over the limit of {limit} bytes.")
     length = request.headers.get("content-length", "0")
-    if length.isascii() and length.isdigit() and int(length) > limit:
-        raise too_large
+    if length.isascii() and length.isdigit():
+        if int(length) > limit:
+            raise too_large
+        if held is not None:
+            held.grow_to(int(length))
     parts: list[bytes] = []
     size = 0
     try:
@@ -165,8 +175,11 @@ async def read_body(request: Request[Any, Any, Any], limit: int) -> bytes:
                 size += len(part)
                 if size > limit:
                     raise too_large
+                if held is not None:
+                    held.grow_to(size if size <= UNDECLARED_BYTES_MAX else limit)
                 parts.append(part)
                 if not message["more_body"]:
-                    return b"".join(parts)
+                    # A join of large parts releases the interpreter's lock; in the loop it takes 50 ms for 32 MiB.
+                    return await asyncio.to_thread(b"".join, parts) if size > JOIN_BYTES_MAX else b"".join(parts)
     except TimeoutError:
         raise errors.OtherStatus(408, f"The body took over {BODY_S_MAX:g} s to arrive.") from None

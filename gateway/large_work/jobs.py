@@ -12,7 +12,7 @@ import msgspec
 
 from engine.text.tokenizer import TemplateError, Tokenizer, UnknownTemplateArgument, words_at_least
 from gateway import errors
-from gateway.api.bodies import ParsedBody, read_request
+from gateway.api.bodies import ParsedBody, check_body, read_request
 from gateway.api.generation_request import ChatPrompt, LargeBody, Prompt
 from gateway.errors import ApiError, ContextLengthExceeded, InvalidRequest, UnsupportedParameter
 
@@ -35,6 +35,7 @@ class ReadJob(msgspec.Struct, frozen=True, tag="read"):
     kind: str
     body: bytes
     ignore_unknown: bool
+    context_tokens: int | None = None  # the longest context served, to check the body by before it is parsed
 
 
 class CountJob(msgspec.Struct, frozen=True, tag="count"):
@@ -72,6 +73,27 @@ class CountResult(msgspec.Struct, frozen=True, tag="counts"):
 
 
 Job = ReadJob | CountJob
+
+
+def detach_body(job: Job) -> tuple[Job, bytes]:
+    """The job without its body, and the body, which is sent beside it: encoding would copy it."""
+    if isinstance(job, ReadJob):
+        return msgspec.structs.replace(job, body=b""), job.body
+    if isinstance(job.prompts, LargeBody):
+        prompts = msgspec.structs.replace(job.prompts, body=b"")
+        return msgspec.structs.replace(job, prompts=prompts), job.prompts.body
+    return job, b""
+
+
+def attach_body(job: Job, body: bytes) -> Job:
+    """Undoes `detach_body`."""
+    if isinstance(job, ReadJob):
+        return msgspec.structs.replace(job, body=body)
+    if isinstance(job.prompts, LargeBody):
+        return msgspec.structs.replace(job, prompts=msgspec.structs.replace(job.prompts, body=body))
+    return job
+
+
 Reply = ReadResult | CountResult | JobRefusal
 
 
@@ -107,7 +129,9 @@ class JobRunner:
 
 
 def _read(job: ReadJob) -> ParsedBody:
-    """Raises InvalidRequest."""
+    """Raises InvalidRequest, ContextLengthExceeded."""
+    if job.context_tokens is not None:
+        check_body(job.kind, job.body, job.context_tokens)
     parsed = read_request(job.kind, job.body, ignore_unknown=job.ignore_unknown)
     prompts = parsed.asked.prompts
     assert isinstance(prompts, list)

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 import msgspec
 
 from gateway import errors
-from gateway.large_work.jobs import Job, JobRefusal, Reply, refuse
+from gateway.large_work.jobs import Job, JobRefusal, Reply, detach_body, refuse
 from gateway.large_work.process import HEADER
 
 PROCESSES = 4
@@ -31,6 +31,7 @@ TENANT_WAITING_MAX = 16
 WAITING_MAX = 256
 JOB_S_MAX = 20.0
 START_S_MAX = 60.0  # long, since the processes are niced and the machine may be busy
+PIECE_BYTES = 256 * 1024  # of a job, written at once
 REPLY_BYTES_MAX = 256 * 1024 * 1024
 
 _log = logging.getLogger(__name__)
@@ -58,11 +59,15 @@ class _JobProcess:
     writer: asyncio.StreamWriter
     pid: int
 
-    async def run(self, data: bytes) -> bytes:
-        """Run one encoded job. Raises OSError, EOFError, TimeoutError."""
+    async def run(self, job: Job) -> bytes:
+        """Run one job. Raises OSError, EOFError, TimeoutError."""
+        job, body = detach_body(job)
         async with asyncio.timeout(JOB_S_MAX):
-            self.writer.writelines([HEADER.pack(len(data)), data])
-            await self.writer.drain()
+            for data in (_encode(job), body):
+                self.writer.write(HEADER.pack(len(data)))
+                for start in range(0, len(data), PIECE_BYTES):  # the transport copies what the socket does not take
+                    self.writer.write(data[start : start + PIECE_BYTES])
+                    await self.writer.drain()
             return await _frame(self.reader)
 
     def kill(self) -> None:
@@ -181,7 +186,7 @@ class LargeWork:
 
     async def _run_job(self, process: _JobProcess, waiting: _WaitingJob) -> None:
         try:
-            data = await process.run(_encode(waiting.job))
+            data = await process.run(waiting.job)
             reply = _decode(data)
             if isinstance(reply, str):
                 raise JobLost(reply)

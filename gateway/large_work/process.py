@@ -17,7 +17,7 @@ import sys
 
 import msgspec
 
-from gateway.large_work.jobs import Job, JobRunner, Reply
+from gateway.large_work.jobs import Job, JobRunner, Reply, attach_body
 
 NICE = 19  # below the event loop, and an engine on the same host
 # A longer job ends its process, even if the gateway, which waits for pool.JOB_S_MAX only, has ended.
@@ -57,18 +57,27 @@ def main() -> None:
 
 
 def _serve(connection: socket.socket, runner: JobRunner) -> None:
-    """Run jobs until the stream ends. A frame is a length (HEADER) and msgpack; the first frame is the process id."""
+    """Run jobs until the stream ends. A frame is a length (HEADER) and as many bytes: msgpack, or the body in a job's
+    second frame. The first frame is the process id."""
     resource.setrlimit(resource.RLIMIT_DATA, (MEMORY_BYTES_MAX, MEMORY_BYTES_MAX))
     _send(connection, os.getpid())
-    while (frame := _receive(connection)) is not None:
+    while (job := _receive_job(connection)) is not None:
         signal.alarm(ALARM_S)
         reply: Reply | str
         try:
-            reply = runner.run_job(_decode(frame))
+            reply = runner.run_job(job)
         except (OSError, ValueError, MemoryError, RecursionError) as error:
             reply = f"{type(error).__name__}: {error}"
         _send(connection, reply)
+        del job, reply  # tens of megabytes, until the next job
         signal.alarm(0)
+
+
+def _receive_job(connection: socket.socket) -> Job | None:
+    """The next job; None at the end of the stream. Raises msgspec.DecodeError."""
+    frame = _receive(connection)
+    body = None if frame is None else _receive(connection)
+    return None if frame is None or body is None else attach_body(_decode(frame), body)
 
 
 def _send(connection: socket.socket, message: Reply | str | int) -> None:
@@ -90,6 +99,7 @@ def _exactly(connection: socket.socket, size: int) -> bytes | None:
         if not received:
             return None
         filled += received
+    view.release()
     return bytes(data)
 
 

@@ -6,7 +6,9 @@ read before it is parsed. A 4xx after the limits still counts as a request under
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import functools
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from typing import Any
@@ -16,13 +18,19 @@ from litestar.types import ASGIApp
 
 from gateway.access.callers import Caller
 from gateway.answers.sse import ReplayedAnswer, Shape, StreamedAnswer, StreamTimeouts, WholeAnswer
+from gateway.api.agent_hints import BETA_HEADER, ignored_headers
+from gateway.config.settings import GatewaySection
 from gateway.errors import BudgetExceeded, InvalidRequest, RateLimited
 from gateway.generation.inflight import InFlight
 from gateway.generation.replays import HEADER, IdempotentCall, Replayed
 from gateway.http.exchange import line_of, read_body
+from gateway.limits.body_memory import HeldBody
 from gateway.limits.limiter import Admission, end_refused
 from gateway.routes.guard import admit
 from gateway.services import Services
+
+HASH_IN_LOOP_BYTES_MAX = 1024 * 1024  # about a millisecond
+MESSAGES = "messages"  # the kind of bodies that have a limit of their own
 
 
 @dataclass(slots=True, frozen=True)
@@ -33,6 +41,12 @@ class Endpoint:
     kind: str
     shape_of: Callable[[InFlight, bool], Shape]
 
+    def ignored_headers(self, request: Request[Any, Any, Any]) -> tuple[str, ...]:
+        return ignored_headers(request.headers.getall(BETA_HEADER, [])) if self.kind == MESSAGES else ()
+
+    def body_bytes_max(self, settings: GatewaySection) -> int:
+        return settings.messages_body_bytes_max if self.kind == MESSAGES else settings.body_bytes_max
+
 
 async def answer(services: Services, request: Request[Any, Any, Any], endpoint: Endpoint) -> ASGIApp:
     """Raises ApiError for refusals before the hold; later errors are raised by the returned application."""
@@ -41,7 +55,7 @@ async def answer(services: Services, request: Request[Any, Any, Any], endpoint: 
         admission = await services.generator.admit(caller)
     except (RateLimited, BudgetExceeded):
         # A replay takes nothing from any limit, so an exhausted key may still fetch an answer that was paid for.
-        replayed = await _replay(services, request, caller)
+        replayed = await _replay(services, request, endpoint, caller)
         if replayed is None:
             raise
         return replayed
@@ -64,15 +78,18 @@ async def _answer(
 ) -> ASGIApp:
     """Raises as `answer`; the admission stays open then."""
     line = line_of(request)
-    body = await read_body(request, services.config.gateway.body_bytes_max)
+    held = hold_body(services, request, caller)
+    body = await read_body(request, endpoint.body_bytes_max(services.config.gateway), held)
     read = await services.generator.read(caller, endpoint.kind, body)
-    line.record.ignored = read.ignored
+    line.record.ignored = read.ignored + endpoint.ignored_headers(request)
     asked = read.asked
-    call = _call(services, request, caller, body, streams=asked.stream)
+    call = await _call(services, request, caller, body, streams=asked.stream)
     begun: InFlight | Replayed | None = None if call is None else await call.look_up()
     if begun is None:
         renderer = None if call is None else lambda request: endpoint.shape_of(request, read.wants_usage).whole_parts
         begun = await services.generator.begin_request(caller, asked, line, admission, call, renderer)
+    if isinstance(begun, Replayed) or not begun.keeps_body:
+        held.release()
     if isinstance(begun, Replayed):
         await admission.refund()
         line.record.replay_of = begun.request_id
@@ -86,14 +103,17 @@ async def _answer(
     return StreamedAnswer(work.answer, work.admission, shape, waits)
 
 
-async def _replay(services: Services, request: Request[Any, Any, Any], caller: Caller) -> ASGIApp | None:
+async def _replay(
+    services: Services, request: Request[Any, Any, Any], endpoint: Endpoint, caller: Caller
+) -> ASGIApp | None:
     """The stored answer for a call that the limits refused; None: there is none. The body is read, but not parsed, and
     only if a call with this Idempotency-Key exists. Raises as `IdempotentCall.look_up`."""
     name = request.headers.get(HEADER)
     if name is None or not await services.replays.came_before(caller.key_id, name):
         return None
-    body = await read_body(request, services.config.gateway.body_bytes_max)
-    call = _call(services, request, caller, body, streams=False)
+    held = hold_body(services, request, caller)
+    body = await read_body(request, endpoint.body_bytes_max(services.config.gateway), held)
+    call = await _call(services, request, caller, body, streams=False)
     replayed = None if call is None else await call.look_up()
     if replayed is None:
         return None
@@ -101,7 +121,14 @@ async def _replay(services: Services, request: Request[Any, Any, Any], caller: C
     return ReplayedAnswer(replayed.body)
 
 
-def _call(
+def hold_body(services: Services, request: Request[Any, Any, Any], caller: Caller) -> HeldBody:
+    """Counts the bytes of the request's body, until it is released or the request has ended."""
+    held = services.body_memory.body_of(caller.tenant_id or caller.key_id)
+    line_of(request).on_end(held.release)
+    return held
+
+
+async def _call(
     services: Services, request: Request[Any, Any, Any], caller: Caller, body: bytes, *, streams: bool
 ) -> IdempotentCall | None:
     """The idempotent call of a request with an Idempotency-Key; None without one. Raises InvalidRequest for a stream,
@@ -113,6 +140,13 @@ def _call(
         raise InvalidRequest(f"{HEADER!r} is not supported for a call that streams.", param=HEADER)
     route = str(request.scope["route_handler"].opt["route"])
     request_id = line_of(request).record.request_id
-    return services.replays.call(
-        tenant_id=caller.tenant_id, key_id=caller.key_id, name=name, route=route, body=body, request_id=request_id
+    make = functools.partial(
+        services.replays.call,
+        tenant_id=caller.tenant_id,
+        key_id=caller.key_id,
+        name=name,
+        route=route,
+        body=body,
+        request_id=request_id,
     )
+    return make() if len(body) <= HASH_IN_LOOP_BYTES_MAX else await asyncio.to_thread(make)

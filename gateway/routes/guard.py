@@ -45,7 +45,9 @@ async def admit(services: Services, request: Request[Any, Any, Any], scope: str 
 def _authorization(request: Request[Any, Any, Any]) -> str | None:
     """The Authorization header. Without it, and always on Anthropic's paths, `x-api-key` as a bearer token."""
     authorization, api_key = request.headers.get("authorization"), request.headers.get("x-api-key")
-    if api_key is not None and (authorization is None or speaks_anthropic(request.scope["path"])):
+    if api_key is not None and (
+        authorization is None or speaks_anthropic(request.scope["path"], request.scope["headers"])
+    ):
         return f"Bearer {api_key}"
     return authorization
 

@@ -10,7 +10,7 @@ from litestar.types import ASGIApp
 from gateway.answers.messages_shape import MessageShape
 from gateway.api.messages_wire import TokenCount
 from gateway.http.exchange import line_of, read_body
-from gateway.routes.answering import Endpoint, answer, refund_on_error
+from gateway.routes.answering import Endpoint, answer, hold_body, refund_on_error
 from gateway.routes.guard import admit
 from gateway.services import Services
 
@@ -31,9 +31,10 @@ async def count_tokens(request: Request[Any, Any, Any], services: Services) -> T
     caller = await admit(services, request)
     admission = await services.generator.admit(caller)
     async with refund_on_error(admission):
-        body = await read_body(request, services.config.gateway.body_bytes_max)
+        limit = MESSAGES.body_bytes_max(services.config.gateway)
+        body = await read_body(request, limit, hold_body(services, request, caller))
         read = await services.generator.read(caller, "count", body)
-        line_of(request).record.ignored = read.ignored
+        line_of(request).record.ignored = read.ignored + MESSAGES.ignored_headers(request)
         counted = await services.generator.count(caller, read.asked)
     await admission.finish_request(0)
     return TokenCount(counted)

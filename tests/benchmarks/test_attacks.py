@@ -18,7 +18,17 @@ from support.services import missing_service
 
 SECONDS = 0.2
 # One form of each way to attack: the other forms differ in their numbers.
-FORMS = {"F2a/starved", "F2e/at-limit", "F3/whole", "F4/many-addresses", "F5", "F6", "F7/chat", "F8/standard"}
+FORMS = {
+    "F2a/starved",
+    "F2e/at-limit",
+    "F3/whole",
+    "F4/many-addresses",
+    "F5",
+    "F6",
+    "F7/chat",
+    "F8/standard",
+    "bodies/declared",
+}
 
 
 @pytest.fixture(autouse=True)

@@ -9,6 +9,7 @@ from typing import Any, cast
 
 import httpx
 import pytest
+from anthropic.types import ModelInfo
 from openai.types import Completion, Model
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
@@ -18,14 +19,16 @@ from support.waiting import eventually
 
 RECORDED = TESTS / "clients" / "recorded"
 CLIENTS = (
-    "agents", "ai_sdk", "anthropic", "anthropic_0", "autogen", "jdk", "langchain", "langgraph", "litellm", "openai",
-    "semantic_kernel",
+    "agents", "ai_sdk", "anthropic", "anthropic_0", "autogen", "claude_code", "jdk", "langchain", "langgraph",
+    "litellm", "openai", "semantic_kernel",
 )  # fmt: skip
 
 # By case: the status, words of the message, and the field that it names. Everything else is answered.
 REFUSED = {
     "tools": (400, "tools", "tools"),  # no tool calls
     "tools_anthropic": (400, "tools", "tools"),
+    "agent_tools": (400, "tools", "tools"),
+    "agent_title": (400, "output_config.format", "output_config.format"),
     "structured": (400, "response_format", "response_format"),  # no constrained decoding
     "overflow": (400, "maximum context length is", "max_tokens"),  # litellm recognises an exceeded context by this
     "responses": (404, "/v1/chat/completions", None),  # the Responses API keeps conversations for its callers
@@ -40,6 +43,7 @@ SENT = {
     "openai": lambda request: any("parsed" in message for message in (request["body"] or {}).get("messages", ())),
     "langchain": lambda request: len((request["body"]).get("prompt", ())) == 20,
     "anthropic_0": lambda request: request["auth"] == "x-api-key" and request["path"] == "/v1/models",
+    "claude_code": lambda request: request["body"].get("thinking") == {"type": "adaptive"},
     "jdk": lambda request: request["headers"].get("upgrade") == "h2c",
 }
 
@@ -96,10 +100,27 @@ def test_a_recorded_request(stack: Stack, key: str, request_: dict[str, Any]) ->
             check_message_stream(answer)
         case "/v1/messages/count_tokens", _:
             assert answer.json()["input_tokens"] > 1
+        case "/v1/models", _ if "anthropic-version" in request_["headers"]:
+            assert MODEL in [ModelInfo.model_validate(model).id for model in answer.json()["data"]]
+        case _, _ if path.startswith("/v1/models/") and "anthropic-version" in request_["headers"]:
+            assert ModelInfo.model_validate(answer.json()).id == MODEL
         case "/v1/models", _:
             assert MODEL in [Model.model_validate(model).id for model in answer.json()["data"]]
         case _:
             assert Model.model_validate(answer.json()).id == MODEL
+
+
+def test_claude_code_is_answered_and_its_hints_are_named(stack: Stack, key: str) -> None:
+    [request] = [param.values[0] for param in requests() if param.values[0]["case"] == "agent_plain"]
+    answer = send(stack, key, request)
+    assert answer.status_code == 200, answer.text
+    assert set(answer.headers["laneway-ignored"].split(", ")) == {
+        "anthropic-beta",
+        "context_management",
+        "output_config.effort",
+        "system[0]",
+        "thinking",
+    }
 
 
 @pytest.mark.parametrize("client", SENT)

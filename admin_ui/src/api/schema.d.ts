@@ -1588,9 +1588,11 @@ export interface components {
         };
         /**
          * CacheControl
-         * @description A hint: every prompt is cached, with or without it.
+         * @description A hint: every prompt is cached here, by its pages.
          */
         CacheControl: {
+            /** @default null */
+            scope: string | null;
             /** @default null */
             ttl: ("1h" | "5m") | null;
             /** @enum {unknown} */
@@ -2243,20 +2245,22 @@ export interface components {
          *         served: only its neutral values are accepted.
          */
         CountRequest: {
-            /**
-             * @description No beta feature is served: only these values are accepted.
-             * @default null
-             * @enum {unknown}
-             */
-            betas: null | never[];
+            /** @default null */
+            betas: string[] | null;
+            /** @default null */
+            billing_policy: Record<string, never> | null;
             /** @default null */
             cache_control: components["schemas"]["CacheControl"] | null;
-            /**
-             * @description Conversations are not shortened: only these values are accepted.
-             * @default null
-             * @enum {unknown}
-             */
-            context_management: null;
+            /** @default null */
+            compaction: Record<string, never> | null;
+            /** @default null */
+            context_management: Record<string, never> | null;
+            /** @default null */
+            diagnostics: Record<string, never> | null;
+            /** @default null */
+            fallback_credit_token: unknown;
+            /** @default null */
+            fallbacks: unknown;
             /**
              * @description Tool calling is not served: only these values are accepted.
              * @default null
@@ -2265,34 +2269,20 @@ export interface components {
             mcp_servers: null | never[];
             messages: components["schemas"]["Message"][];
             model: string;
-            /**
-             * @description Structured outputs and effort levels are not served: only these values are accepted.
-             * @default null
-             * @enum {unknown}
-             */
-            output_config: null | Record<string, never>;
+            /** @default null */
+            output_config: components["schemas"]["OutputConfig"] | null;
             /**
              * @description Structured outputs are not served: only these values are accepted.
              * @default null
              * @enum {unknown}
              */
             output_format: null;
-            /**
-             * @description Only the standard speed is served: only these values are accepted.
-             * @default null
-             * @enum {unknown}
-             */
-            speed: null | "standard";
+            /** @default null */
+            speed: string | null;
             /** @default null */
             system: string | components["schemas"]["TextBlock"][] | null;
-            /**
-             * @description Thinking is not separated from the answer: only these values are accepted.
-             * @default null
-             * @enum {unknown}
-             */
-            thinking: null | {
-                type: "disabled";
-            };
+            /** @default null */
+            thinking: components["schemas"]["Thinking"] | null;
             /**
              * @description Tool calling is not served: only these values are accepted.
              * @default null
@@ -2753,32 +2743,28 @@ export interface components {
          * @description A conversation, and the limits and sampling of its answer.
          */
         MessagesRequest: {
-            /**
-             * @description No beta feature is served: only these values are accepted.
-             * @default null
-             * @enum {unknown}
-             */
-            betas: null | never[];
+            /** @default null */
+            betas: string[] | null;
+            /** @default null */
+            billing_policy: Record<string, never> | null;
             /** @default null */
             cache_control: components["schemas"]["CacheControl"] | null;
+            /** @default null */
+            compaction: Record<string, never> | null;
             /**
              * @description No code is run: only these values are accepted.
              * @default null
              * @enum {unknown}
              */
             container: null;
-            /**
-             * @description Conversations are not shortened: only these values are accepted.
-             * @default null
-             * @enum {unknown}
-             */
-            context_management: null;
-            /**
-             * @description Cache misses are not diagnosed: only these values are accepted.
-             * @default null
-             * @enum {unknown}
-             */
-            diagnostics: null;
+            /** @default null */
+            context_management: Record<string, never> | null;
+            /** @default null */
+            diagnostics: Record<string, never> | null;
+            /** @default null */
+            fallback_credit_token: unknown;
+            /** @default null */
+            fallbacks: unknown;
             /**
              * @description A region cannot be chosen: only these values are accepted.
              * @default null
@@ -2796,12 +2782,8 @@ export interface components {
             /** @default null */
             metadata: components["schemas"]["Metadata"] | null;
             model: string;
-            /**
-             * @description Structured outputs and effort levels are not served: only these values are accepted.
-             * @default null
-             * @enum {unknown}
-             */
-            output_config: null | Record<string, never>;
+            /** @default null */
+            output_config: components["schemas"]["OutputConfig"] | null;
             /**
              * @description Structured outputs are not served: only these values are accepted.
              * @default null
@@ -2810,12 +2792,8 @@ export interface components {
             output_format: null;
             /** @default null */
             service_tier: string | null;
-            /**
-             * @description Only the standard speed is served: only these values are accepted.
-             * @default null
-             * @enum {unknown}
-             */
-            speed: null | "standard";
+            /** @default null */
+            speed: string | null;
             /** @default null */
             stop_sequences: string[] | null;
             /** @default null */
@@ -2824,14 +2802,8 @@ export interface components {
             system: string | components["schemas"]["TextBlock"][] | null;
             /** @default null */
             temperature: number | null;
-            /**
-             * @description Thinking is not separated from the answer: only these values are accepted.
-             * @default null
-             * @enum {unknown}
-             */
-            thinking: null | {
-                type: "disabled";
-            };
+            /** @default null */
+            thinking: components["schemas"]["Thinking"] | null;
             /**
              * @description Tool calling is not served: only these values are accepted.
              * @default null
@@ -2877,8 +2849,18 @@ export interface components {
             /** @default null */
             user_id: string | null;
         };
+        /** ModelCapabilities */
+        ModelCapabilities: {
+            /** @default false */
+            reasoning: boolean;
+            /** @default false */
+            structured_outputs: boolean;
+            /** @default false */
+            tools: boolean;
+        };
         /** ModelCard */
         ModelCard: {
+            capabilities?: components["schemas"]["ModelCapabilities"] | null;
             created: number;
             id: string;
             max_model_len?: number | null;
@@ -3069,6 +3051,18 @@ export interface components {
             secret: string;
             tenant_id: string | null;
             url: string;
+        };
+        /**
+         * OutputConfig
+         * @description How the answer is made. `format` is in `messages_wire.UNSUPPORTED_IN_OUTPUT`.
+         */
+        OutputConfig: {
+            /** @default null */
+            effort: string | null;
+            /** @default null */
+            format: unknown;
+            /** @default null */
+            task_budget: Record<string, never> | null;
         };
         /** OverviewView */
         OverviewView: {
@@ -3632,6 +3626,18 @@ export interface components {
             text: string;
             /** @enum {unknown} */
             type: "text";
+        };
+        /**
+         * Thinking
+         * @description `budget_tokens`: of the type `enabled`. `display`: whether the answer shows the thinking.
+         */
+        Thinking: {
+            /** @default null */
+            budget_tokens: number | null;
+            /** @default null */
+            display: string | null;
+            /** @enum {unknown} */
+            type: "adaptive" | "between_tools" | "disabled" | "enabled";
         };
         /** TierMargin */
         TierMargin: {

@@ -69,12 +69,22 @@ EXAMPLES: dict[str, Any] = {
     "echo": True,
     "best_of": (2, {"n": 2}),  # only as `n`
     "system": "Other",
+    "output_config": None,  # each of its fields has a row
     "system[].type": None,
     "system[].text": "Other",
 }
 HINTS: dict[str, Any] = {
     "metadata": {"/v1/chat/completions": {"a": "b"}, "/v1/messages": {"user_id": "u"}},
     "prompt_cache_options": {"mode": "implicit"},
+    "betas": ["effort-2025-11-24"],
+    "billing_policy": {"type": "standard"},
+    "compaction": {"type": "auto"},
+    "context_management": {"edits": []},
+    "diagnostics": {"previous_message_id": "msg_1"},
+    "fallbacks": [{"model": "other"}],
+    "output_config.effort": "high",
+    "output_config.task_budget": {"type": "tokens", "total": 9},
+    "thinking": {"type": "enabled", "budget_tokens": 1024},
 }
 CACHED = {"type": "ephemeral", "ttl": "1h"}
 # No field that is not served has it among its neutral values.

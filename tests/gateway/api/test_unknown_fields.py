@@ -55,7 +55,7 @@ TOOL = {"type": "function", "function": {"name": "f"}}
         ("completions", {"best_of": 4, "n": 2}, UnsupportedValue, "best_of", "send 2, as 'n'"),
         ("completions", {"echo": True, "logprobs": 2}, UnsupportedValue, "echo", "no log probabilities"),
         ("chat", {"reasoning_effort": "low"}, UnsupportedValue, "reasoning_effort", 'send "none", or leave it out'),
-        ("messages", {"diagnostics": {"a": 1}}, UnsupportedParameter, "diagnostics", "not diagnosed"),
+        ("messages", {"container": "c"}, UnsupportedParameter, "container", "No code is run"),
         (
             "chat",
             {"messages": [USER, {"role": "tool", "content": "x", "tool_call_id": "1"}]},

@@ -1,0 +1,35 @@
+"""What a base model can do beside continuing text, as GET /v1/models shows it.
+
+A client may rely on a capability that is true: a request that uses it is not refused. It must never know a tenant.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+import msgspec
+
+if TYPE_CHECKING:
+    from gateway.catalog.served_models import ServedModel
+
+
+class ModelCapabilities(msgspec.Struct, frozen=True, kw_only=True):
+    """`tools`: calls of tools, in chat completions and messages. `reasoning`: reasoning apart from the answer.
+    `structured_outputs`: answers of a JSON Schema."""
+
+    tools: bool = False
+    reasoning: bool = False
+    structured_outputs: bool = False
+
+
+def capabilities(_model: ServedModel) -> ModelCapabilities:
+    """Those of a base model, and of its adapters."""
+    return ModelCapabilities()
+
+
+def common_capabilities(found: Iterable[ModelCapabilities]) -> ModelCapabilities:
+    """What all of them can do: of an alias, any of whose models may serve. Without a model: nothing."""
+    models = list(found)
+    names = ModelCapabilities.__struct_fields__
+    return ModelCapabilities(**{name: bool(models) and all(getattr(one, name) for one in models) for name in names})
