@@ -83,6 +83,7 @@ class Run:
     steps: int
     fault: int | None  # which chunk fails
     breaks: bool  # with it all others
+    skips: frozenset[int]  # which chunks' draws are skipped, of those that sample
 
 
 asks = st.builds(
@@ -105,7 +106,13 @@ actions = st.one_of(
     st.builds(Abort, which=st.integers(0, 30), midway=st.booleans()),
     st.builds(Load, adapter=st.sampled_from([*ADAPTERS]), what=st.sampled_from(CHANGES)),
     st.builds(Host, model=st.sampled_from([*WEIGHTS]), what=st.sampled_from(HOSTS)),
-    st.builds(Run, steps=st.integers(1, 6), fault=st.none() | st.integers(0, 9), breaks=st.booleans()),
+    st.builds(
+        Run,
+        steps=st.integers(1, 6),
+        fault=st.none() | st.integers(0, 9),
+        breaks=st.booleans(),
+        skips=st.sampled_from([frozenset(), frozenset(), frozenset([0]), frozenset([1, 3])]),
+    ),
 )
 
 
@@ -176,8 +183,9 @@ def perform(house: House, action: Ask | Abort | Load | Host | Run) -> None:
                 house.complete()
         case Run():
             for _ in range(action.steps):
-                while len(house.flights) <= house.steps_ahead and house.schedule():
-                    pass
+                while len(house.flights) <= house.steps_ahead and (step := house.schedule()):
+                    chunks_skipped = [c for i, c in enumerate(step.chunks) if i in action.skips and c.sample]
+                    house.skip(*(chunk.sequence.handle for chunk in chunks_skipped))
                 if not house.flights:
                     house.idle()
                     continue
