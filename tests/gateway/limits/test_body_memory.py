@@ -7,7 +7,7 @@ import json
 import socket
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import anthropic
 import httpx
@@ -61,7 +61,7 @@ def test_a_body_counts_its_largest_size_once() -> None:
 class Chunks:
     """A request whose body arrives in chunks of `size` bytes."""
 
-    headers: dict[str, str] = {}
+    headers: ClassVar[dict[str, str]] = {}
 
     def __init__(self, size: int, count: int) -> None:
         self._left = [bytes(size)] * count
