@@ -97,8 +97,7 @@ def main() -> int:
     if not torch.cuda.is_available():
         print("this needs a CUDA device", file=sys.stderr)
         return 2
-    with torch.inference_mode():
-        rows = measure(arguments.decodes, arguments.adapters)
+    rows = measure(arguments.decodes, arguments.adapters)
     common = {"decodes": arguments.decodes, "adapters": arguments.adapters}
     llama.append_rows([common | row for row in rows], "mixed_step")
     return 0

@@ -40,7 +40,7 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def engine_of(directory: Path, **changes: Any) -> GpuEngine:
-    sizes: dict[str, Any] = {"dtype": "float32", "arena_bytes": 16 << 20, "step_tokens_max": 128, "sequences_max": 16}
+    sizes: dict[str, Any] = {"dtype": "float16", "arena_bytes": 16 << 20, "step_tokens_max": 128, "sequences_max": 16}
     return GpuEngine(directory, **(sizes | changes))
 
 
@@ -102,7 +102,7 @@ def run_masked(engine: GpuEngine, requests: list[Sequence], allowed: dict[int, l
 
 @pytest.mark.parametrize("capture", [True, False])
 def test_penalised_requests_say_the_same_alone_together_and_after_preemptions(directory: Path, capture: bool) -> None:
-    """Near ties of a batch may differ: float32, and few of so many ids."""
+    """Near ties of a batch may differ: in float16 a few of the requests."""
     alone = engine_of(directory, capture=capture)
     expected = requests_of(alone)
     for request in expected:

@@ -99,6 +99,12 @@ class Asked:
             sequence.output_ids.append(PENDING_ID)
         return step, pending
 
+    def begin_alone(self) -> tuple[Step, Pending]:
+        """With no other step in flight: the draw follows at once."""
+        step, pending = self.begin()
+        pending.draw(None)
+        return step, pending
+
     def left(self) -> int:
         return NEW - len(self.sequences[0].output_ids)
 
@@ -259,10 +265,10 @@ def test_bytes_of_a_dropped_model_are_its_own_until_its_steps_are_done(directori
     talk(expected)
     asked = Asked(runner, "one", 0)
     for _ in range(4):
-        flight = asked.begin()
+        flight = asked.begin_alone()
         take(*flight)
     torch.cuda._sleep(400_000_000)  # a fifth of a second, before the step
-    flight = asked.begin()
+    flight = asked.begin_alone()
     weights.evict_weights("one")
     free = weights.free_bytes()
     assert free < weights.weights_bytes("two")
@@ -281,7 +287,7 @@ def test_bytes_of_a_dropped_model_are_its_own_until_its_steps_are_done(directori
     weights.evict_weights("two")
     assert bring(runner, "one") == [("one", "host")]
     while asked.left():
-        take(*asked.begin())
+        take(*asked.begin_alone())
     assert [s.output_ids for s in asked.sequences] == [s.output_ids for s in expected.sequences]
     weights.check_integrity()
 
@@ -300,7 +306,7 @@ def test_a_model_is_added_beside_the_steps_and_forgotten(directories: dict[str, 
             meanwhile = Asked(runner, "one", 0)
             while meanwhile.left():
                 began = time.monotonic()
-                take(*meanwhile.begin())
+                take(*meanwhile.begin_alone())
                 longest = max(longest, time.monotonic() - began)
                 steps += 1
             assert [s.output_ids for s in meanwhile.sequences] == [s.output_ids for s in before.sequences]
