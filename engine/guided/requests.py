@@ -107,7 +107,9 @@ class GuidedRequests:
         try:
             ready = self.compiler.compile_text(directory, vocab_size, guide.grammar, compiled)
         except GrammarQueueFull:
-            raise GuideRefused("queue_full", "too many grammars wait to be compiled", RETRY_AFTER_S) from None
+            raise GuideRefused(
+                "queue_full", "too many grammars wait to be compiled", RETRY_AFTER_S
+            ) from None
         if ready is None:
             self._waiting[sequence.gateway, sequence.handle] = sequence
             return False
