@@ -335,18 +335,12 @@ def sample(
     if rows == 0:
         return
     change_args = _change_args(changes, rows)
-    maxima, firsts, times, winners, sums, peaks, spans, values, ids = scratch
     _chunk_kernel[(chunks, rows)](
         logits,
         logits.stride(0),
         vocab,
         *draws,
-        maxima,
-        firsts,
-        times,
-        winners,
-        sums,
-        peaks,
+        *scratch[:6],
         *change_args,
         MODE=int(mode),
         CHANGED=changes is not None,
@@ -354,7 +348,6 @@ def sample(
         SPAN=SPAN,
         num_warps=CHUNK_WARPS,
     )
-    width = triton.next_power_of_2(chunks)
     _combine_kernel[(rows,)](
         vocab,
         chunks,
@@ -362,41 +355,52 @@ def sample(
         draws.top_k,
         draws.top_p,
         draws.min_p,
-        maxima,
-        firsts,
-        times,
-        winners,
+        *scratch[:4],
         out,
         MODE=int(mode),
-        CHUNKS=width,
+        CHUNKS=triton.next_power_of_2(chunks),
         num_warps=1,
     )
     if mode == Mode.FILTERED:
-        _filter_kernel[(rows,)](
-            logits,
-            logits.stride(0),
-            vocab,
-            chunks,
-            *draws,
-            maxima,
-            sums,
-            peaks,
-            spans,
-            values,
-            ids,
-            out,
-            *change_args,
-            CHANGED=changes is not None,
-            CHUNKS=width,
-            SPANS=CHUNK // SPAN,
-            SPANS_MANY=_spans_many(vocab),
-            SPAN=SPAN,
-            BLOCK=CANDIDATES_MAX,
-            SHIFT=0 if changes is not None else EMPTY_BITS[logits.dtype],
-            num_warps=FILTER_WARPS,
-        )
+        _draw_filtered_rows(logits, draws, scratch, out, change_args, has_changes=changes is not None)
     if changes is not None:
         note_drawn(out, changes)
+
+
+def _draw_filtered_rows(
+    logits: torch.Tensor,
+    draws: Draws,
+    scratch: Scratch,
+    out: torch.Tensor,
+    change_args: tuple[object, ...],
+    *,
+    has_changes: bool,
+) -> None:
+    """Draw the rows with filters, after the chunks of all rows were put together."""
+    vocab, chunks = logits.shape[1], scratch.maxima.shape[1]
+    _filter_kernel[(len(logits),)](
+        logits,
+        logits.stride(0),
+        vocab,
+        chunks,
+        *draws,
+        scratch.maxima,
+        scratch.sums,
+        scratch.peaks,
+        scratch.spans,
+        scratch.values,
+        scratch.ids,
+        out,
+        *change_args,
+        CHANGED=has_changes,
+        CHUNKS=triton.next_power_of_2(chunks),
+        SPANS=CHUNK // SPAN,
+        SPANS_MANY=_spans_many(vocab),
+        SPAN=SPAN,
+        BLOCK=CANDIDATES_MAX,
+        SHIFT=0 if has_changes else EMPTY_BITS[logits.dtype],
+        num_warps=FILTER_WARPS,
+    )
 
 
 def _change_args(changes: Changes | None, rows: int) -> tuple[object, ...]:

@@ -21,7 +21,7 @@ def no_masks(step: Step) -> Masks | None:
 
 
 @dataclass(slots=True)
-class Flight:
+class StepInFlight:
     """A step in flight. `error`: its forward or its draw could not be launched, or its masks could not be made; its
     requests have no ids."""
 
@@ -51,7 +51,7 @@ class StepFlights:
         self._runner = runner
         self._clock = clock
         self._masks = masks
-        self._flights: deque[Flight] = deque()  # oldest first
+        self._flights: deque[StepInFlight] = deque()  # oldest first
 
     def __bool__(self) -> bool:
         return bool(self._flights)
@@ -69,9 +69,9 @@ class StepFlights:
         return self._flights[-1].skipped if self._flights else NO_SKIPS
 
     def begin_step(self, step: Step) -> None:
-        """Begin a step, and draw its ids if no other step is in flight. An error is raised by `Flight.result`. Raises
+        """Begin a step, and draw its ids if no other step is in flight. `StepInFlight.result` raises its error. Raises
         DeviceLost."""
-        flight = Flight(step, self._clock())
+        flight = StepInFlight(step, self._clock())
         try:
             flight.pending = self._runner.begin_step(step)
         except DeviceLost:
@@ -81,7 +81,7 @@ class StepFlights:
         self._flights.append(flight)
         self.draw_oldest()
 
-    def take_oldest(self) -> Flight:
+    def take_oldest(self) -> StepInFlight:
         """Remove the oldest step in flight. The caller takes its result in, then calls `draw_oldest`."""
         return self._flights.popleft()
 

@@ -209,7 +209,7 @@ def test_a_masked_row_draws_allowed_ids_and_its_neighbours_what_they_draw_anyway
     def run(masks: Masks | None) -> list[list[int]]:
         books = Books(runner)
         # The masked prompt is longer: the batch has its decodes in another order than the step.
-        both = [books.sequence(random_ids(n, seed=n), sampling) for n in (600, 9)]
+        both = [books.sequence(random_ids(n, seed=n), sampling) for n in (450, 9)]
         for start in range(12):
             counts = [s.token_count() - s.computed for s in both]
             chunks = [Chunk(s, s.computed, count, True) for s, count in zip(both, counts, strict=True)]

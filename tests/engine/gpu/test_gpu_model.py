@@ -9,13 +9,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
+import engine.gpu.runner
 from adapters.device.pool import TilePool
 from adapters.device.table import AdapterRows
 from adapters.files.spec import BaseShape
-from engine.compute.penalties import Draw
+from engine.compute.masks import mask_words
+from engine.compute.penalties import Draw, penalize
 from engine.gpu.decoder import GpuDecoder
 from engine.gpu.draw_state import DrawState
 from engine.gpu.draws import draw_fields, mode_of, undrawable
@@ -23,12 +26,14 @@ from engine.gpu.graphs import RUNS_BEFORE, GraphKind, Graphs, Run, _end_capture
 from engine.gpu.layouts import LayoutLimits, StepLayouts
 from engine.gpu.model import GpuModel, SharedStepState
 from engine.gpu.packing import PackedStep, Packer
+from engine.gpu.runner import GpuRunner, PendingStep
 from engine.gpu.step_memory import StepMemories, StepSizes, form_bytes, step_form
 from engine.models.config import load_config
 from engine.models.slab import slab_weights
 from engine.models.slab_source import FileSource
 from engine.protocol.frames import ModelInfo, Sampling
-from engine.step import Chunk, Sequence
+from engine.step import PENDING_ID, Chunk, Masks, Sequence, Step
+from kernels import reference_sample
 from kernels.sample import Mode
 from support import oracle
 
@@ -216,6 +221,104 @@ def test_decodes_beside_prefill_say_what_they_say_alone(directories: list[Path])
             if own.computed >= len(own.prompt_ids):
                 own.output_ids.append(token)
     assert [own.output_ids for own in (first, late, split, single)] == expected
+
+
+class Reached:
+    """Stands for an event of a device that computes at once."""
+
+    def record(self) -> None:
+        pass
+
+    def synchronize(self) -> None:
+        pass
+
+
+def runner_of(served: Served, monkeypatch: pytest.MonkeyPatch) -> GpuRunner:
+    """A GpuRunner over these models, without its start, which needs a device."""
+    monkeypatch.setattr(engine.gpu.runner, "to_host", lambda tensor: tensor.clone())
+    monkeypatch.setattr(torch.cuda, "Event", Reached)
+    runner = object.__new__(GpuRunner)
+    runner._common, runner._drawn, runner._places = served.common, served.common.drawn, {}
+    runner._served = {str(model.number): model for model in served.models}
+    served.common.draws.reserve(max(model.info.vocab_size for model in served.models))
+    return runner
+
+
+def ids_in_plain_torch(directory: Path, sequence: Sequence, count: int, allowed: list[int] | None) -> list[int]:
+    """Of the oracle's logits, in float32."""
+    model, made = oracle.load(directory), list[int]()
+    for _ in range(count):
+        ids = [*sequence.prompt_ids, *made]
+        logits = model(torch.tensor([ids])).logits[0, -1:].float()
+        row = None if allowed is None else mask_of(allowed, logits.shape[1])
+        draw = Draw(sequence.sampling, len(ids), sequence.prompt_ids, made, sequence.stop_ids, row)
+        own, found = draw.sampling, torch.empty(1, dtype=torch.int64)
+        numbers = (own.temperature, own.seed, own.choice, draw.position, own.top_k, own.top_p, own.min_p)
+        reference_sample.sample(penalize(logits, [draw]), *(torch.tensor([number]) for number in numbers), out=found)
+        made.append(int(found))
+    return made
+
+
+def mask_of(allowed: list[int], vocab: int) -> Any:
+    bits = np.zeros(mask_words(vocab) * 32, np.uint8)
+    bits[allowed] = 1
+    return np.packbits(bits, bitorder="little").view(np.int32)
+
+
+@interpreted
+@torch.inference_mode()
+def test_penalties_and_masks_one_step_ahead_on_the_runner(
+    directories: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A step begins before the ids of the one before are known to the host, and is drawn after; one draw is skipped."""
+    served = Served(directories[:1], graphs_of(Recorder(), 1000))
+    runner, vocab, new = runner_of(served, monkeypatch), served.models[0].info.vocab_size, 5
+    asks = [
+        Sampling(0.0, repetition_penalty=1.8, frequency_penalty=0.9),
+        Sampling(0.9, seed=4, presence_penalty=1.5, logit_bias={5: 2.0, 9: 4.0}, min_tokens=3),
+        Sampling(1.2, seed=5, top_k=20),
+        Sampling(0.0),
+    ]
+    masked = {0: list(range(0, vocab, 3)), 2: [4, 31, 32, 64, vocab - 1]}
+    dice = torch.Generator().manual_seed(6)
+    requests = [
+        Sequence(
+            i, 0, "r", "m", None, "n", "t", "s", torch.randint(1, 190, (4 + 3 * i,), generator=dice).tolist(), 99, own,
+            frozenset({7, 8}), 0.0, [], list(range(5 * i, 5 * i + 5)),
+        )
+        for i, own in enumerate(asks)
+    ]  # fmt: skip
+    words = np.stack([mask_of(masked.get(i, list(range(vocab))), vocab) for i in range(4)])
+    expected = [ids_in_plain_torch(directories[0], own, new, masked.get(i)) for i, own in enumerate(requests)]
+    before: tuple[Step, PendingStep] | None = None
+    done = skips = 0
+    while done < new:
+        step = Step(done, "0", [Chunk(s, s.computed, s.token_count() - s.computed, True) for s in requests])
+        pending = runner.begin_step(step)
+        if before is not None:
+            take_ids(*before)
+        # All wait for the one that is skipped, so that the next step is of them all again.
+        skip = frozenset(range(4)) if done == 2 and not skips else frozenset()
+        skips += bool(skip)
+        pending.draw(Masks(words, skip))
+        for own, chunk in zip(requests, step.chunks, strict=True):
+            own.computed = chunk.start + chunk.count - bool(skip)
+            own.output_ids += [] if skip else [PENDING_ID]
+        before = step, pending
+        done += not skip
+    assert before is not None
+    take_ids(*before)
+    assert [own.output_ids for own in requests] == expected
+
+
+def take_ids(step: Step, pending: PendingStep) -> None:
+    result = pending.result()
+    assert not result.errors
+    for index, (chunk, found) in enumerate(zip(step.chunks, result.ids, strict=True)):
+        made = chunk.sequence.output_ids
+        assert (found is None) == (index in result.skipped)
+        if found is not None:
+            made[made.index(PENDING_ID)] = found
 
 
 @interpreted
