@@ -125,10 +125,13 @@ class GuidedRequests:
         """The request ended or was refused."""
         self._texts.pop(sequence, None)
 
-    def error_of(self, sequence: Sequence) -> str:
-        """Why a text's grammar cannot be continued, or ""."""
-        text = self._texts.get(sequence)
-        return text.error if text is not None else ""
+    def name_errors(self, step: Step, errors: dict[int, str]) -> dict[int, str]:
+        """`errors` by chunk index, in which the errors of texts that cannot be continued are the grammars'."""
+        for index in errors:
+            text = self._texts.get(step.chunks[index].sequence)
+            if text is not None and text.error:
+                errors[index] = text.error
+        return errors
 
     def fill_masks(self, step: Step) -> Masks | None:
         """The masks of a step, when all earlier ids are known."""
