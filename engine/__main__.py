@@ -150,6 +150,7 @@ def serve(
         # Before the first snapshot, and not at the top: numpy starts threads, which must find the signals blocked. The
         # fake imports it at its first snapshot.
         import engine.loop.snapshot  # noqa: F401
+
         read_grammar_tokenizers(config, runner)
     inbox, progress = Inbox(), LoopProgress()
     server = Server(socket_path, hello, inbox, progress, parent=parent, ended=stopper.ask)

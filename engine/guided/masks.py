@@ -6,6 +6,7 @@ the same position again.
 
 from __future__ import annotations
 
+import functools
 import queue
 import threading
 import time
@@ -111,7 +112,7 @@ class MaskFiller:
         for text in wanted:
             if text not in self._filling:
                 self._filling.add(text)
-                self._threads.fill(text, lambda text=text: self._finished.put(text))  # type: ignore[misc]
+                self._threads.fill(text, functools.partial(self._finished.put, text))
 
     def _wait(self, wanted: set[GuidedText], count: int, until: float) -> None:
         """Until `count` of them are filled, or the time is over."""

@@ -61,8 +61,9 @@ class GuidedRequests:
         ready: Callable[[Sequence], None],
         refused: Callable[[Sequence, GuideRefused], None],
     ) -> None:
-        """`mask_wait_s`: see MaskFiller. `tokenizer_of(model)`: the directory with its tokenizer.json, and its vocab_size; None: it has none. Of a
-        request that waited, `ready` or `refused` is called once, unless it is taken out before."""
+        """`mask_wait_s`: see MaskFiller. `tokenizer_of(model)`: the directory with its tokenizer.json, and its
+        vocab_size; None: it has none. Of a request that waited, `ready` or `refused` is called once, unless it is
+        taken out before."""
         self.compiler = compiler
         self.filler: MaskFiller | None = None  # None before the first guided request
         self._mask_wait_s = mask_wait_s
@@ -107,9 +108,7 @@ class GuidedRequests:
         try:
             ready = self.compiler.compile_text(directory, vocab_size, guide.grammar, compiled)
         except GrammarQueueFull:
-            raise GuideRefused(
-                "queue_full", "too many grammars wait to be compiled", RETRY_AFTER_S
-            ) from None
+            raise GuideRefused("queue_full", "too many grammars wait to be compiled", RETRY_AFTER_S) from None
         if ready is None:
             self._waiting[sequence.gateway, sequence.handle] = sequence
             return False

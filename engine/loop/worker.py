@@ -451,6 +451,7 @@ class EngineLoop:
 
     def _forget_model(self, model: str) -> None:
         self._changes.forget_model(model)
+        self._guided.compiler.forget_compiled()
         self._metrics.remove_model(model)
 
     def _snapshot(self, preempted: int | None) -> Snapshot:

@@ -56,7 +56,8 @@ INTEGERS = [0, -1, 1, 7, 49_152, 2**31 - 1, 2**31, 2**32, 2**63 - 1, -(2**63), 2
 NUMBERS: list[Any] = [*INTEGERS, 1.5, 1e-300, 1e308, -1e308, float("nan"), float("inf"), float("-inf")]
 IDS: list[Any] = [[], [0], [-1], [2**31], [2**63], [49_152] * 3, [1] * 9000, [*range(300)], [5] * 17]
 GUIDES = [
-    Guide("start: missing"), Guide(""), Guide("{"), Guide("start: /[a-z]{3}/"), Guide('{"grammars": [{"json_schema": {}}]}'),
+    Guide("start: missing"), Guide(""), Guide("{"), Guide("start: /[a-z]{3}/"),
+    Guide('{"grammars": [{"json_schema": {}}]}'),
     Guide("start: " + "(" * 5000), Guide("x" * 300_000), Guide("start: /a/", [5], [6], False, 2**63),
     *(Guide(None, ids, [5], False, 3) for ids in IDS), *(Guide("start: /a/", [], ids, True, -1) for ids in IDS),
     *(Guide(None, [], [5], True, number) for number in INTEGERS),

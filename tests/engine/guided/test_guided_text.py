@@ -27,7 +27,9 @@ EOS = min(MODEL.eos_ids)
 OTHER = 2043  # a special id that no grammar allows as text
 
 
-def text_under(grammar: str | None, stop: frozenset[int] = MODEL.eos_ids, min_tokens: int = 0, **guide: Any) -> GuidedText:
+def text_under(
+    grammar: str | None, stop: frozenset[int] = MODEL.eos_ids, min_tokens: int = 0, **guide: Any
+) -> GuidedText:
     compiled = compile_grammar(MODEL, grammar) if grammar is not None else None
     return GuidedText(Guide(grammar, **guide), compiled, MODEL, MODEL.vocab_size, stop, min_tokens)
 
@@ -152,6 +154,6 @@ def test_the_end_is_found_wherever_its_ids_stand_in_a_row(end: list[int]) -> Non
 
 
 def test_a_special_id_that_the_grammar_names() -> None:
-    text = text_under(lark_grammar(f"start: \"a\" <[{OTHER}]> \"b\""))
+    text = text_under(lark_grammar(f'start: "a" <[{OTHER}]> "b"'))
     assert allowed(text, *ids_of("a")) == {OTHER}
     assert allowed(text, *ids_of("a"), OTHER, *ids_of("b")) == {EOS}

@@ -53,9 +53,7 @@ class SchemaMaker:
 
     def _string(self) -> Made:
         least = self._rng.randint(0, 3)
-        return Made(
-            {"type": "string", "minLength": least, "maxLength": least + self._rng.randint(0, 12)}, "a" * least
-        )
+        return Made({"type": "string", "minLength": least, "maxLength": least + self._rng.randint(0, 12)}, "a" * least)
 
     def _pattern(self) -> Made:
         return Made(
