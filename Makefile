@@ -69,6 +69,8 @@ long: $(VENV)/.dev
 	PYTHONPATH=. $(BIN)/python tests/programs/scheduler_search.py --seconds $(LONG_SECONDS) --seed-from $(LONG_SEED)
 	PYTHONPATH=. $(BIN)/python tests/programs/hostile_frames.py --seed $(LONG_SEED)
 	PYTHONPATH=. $(BIN)/python tests/programs/hostile_requests.py --seed $(LONG_SEED)
+	PYTHONPATH=. $(BIN)/python tests/programs/guided_schemas.py --seed $(LONG_SEED)
+	LANEWAY_SCHEMAS=20000 $(BIN)/python -m pytest -q tests/engine/text/test_schema_instances.py
 
 # The console's types, lint and format.
 admin_ui/node_modules/.package-lock.json: admin_ui/package.json admin_ui/package-lock.json

@@ -40,6 +40,7 @@ from engine.protocol.server import Server, SocketInUse
 from engine.protocol.tiers import Tier
 from engine.scheduler.scheduler import ModelLimits, Scheduler
 from engine.step import Runner
+from engine.text.grammars import GrammarTokenizer
 
 # From a signal to the exit of the process, whatever the loop is doing. The kernel's work after the exit (unpinning host
 # memory, destroying the device's context) comes on top: gateway.host.supervisor.STOP_ENGINE_ON_GPU_S allows for it.
@@ -149,6 +150,8 @@ def serve(
         # Before the first snapshot, and not at the top: numpy starts threads, which must find the signals blocked. The
         # fake imports it at its first snapshot.
         import engine.loop.snapshot  # noqa: F401
+
+        read_grammar_tokenizers(config, runner)
     inbox, progress = Inbox(), LoopProgress()
     server = Server(socket_path, hello, inbox, progress, parent=parent, ended=stopper.ask)
     worker = EngineLoop(
@@ -187,6 +190,18 @@ def serve(
     now = time.monotonic()
     seconds = {"requests": ended_at - stopper.asked_at, "flush": now - ended_at, "all": now - stopper.asked_at}
     _log.info("engine.stopped", extra={"fields": {f"{part}_s": round(took, 3) for part, took in seconds.items()}})
+
+
+def read_grammar_tokenizers(config: EngineConfig, runner: ServedRunner) -> None:
+    """Before the first request: reading one holds the GIL for about a second, while no step can be taken."""
+    for model in config.models:
+        info = runner.models.get(model.name)
+        if info is not None and model.path and (Path(model.path) / "tokenizer.json").exists():
+            try:
+                GrammarTokenizer.load(Path(model.path), info.vocab_size)
+            except (OSError, ValueError) as error:
+                fields = {"model": model.name, "reason": str(error)}
+                _log.warning("model.without_grammars", extra={"fields": fields})
 
 
 def build_scheduler(config: EngineConfig, runner: ServedRunner) -> Scheduler:

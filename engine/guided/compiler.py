@@ -5,6 +5,7 @@ A grammar that cannot be compiled refuses its own requests. Requests of one gram
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import logging
 import queue
@@ -94,12 +95,12 @@ class GrammarCompiler:
             raise GrammarQueueFull
         self._waiters[key] = [waiter]
         if not self._threads:
-            self._threads = [start_with_stack(lambda n=n: self._run(n)) for n in range(self._count)]  # type: ignore[misc]
+            self._threads = [start_with_stack(functools.partial(self._run, n)) for n in range(self._count)]
         self._jobs.put(_Job(key, directory, vocab_size, text))
         return None
 
-    def forget_model(self, directory: Path) -> None:
-        """Drop all compiled grammars: another model may lie in the directory next time."""
+    def forget_compiled(self) -> None:
+        """A model was removed: another one may lie in its directory later."""
         self._compiled.clear()
 
     def stop(self) -> None:
@@ -115,7 +116,7 @@ class GrammarCompiler:
             began = time.monotonic()
             outcome = self._outcome(job, number)
             seconds = time.monotonic() - began
-            self._call_loop(lambda job=job, outcome=outcome, s=seconds: self._finished(job, outcome, s))  # type: ignore[misc]
+            self._call_loop(functools.partial(self._finished, job, outcome, seconds))
 
     def _outcome(self, job: _Job, number: int) -> Outcome:
         try:

@@ -6,6 +6,7 @@ the same position again.
 
 from __future__ import annotations
 
+import functools
 import queue
 import threading
 import time
@@ -17,7 +18,7 @@ from engine.guided.matcher import ALL, GuidedText, Words
 from engine.step import Chunk, Masks, Sequence, Step
 from engine.text.grammars import start_with_stack
 
-# A draw waits this long for masks when every row of its step waits, so that no other request is delayed.
+# A draw waits this long for the first mask when no row of its step is ready, so that no other request is delayed.
 MASK_WAIT_ALONE_S = 1.0
 
 
@@ -81,8 +82,9 @@ class MaskFiller:
         self._take_finished()
         wanted = {text for _, _, chunk, text in guided if self._is_wanted(text, chunk)}
         self._begin(wanted)
-        alone = len(wanted) == len(rows)
-        self._wait(wanted, began + (max(MASK_WAIT_ALONE_S, self._wait_s) if alone else self._wait_s))
+        self._wait(wanted, len(wanted & self._filling), began + self._wait_s)
+        if len(wanted) == len(rows) and wanted <= self._filling:
+            self._wait(wanted, 1, began + MASK_WAIT_ALONE_S)
         skip: set[int] = set()
         masked: list[tuple[int, GuidedText]] = []
         for row, index, chunk, text in guided:
@@ -110,19 +112,18 @@ class MaskFiller:
         for text in wanted:
             if text not in self._filling:
                 self._filling.add(text)
-                self._threads.fill(text, lambda text=text: self._finished.put(text))  # type: ignore[misc]
+                self._threads.fill(text, functools.partial(self._finished.put, text))
 
-    def _wait(self, wanted: set[GuidedText], until: float) -> None:
-        """Until all are filled, or the time is over."""
-        waited_for = len(self._filling & wanted)
-        while waited_for:
+    def _wait(self, wanted: set[GuidedText], count: int, until: float) -> None:
+        """Until `count` of them are filled, or the time is over."""
+        while count > 0:
             rest = until - self._clock()
             try:
                 text = self._finished.get(timeout=rest) if rest > 0 else self._finished.get_nowait()
             except queue.Empty:
                 return
             self._filling.discard(text)
-            waited_for -= text in wanted
+            count -= text in wanted
 
     def _take_finished(self) -> None:
         while True:

@@ -61,8 +61,9 @@ class GuidedRequests:
         ready: Callable[[Sequence], None],
         refused: Callable[[Sequence, GuideRefused], None],
     ) -> None:
-        """`mask_wait_s`: see MaskFiller. `tokenizer_of(model)`: the directory with its tokenizer.json, and its vocab_size; None: it has none. Of a
-        request that waited, `ready` or `refused` is called once, unless it is taken out before."""
+        """`mask_wait_s`: see MaskFiller. `tokenizer_of(model)`: the directory with its tokenizer.json, and its
+        vocab_size; None: it has none. Of a request that waited, `ready` or `refused` is called once, unless it is
+        taken out before."""
         self.compiler = compiler
         self.filler: MaskFiller | None = None  # None before the first guided request
         self._mask_wait_s = mask_wait_s
@@ -107,9 +108,7 @@ class GuidedRequests:
         try:
             ready = self.compiler.compile_text(directory, vocab_size, guide.grammar, compiled)
         except GrammarQueueFull:
-            raise GuideRefused(
-                "queue_full", "too many grammars wait to be compiled", RETRY_AFTER_S
-            ) from None
+            raise GuideRefused("queue_full", "too many grammars wait to be compiled", RETRY_AFTER_S) from None
         if ready is None:
             self._waiting[sequence.gateway, sequence.handle] = sequence
             return False
@@ -125,10 +124,13 @@ class GuidedRequests:
         """The request ended or was refused."""
         self._texts.pop(sequence, None)
 
-    def error_of(self, sequence: Sequence) -> str:
-        """Why a text's grammar cannot be continued, or ""."""
-        text = self._texts.get(sequence)
-        return text.error if text is not None else ""
+    def name_errors(self, step: Step, errors: dict[int, str]) -> dict[int, str]:
+        """`errors` by chunk index, in which the errors of texts that cannot be continued are the grammars'."""
+        for index in errors:
+            text = self._texts.get(step.chunks[index].sequence)
+            if text is not None and text.error:
+                errors[index] = text.error
+        return errors
 
     def fill_masks(self, step: Step) -> Masks | None:
         """The masks of a step, when all earlier ids are known."""

@@ -291,7 +291,7 @@ class EngineMetrics(Collector):
         ):
             yield _one(CounterMetricFamily(name, text), [], total)
         guided = self.guided
-        for name, text, count in (
+        totals: tuple[tuple[str, str, float], ...] = (
             ("laneway_guided_requests", "Requests with a grammar or a budget of reasoning.", guided.requests),
             ("laneway_grammar_compilations", "Grammars compiled, refused ones included.", guided.compilations),
             ("laneway_grammar_refusals", "Grammars that could not be compiled.", guided.refusals),
@@ -299,8 +299,9 @@ class EngineMetrics(Collector):
             ("laneway_masks", "Rows drawn under a mask.", guided.masks),
             ("laneway_mask_wait_seconds", "Waiting of draws for masks.", guided.mask_wait_s),
             ("laneway_draws_skipped", "Draws skipped because the row's mask was not ready.", guided.draws_skipped),
-        ):
-            yield _one(CounterMetricFamily(name, text), [], count)
+        )
+        for name, text, seconds_or_count in totals:
+            yield _one(CounterMetricFamily(name, text), [], seconds_or_count)
         text = "Tiers' targets that were below the shortest step when the engine started."
         yield _one(GaugeMetricFamily("laneway_tier_targets_out_of_reach", text), [], self.targets_out_of_reach)
         text = "The device's seconds for requests that had ended."

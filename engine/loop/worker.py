@@ -180,7 +180,7 @@ class EngineLoop:
         step = flight.step
         try:
             result = flight.result()
-            failed_alone = result.errors
+            failed_alone = self._guided.name_errors(step, result.errors)
         except DeviceLost:
             raise
         except Exception as error:  # noqa: BLE001 - the step's edge: its requests end, the loop goes on, it is counted
@@ -451,6 +451,7 @@ class EngineLoop:
 
     def _forget_model(self, model: str) -> None:
         self._changes.forget_model(model)
+        self._guided.compiler.forget_compiled()
         self._metrics.remove_model(model)
 
     def _snapshot(self, preempted: int | None) -> Snapshot:

@@ -71,7 +71,9 @@ class GrammarProcess:
         self._child = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)
         return self._child
 
-    def _ask(self, child: subprocess.Popen[bytes], question: dict[str, object], seconds: float) -> dict[str, str] | None:
+    def _ask(
+        self, child: subprocess.Popen[bytes], question: dict[str, object], seconds: float
+    ) -> dict[str, str] | None:
         """None: the child died or was killed."""
         assert child.stdin is not None
         assert child.stdout is not None

@@ -91,6 +91,12 @@ class GrammarTokenizer:
     def load(cls, directory: Path, vocab_size: int | None = None) -> GrammarTokenizer:
         """From a model directory, shared by all calls with the same content. `vocab_size`: None: config.json's. Raises
         OSError, and ValueError when a file cannot be used."""
+        file_key = directory, vocab_size
+        files = _file_states(directory)
+        with _loading:
+            known = _by_file.get(file_key)
+        if known is not None and known[0] == files:
+            return known[1]
         text = read_small(directory / "tokenizer.json", TOKENIZER_BYTES_MAX).decode()
         config = _read_json(directory / "config.json")
         eos_ids = _eos_ids(directory, config, text)
@@ -106,11 +112,15 @@ class GrammarTokenizer:
                 found = _loaded[digest] = cls(text, size, sorted(eos_ids), digest)
                 while len(_loaded) > TOKENIZERS_CACHED_MAX:
                     del _loaded[next(iter(_loaded))]
+            _by_file[file_key] = files, found
+            while len(_by_file) > TOKENIZERS_CACHED_MAX:
+                del _by_file[next(iter(_by_file))]
         return found
 
 
 TOKENIZERS_CACHED_MAX = 16
 _loaded: dict[str, GrammarTokenizer] = {}
+_by_file: dict[tuple[Path, int | None], tuple[list[tuple[int, int, int] | None], GrammarTokenizer]] = {}
 _loading = threading.Lock()
 
 
@@ -301,6 +311,18 @@ def _schemas(text: str) -> list[object]:
         return [g["json_schema"] for g in grammars if "json_schema" in g]
     except (ValueError, KeyError, TypeError, RecursionError):
         return []
+
+
+def _file_states(directory: Path) -> list[tuple[int, int, int] | None]:
+    """What changes with the content of the files that a tokenizer is read from."""
+    states: list[tuple[int, int, int] | None] = []
+    for name in ("tokenizer.json", "config.json", "generation_config.json", "tokenizer_config.json"):
+        try:
+            found = (directory / name).stat()
+            states.append((found.st_mtime_ns, found.st_size, found.st_ino))
+        except FileNotFoundError:
+            states.append(None)
+    return states
 
 
 def _read_json(path: Path) -> dict[str, Any]:

@@ -45,7 +45,22 @@ _SCHEMAS = ("allOf", "anyOf", "oneOf", "prefixItems")
 _NAMED_SCHEMAS = ("$defs", "definitions", "patternProperties", "properties")
 _OPTIONS = "x-guidance"
 
-Schema = dict[str, Any] | bool
+# Narrower than the formats of llguidance, which allow 30 February, a leap second at any hour, and names over 253
+# characters: what these accept, every validator accepts.
+_DATE = (
+    r"(?:[1-9]\d{3}-(?:(?:0[13578]|1[02])-(?:0[1-9]|[12]\d|3[01])|(?:0[469]|11)-(?:0[1-9]|[12]\d|30)"
+    r"|02-(?:0[1-9]|1\d|2[0-8]))|(?:[1-9]\d(?:0[48]|[2468][048]|[13579][26])|(?:[2468][048]|[13579][26])00)-02-29)"
+)
+_TIME = r"(?:[01]\d|2[0-3]):[0-5]\d:[0-5]\d(?:\.\d{1,6})?(?:Z|[+-](?:[01]\d|2[0-3]):[0-5]\d)"
+_LABEL = "[A-Za-z0-9]{1,20}(?:-[A-Za-z0-9]{1,20}){0,2}"
+_HOST = rf"{_LABEL}(?:\.{_LABEL}){{0,3}}"
+FORMAT_PATTERNS = {
+    "date": f"^{_DATE}$",
+    "time": f"^{_TIME}$",
+    "date-time": f"^{_DATE}T{_TIME}$",
+    "hostname": f"^{_HOST}$",
+    "email": rf"^[A-Za-z0-9]{{1,20}}(?:[._+-][A-Za-z0-9]{{1,20}}){{0,2}}@{_HOST}$",
+}
 
 
 class GrammarRefused(ValueError):
@@ -150,6 +165,13 @@ class _Checked:
             if name in UNSUPPORTED and (name, value) != ("uniqueItems", False):
                 raise GrammarRefused(f"schema {at}/{name}: the keyword {name!r} is not supported")
         found = {name: value for name, value in node.items() if name in SUPPORTED}
+        if (pattern := FORMAT_PATTERNS.get(str(found.get("format")))) is not None:
+            del found["format"]
+            narrowed = found.get("allOf")
+            if "pattern" not in found:
+                found["pattern"] = pattern
+            elif narrowed is None or isinstance(narrowed, list):
+                found["allOf"] = [*(narrowed or ()), {"pattern": pattern}]
         _check_values(found, at)
         _check_counts(found, at)
         for name in _SCHEMA:

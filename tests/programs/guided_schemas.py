@@ -29,9 +29,13 @@ if __name__ == "__main__":  # beside support/, and beside the packages where tho
 
 import jsonschema_rs
 
-from engine.protocol.frames import Finished, Guide, Sampling, Submit
+from adapters.files.spec import BaseShape
+from adapters.files.store import AdapterStore
+from engine.protocol.frames import AdapterState, Finished, Guide, LoadAdapter, Sampling, Submit
 from engine.text.grammars import GrammarTokenizer, compile_grammar, json_schema_grammar
 from engine.text.tokenizer import Tokenizer
+from support import oracle
+from support.adapters.directories import add_directory
 from support.engine.process import EngineProcess, Peer
 from support.engine.schemas import Made, SchemaMaker
 from support.paths import MODEL_DIR
@@ -72,8 +76,20 @@ class Player:
         self._rng = random.Random(seed)
         self._maker = SchemaMaker(seed)
         self._handles = 0
+        self._adapters: list[str | None] = [None]  # digests
         # A page and more that all prompts share.
         self._head = self._text.encode("Answer with one value of JSON, as short as can be, and nothing else. " * 2)
+
+    async def load_adapters(self, directory: Path, adapters: list[Path], scratch: Path) -> None:
+        """Let each choice use one of these LoRA adapters or none."""
+        store, shape = AdapterStore(scratch), BaseShape.from_directory(directory)
+        for path in adapters:
+            stored = add_directory(store, path, shape)
+            self._peer.send(LoadAdapter(stored.digest, "m", str(stored.path)))
+            state = await self._peer.expect(AdapterState)
+            if state.state != "loaded":
+                raise Broken(state.message)
+            self._adapters.append(stored.digest)
 
     def _submit(self, **fields: Any) -> Submit:
         self._handles += 1
@@ -82,8 +98,9 @@ class Player:
     def reference(self) -> Submit:
         """The unguided text that must not change."""
         return self._submit(
-            prompt_ids=self._head, max_tokens=24, stop_ids=[], sampling=Sampling(seed=REFERENCE), tier="premium"
-        )
+            prompt_ids=self._head, max_tokens=24, stop_ids=[], sampling=Sampling(seed=REFERENCE), tier="premium",
+            share="other",
+        )  # fmt: skip
 
     async def play_batch(self, count: int, expected: list[int]) -> None:
         asked: dict[int, tuple[Made, str]] = {}
@@ -98,10 +115,15 @@ class Player:
                     self._submit(
                         prompt_ids=prompt, max_tokens=tokens, stop_ids=self._stop, guide=Guide(grammar),
                         sampling=sampling(self._rng, choice), tier=self._rng.choice(["standard", "batch"]),
+                        adapter=self._rng.choice(self._adapters),
                     )
                 )  # fmt: skip
                 asked[frames[-1].handle] = (made, grammar)
-        self._peer.send(*frames)
+        # The unguided text comes last, from another share of a higher tier: guided texts are preempted for it.
+        self._peer.send(*frames[1:])
+        await self._peer.drain()
+        await asyncio.sleep(0.1)
+        self._peer.send(frames[0])
         ended = await self._peer.until_ended(*(frame.handle for frame in frames), timeout_s=600.0)
         if ended[frames[0].handle][0] != expected:
             raise Broken("an unguided text has other ids beside guided texts")
@@ -127,10 +149,13 @@ class Player:
             raise Broken(f"{text!r} is no instance of {json.dumps(made.schema)}")
 
 
-async def play(process: EngineProcess, directory: Path, schemas: int, seed: int) -> Counter[str]:
+async def play(
+    process: EngineProcess, directory: Path, schemas: int, seed: int, adapters: list[Path], scratch: Path
+) -> Counter[str]:
     """What was seen. Raises Broken."""
     peer = await Peer.connect(process.socket)
     player = Player(peer, directory, seed)
+    await player.load_adapters(directory, adapters, scratch)
     reference = player.reference()
     peer.send(reference)
     expected, _ = (await peer.until_ended(reference.handle))[reference.handle]
@@ -144,9 +169,14 @@ async def play(process: EngineProcess, directory: Path, schemas: int, seed: int)
     return player.counts
 
 
+def trained_adapters(model: Path) -> list[Path]:
+    """The example adapters of a base model."""
+    return [oracle.EXAMPLES / name for name in oracle.example_adapters(model.name)]
+
+
 def start(socket: Path, directory: Path, arena_bytes: int) -> EngineProcess:
     model = {"name": "m", "path": str(directory), "dtype": "float32"}
-    config = {"models": [model], "device": "cpu", "arena_bytes": arena_bytes, "threads": 2, "sequences_max": 8}
+    config = {"models": [model], "device": "cpu", "arena_bytes": arena_bytes, "threads": 2, "sequences_max": 4}
     return EngineProcess(socket, config, "--raise-targets")
 
 
@@ -156,12 +186,18 @@ def main() -> None:
     parser.add_argument("--schemas", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--arena-bytes", type=int, default=40 * 1024 * 1024)
+    parser.add_argument("--adapters", type=Path, nargs="*", default=None, help="those of the examples if not given")
     arguments = parser.parse_args()
+    adapters = arguments.adapters
+    if adapters is None:
+        adapters = trained_adapters(arguments.model)
     with tempfile.TemporaryDirectory(prefix="lw") as scratch:
         process = start(Path(scratch) / "e.sock", arguments.model, arguments.arena_bytes)
         try:
             began = time.monotonic()
-            counts = asyncio.run(play(process, arguments.model, arguments.schemas, arguments.seed))
+            counts = asyncio.run(
+                play(process, arguments.model, arguments.schemas, arguments.seed, adapters, Path(scratch))
+            )
             print(f"{arguments.schemas} schemas in {time.monotonic() - began:.0f} s: {dict(counts)}")
         finally:
             process.stop()

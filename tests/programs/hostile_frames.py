@@ -33,6 +33,7 @@ from engine.protocol.frames import (
     Abort,
     Finished,
     FrameReader,
+    Guide,
     LoadAdapter,
     LoadModel,
     ProtocolError,
@@ -54,6 +55,13 @@ SILENCE_S = 0.08  # seconds without a frame after which a stream counts as fully
 INTEGERS = [0, -1, 1, 7, 49_152, 2**31 - 1, 2**31, 2**32, 2**63 - 1, -(2**63), 2**64 - 1]
 NUMBERS: list[Any] = [*INTEGERS, 1.5, 1e-300, 1e308, -1e308, float("nan"), float("inf"), float("-inf")]
 IDS: list[Any] = [[], [0], [-1], [2**31], [2**63], [49_152] * 3, [1] * 9000, [*range(300)], [5] * 17]
+GUIDES = [
+    Guide("start: missing"), Guide(""), Guide("{"), Guide("start: /[a-z]{3}/"),
+    Guide('{"grammars": [{"json_schema": {}}]}'),
+    Guide("start: " + "(" * 5000), Guide("x" * 300_000), Guide("start: /a/", [5], [6], False, 2**63),
+    *(Guide(None, ids, [5], False, 3) for ids in IDS), *(Guide("start: /a/", [], ids, True, -1) for ids in IDS),
+    *(Guide(None, [], [5], True, number) for number in INTEGERS),
+]  # fmt: skip
 # Fields of a Sampling that are integers.
 WHOLE = {"top_k", "seed", "choice", "min_tokens", "logprobs"}
 TEXTS: list[Any] = ["", "x", "\x00", "é☃", "a" * 100_000, "../../etc/passwd", "f" * 64, "\x1b[2J"]
@@ -83,6 +91,7 @@ def a_submit(peer: Peer, handle: int, choose: random.Random) -> bytes:
                         {"handle": handle - 1},
                         {"max_tokens": choose.choice(INTEGERS)},
                         {"weight": choose.choice(NUMBERS)},
+                        {"guide": choose.choice(GUIDES)},
                         {"model": choose.choice(TEXTS)},
                         {"adapter": choose.choice(TEXTS)},
                         {"stop_ids": choose.choice(IDS)},

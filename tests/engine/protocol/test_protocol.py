@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,6 +14,7 @@ from engine.protocol.frames import (
     EngineUsage,
     Finished,
     FrameReader,
+    Guide,
     Hello,
     LoadAdapter,
     ModelInfo,
@@ -26,6 +28,7 @@ from engine.protocol.frames import (
     decode_to_engine,
     encode,
 )
+from engine.protocol.guide_limits import GRAMMAR_CHARS_MAX, MARKER_IDS_MAX, find_guide_fault
 
 handles = st.integers(0, 2**63)
 ids = st.lists(st.integers(0, 2**31), max_size=50)
@@ -43,6 +46,7 @@ submits = st.builds(
     max_tokens=st.integers(-5, 2**40),
     sampling=st.builds(Sampling, temperature=st.floats(0, 2), seed=st.integers(0, 2**63)),
     stop_ids=ids,
+    guide=st.none() | st.builds(Guide, grammar=st.none() | st.text(max_size=20), reasoning_end_ids=ids),
 )
 to_engine = submits | st.builds(Abort, handle=handles) | st.builds(LoadAdapter, st.text(), st.text(), st.text())
 
@@ -74,6 +78,37 @@ def test_frames_survive_any_cut(frames: list[ToEngine], cuts: list[int]) -> None
 def test_the_engine_s_frames_survive(frame: Hello | Tokens | Finished | Refused) -> None:
     (body,) = FrameReader().feed(encode(frame))
     assert decode_from_engine(body) == frame
+
+
+def test_a_submit_without_a_guide_is_read_as_before_and_one_with_a_guide_survives() -> None:
+    plain = Submit(1, "r", "e", "m", None, "n", "t", "s", [1], 1, Sampling(), [2])
+    guide = Guide("start: /a/", [3], [4, 5], True, 6)
+    for frame in (plain, msgspec.structs.replace(plain, guide=guide)):
+        (body,) = FrameReader().feed(encode(frame))
+        assert decode_to_engine(body) == frame
+    shorter = msgspec.msgpack.encode(msgspec.msgpack.decode(msgspec.msgpack.encode(plain))[:-1])
+    assert decode_to_engine(shorter) == plain
+
+
+@pytest.mark.parametrize(
+    ("guide", "fault"),
+    [
+        (Guide(), None),
+        (Guide("x", [1], [2, 3], False, 0), None),
+        (Guide(""), "grammar"),
+        (Guide("x" * (GRAMMAR_CHARS_MAX + 1)), "grammar"),
+        (Guide(reasoning_end_ids=[100]), "reasoning_end_ids"),
+        (Guide(reasoning_start_ids=[-1], reasoning_end_ids=[1]), "reasoning_start_ids"),
+        (Guide(reasoning_end_ids=[1] * (MARKER_IDS_MAX + 1)), "reasoning_end_ids"),
+        (Guide(reasoning_start_ids=[1]), "needs reasoning_end_ids"),
+        (Guide(reasoning_open=True), "needs reasoning_end_ids"),
+        (Guide(reasoning_max=1), "needs reasoning_end_ids"),
+        (Guide(reasoning_end_ids=[1], reasoning_max=-1), "reasoning_max"),
+    ],
+)
+def test_the_limits_of_a_guide(guide: Guide, fault: str | None) -> None:
+    found = find_guide_fault(guide, 100)
+    assert (found is None) if fault is None else (found is not None and fault in found)
 
 
 def test_a_length_over_the_limit_is_refused_before_its_bytes_come() -> None:

@@ -53,9 +53,7 @@ class SchemaMaker:
 
     def _string(self) -> Made:
         least = self._rng.randint(0, 3)
-        return Made(
-            {"type": "string", "minLength": least, "maxLength": least + self._rng.randint(0, 12)}, "a" * least
-        )
+        return Made({"type": "string", "minLength": least, "maxLength": least + self._rng.randint(0, 12)}, "a" * least)
 
     def _pattern(self) -> Made:
         return Made(
@@ -73,6 +71,11 @@ class SchemaMaker:
                 ({"type": "string", "format": "time"}, "00:00:00Z"),
                 ({"type": "string", "format": "ipv4"}, "1.1.1.1"),
                 ({"type": "string", "format": "uuid"}, "00000000-0000-0000-0000-000000000000"),
+                ({"type": "string", "format": "date-time"}, "2026-01-01T00:00:00Z"),
+                ({"type": "string", "format": "email", "maxLength": 20}, "a@b"),
+                ({"type": "string", "format": "hostname", "maxLength": 12}, "a"),
+                ({"type": "string", "format": "duration"}, "P1D"),
+                ({"type": "string", "format": "date", "pattern": "^20"}, "2026-01-01"),
             ])
         )  # fmt: skip
 

@@ -1,0 +1,113 @@
+"""The masks of a step: rows without a constraint, masks that are late, and texts that cannot be continued."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+from engine.guided.masks import MaskFiller
+from engine.guided.matcher import GuidedText
+from engine.protocol.frames import Guide, Sampling
+from engine.step import Chunk, Sequence, Step
+from engine.text.grammars import GrammarTokenizer, choice_grammar, compile_grammar
+from support.paths import REPO
+
+MODEL = GrammarTokenizer.load(REPO / "examples" / "models" / "laneway-tiny")
+YES = MODEL.inner.tokenize_str("yes")
+
+
+class SlowText(GuidedText):
+    """Its mask is not ready before `go` is set."""
+
+    go: threading.Event
+
+    def fill_words(self) -> None:
+        self.go.wait(10)
+        super().fill_words()
+
+
+def guided(kind: type[GuidedText] = GuidedText) -> GuidedText:
+    grammar = choice_grammar(["yes"])
+    return kind(Guide(grammar), compile_grammar(MODEL, grammar), MODEL, MODEL.vocab_size, MODEL.eos_ids)
+
+
+def sequence(*output_ids: int) -> Sequence:
+    return Sequence(
+        0, 0, "r", "m", None, "n", "t", "s", [1, 2, 3], 9, Sampling(), MODEL.eos_ids, 0.0, output_ids=list(output_ids)
+    )
+
+
+def decode(own: Sequence) -> Chunk:
+    return Chunk(own, own.token_count() - 1, 1, True)
+
+
+@pytest.fixture
+def filler() -> Iterator[MaskFiller]:
+    found = MaskFiller(wait_s=0.05)
+    yield found
+    found.stop()
+
+
+def test_no_masks_without_guided_rows(filler: MaskFiller) -> None:
+    assert filler.fill_masks(Step(1, "m", [decode(sequence())]), {}) is None
+    free = GuidedText(Guide(), None, None, MODEL.vocab_size, frozenset())
+    own = sequence()
+    assert filler.fill_masks(Step(1, "m", [decode(own)]), {own: free}) is None
+
+
+def test_rows_are_those_of_the_sampling_chunks(filler: MaskFiller) -> None:
+    plain, own, done = sequence(), sequence(), sequence(*YES)
+    step = Step(1, "m", [Chunk(plain, 0, 2, False), decode(own), decode(plain), decode(done)])
+    masks = filler.fill_masks(step, {own: guided(), done: guided()})
+    assert masks is not None
+    assert masks.words is not None
+    assert (masks.words.shape, masks.words.dtype) == ((3, 64), np.int32)
+    assert (masks.words[1] == -1).all()
+    assert np.unpackbits(masks.words[2].view(np.uint8)).sum() == 1
+    assert not masks.skip
+
+
+def test_a_late_mask_skips_its_row_alone_and_is_used_later(filler: MaskFiller) -> None:
+    slow, quick = sequence(), sequence()
+    late = guided(SlowText)
+    late.go = threading.Event()  # type: ignore[attr-defined]
+    texts = {slow: late, quick: guided()}
+    step = Step(1, "m", [decode(slow), decode(quick)])
+    for _ in range(2):
+        began = time.monotonic()
+        masks = filler.fill_masks(step, texts)
+        assert time.monotonic() - began < 1
+        assert masks is not None
+        assert masks.skip == {0}
+    assert filler.draws_skipped == 2
+    late.go.set()  # type: ignore[attr-defined]
+    time.sleep(0.1)
+    masks = filler.fill_masks(step, texts)
+    assert masks is not None
+    assert not masks.skip
+    assert masks.words is not None
+    assert (masks.words[0] == masks.words[1]).all()
+
+
+def test_a_step_whose_rows_all_wait_delays_nobody_and_so_waits_longer(filler: MaskFiller) -> None:
+    own = sequence()
+    late = guided(SlowText)
+    late.go = threading.Event()  # type: ignore[attr-defined]
+    threading.Timer(0.3, late.go.set).start()  # type: ignore[attr-defined]
+    masks = filler.fill_masks(Step(1, "m", [decode(own)]), {own: late})
+    assert masks is not None
+    assert not masks.skip
+
+
+def test_a_text_that_cannot_be_continued_allows_no_id(filler: MaskFiller) -> None:
+    own = sequence(5)
+    text = guided()
+    masks = filler.fill_masks(Step(1, "m", [decode(own)]), {own: text})
+    assert masks is not None
+    assert masks.words is not None
+    assert not masks.words.any()
+    assert text.error

@@ -1,0 +1,64 @@
+"""Whatever a schema's grammar allows is an instance of the schema: random walks over the allowed ids, no model."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+
+import jsonschema_rs
+import llguidance
+import numpy as np
+import pytest
+
+from engine.text.grammars import GrammarTokenizer, compile_grammar, json_schema_grammar
+from engine.text.json_schemas import FORMAT_PATTERNS
+from support.engine.schemas import SchemaMaker
+from support.paths import REPO
+
+MODEL = GrammarTokenizer.load(REPO / "examples" / "models" / "laneway-tiny")
+SCHEMAS = int(os.environ.get("LANEWAY_SCHEMAS", "120"))
+IDS_MAX = 600
+FORMATS = [*FORMAT_PATTERNS, "duration", "ipv4", "ipv6", "uuid"]
+
+
+def walk(matcher: llguidance.LLMatcher, rng: random.Random) -> str | None:
+    """A random text that the grammar accepts; None: it has not ended after IDS_MAX ids."""
+    ids: list[int] = []
+    while len(ids) < IDS_MAX:
+        bits = np.unpackbits(np.frombuffer(matcher.compute_bitmask(), np.uint8), bitorder="little")
+        allowed = [id_ for id_ in np.nonzero(bits[: MODEL.vocab_size])[0].tolist() if id_ not in MODEL.eos_ids]
+        assert allowed or matcher.is_accepting(), matcher.get_error()
+        if not allowed or (matcher.is_accepting() and rng.random() < 0.5):
+            return MODEL.inner.decode_str(ids)
+        # The shorter, the likelier: otherwise few strings end.
+        ids.append(min(rng.sample(allowed, min(3, len(allowed))), key=lambda id_: len(MODEL.inner.decode_bytes([id_]))))
+        assert matcher.consume_token(ids[-1])
+    return None
+
+
+def check(schema: object, seed: int, walks: int) -> int:
+    compiled = compile_grammar(MODEL, json_schema_grammar(schema))
+    rng, ended = random.Random(seed), 0
+    for _ in range(walks):
+        text = walk(compiled.deep_copy(), rng)
+        if text is not None:
+            ended += 1
+            assert jsonschema_rs.is_valid(schema, json.loads(text), validate_formats=True), (schema, text)
+    return ended
+
+
+def test_random_schemas() -> None:
+    maker = SchemaMaker(1)
+    ended = 0
+    for seed in range(SCHEMAS):
+        made = maker.make_schema()
+        assert jsonschema_rs.is_valid(made.schema, made.shortest, validate_formats=True), made
+        ended += check(made.schema, seed, 3)
+    assert ended > 2.5 * SCHEMAS
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_formats(name: str) -> None:
+    assert check({"type": "string", "format": name}, 1, 60) > 30
+    assert check({"type": "string", "format": name, "maxLength": 40}, 1, 20)
