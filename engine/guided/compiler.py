@@ -95,7 +95,7 @@ class GrammarCompiler:
             raise GrammarQueueFull
         self._waiters[key] = [waiter]
         if not self._threads:
-            self._threads = [start_with_stack(functools.partial(self._run, n)) for n in range(self._count)]
+            self._threads = [start_with_stack(functools.partial(self._compile_jobs, n)) for n in range(self._count)]
         self._jobs.put(_Job(key, directory, vocab_size, text))
         return None
 
@@ -111,7 +111,7 @@ class GrammarCompiler:
         for process in self._processes:
             process.close()
 
-    def _run(self, number: int) -> None:
+    def _compile_jobs(self, number: int) -> None:
         while (job := self._jobs.get()) is not None:
             began = time.monotonic()
             outcome = self._outcome(job, number)

@@ -32,7 +32,7 @@ class MaskThreads:
 
     def fill(self, text: GuidedText, done: Callable[[], None]) -> None:
         if not self._threads:
-            self._threads = [start_with_stack(self._run) for _ in range(self._count)]
+            self._threads = [start_with_stack(self._fill_texts) for _ in range(self._count)]
         self._texts.put((text, done))
 
     def stop(self) -> None:
@@ -40,7 +40,7 @@ class MaskThreads:
             self._texts.put(None)
         self._threads = []
 
-    def _run(self) -> None:
+    def _fill_texts(self) -> None:
         while (item := self._texts.get()) is not None:
             text, done = item
             try:

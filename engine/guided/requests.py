@@ -120,7 +120,7 @@ class GuidedRequests:
         keys = [key for key in self._waiting if key[0] == gateway and handle in (None, key[1])]
         return [self._waiting.pop(key) for key in keys]
 
-    def forget(self, sequence: Sequence) -> None:
+    def remove_text(self, sequence: Sequence) -> None:
         """The request ended or was refused."""
         self._texts.pop(sequence, None)
 

@@ -316,7 +316,7 @@ class EngineLoop:
 
     def _release(self, sequence: Sequence) -> None:
         """The request ended or was refused: it uses its adapter and its grammar no more."""
-        self._guided.forget(sequence)
+        self._guided.remove_text(sequence)
         if sequence.adapter is not None:
             self._changes.note_release(sequence.adapter)
 

@@ -99,7 +99,7 @@ async def test_preempted_texts_continue_their_grammar(start_engine: Start, conne
 
 async def test_unguided_texts_are_the_same_beside_guided_ones(start_engine: Start, connect: Connect) -> None:
     peer = await connect(tiny(start_engine))
-    plain = {"guide": None, "stop_ids": [], "sampling": Sampling(seed=3)}
+    plain: dict[str, Any] = {"guide": None, "stop_ids": [], "sampling": Sampling(seed=3)}
     peer.send(guided(peer, 1, None, **plain))
     alone = (await peer.until_ended(1))[1][0]
     peer.send(guided(peer, 2, None, **plain), *(guided(peer, n, regex_grammar("[a-z]{50}")) for n in (3, 4)))

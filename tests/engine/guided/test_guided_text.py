@@ -119,7 +119,7 @@ def test_the_grammar_begins_after_the_reasoning() -> None:
 
 
 def test_the_model_may_open_the_reasoning_or_answer_at_once() -> None:
-    guide = {"reasoning_start_ids": [OTHER, 2042], "reasoning_end_ids": END}
+    guide: Any = {"reasoning_start_ids": [OTHER, 2042], "reasoning_end_ids": END}
     plain = allowed(text_under(choice_grammar(["yes"])))
     text = text_under(choice_grammar(["yes"]), **guide)
     assert allowed(text) == plain | {OTHER}

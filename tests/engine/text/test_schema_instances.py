@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+from typing import Any
 
 import jsonschema_rs
 import llguidance
@@ -37,7 +38,7 @@ def walk(matcher: llguidance.LLMatcher, rng: random.Random) -> str | None:
     return None
 
 
-def check(schema: object, seed: int, walks: int) -> int:
+def check(schema: Any, seed: int, walks: int) -> int:
     compiled = compile_grammar(MODEL, json_schema_grammar(schema))
     rng, ended = random.Random(seed), 0
     for _ in range(walks):
