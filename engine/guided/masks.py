@@ -6,11 +6,12 @@ the same position again.
 
 from __future__ import annotations
 
-import functools
+import os
 import queue
 import threading
 import time
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterable
 
 import numpy as np
 
@@ -20,6 +21,34 @@ from engine.text.grammars import start_with_stack
 
 # A draw waits this long for the first mask when no row of its step is ready, so that no other request is delayed.
 MASK_WAIT_ALONE_S = 1.0
+POLL_S = 0.002
+THREADS_MAX = 8
+
+
+class _Batch:
+    """The texts of one step whose words are to be filled. Threads take them one by one."""
+
+    def __init__(self, texts: Iterable[GuidedText]) -> None:
+        self.texts = frozenset(texts)
+        self.left = deque(self.texts)
+        self.count = len(self.texts)
+        self.filled: list[GuidedText] = []
+        self.all_filled = threading.Event()
+
+    def fill_words(self) -> None:
+        """Fill texts until none is left. On several threads at once: `popleft` and `append` are atomic."""
+        while True:
+            try:
+                text = self.left.popleft()
+            except IndexError:
+                return
+            try:
+                text.fill_words()
+            except BaseException as error:  # noqa: BLE001 - one text's edge; a Rust panic is no Exception
+                text.error = f"the mask could not be computed: {type(error).__name__}"
+            self.filled.append(text)
+            if len(self.filled) == self.count:
+                self.all_filled.set()
 
 
 class MaskThreads:
@@ -27,27 +56,23 @@ class MaskThreads:
 
     def __init__(self, count: int) -> None:
         self._count = count
-        self._texts: queue.SimpleQueue[tuple[GuidedText, Callable[[], None]] | None] = queue.SimpleQueue()
+        self._batches: queue.SimpleQueue[_Batch | None] = queue.SimpleQueue()
         self._threads: list[threading.Thread] = []
 
-    def fill(self, text: GuidedText, done: Callable[[], None]) -> None:
+    def fill(self, batch: _Batch) -> None:
         if not self._threads:
-            self._threads = [start_with_stack(self._fill_texts) for _ in range(self._count)]
-        self._texts.put((text, done))
+            self._threads = [start_with_stack(self._fill_batches) for _ in range(self._count)]
+        for _ in range(min(self._count, batch.count)):
+            self._batches.put(batch)
 
     def stop(self) -> None:
         for _ in self._threads:
-            self._texts.put(None)
+            self._batches.put(None)
         self._threads = []
 
-    def _fill_texts(self) -> None:
-        while (item := self._texts.get()) is not None:
-            text, done = item
-            try:
-                text.fill_words()
-            except BaseException as error:  # noqa: BLE001 - one text's edge; a Rust panic is no Exception
-                text.error = f"the mask could not be computed: {type(error).__name__}"
-            done()
+    def _fill_batches(self) -> None:
+        while (batch := self._batches.get()) is not None:
+            batch.fill_words()
 
 
 class MaskFiller:
@@ -56,17 +81,17 @@ class MaskFiller:
     def __init__(
         self,
         wait_s: float,
-        threads: int = 2,
+        threads: int | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`wait_s`: seconds that a draw waits for the masks of its step, if other rows have none to wait for."""
         self.seconds = 0.0  # waited for masks
         self.masks_made = 0
         self.draws_skipped = 0
-        self._threads = MaskThreads(threads)
+        self._threads = MaskThreads(threads or max(2, min(THREADS_MAX, (os.cpu_count() or 1) // 2)))
         self._wait_s, self._clock = wait_s, clock
-        self._filling: set[GuidedText] = set()  # not to be touched before they leave `_finished`
-        self._finished: queue.SimpleQueue[GuidedText] = queue.SimpleQueue()
+        self._filling: set[GuidedText] = set()  # not to be touched: a thread may fill them
+        self._batches: list[_Batch] = []  # that are not filled
 
     def stop(self) -> None:
         self._threads.stop()
@@ -79,12 +104,9 @@ class MaskFiller:
         if not guided:
             return None
         began = self._clock()
-        self._take_finished()
+        self._take_filled()
         wanted = {text for _, _, chunk, text in guided if self._is_wanted(text, chunk)}
-        self._begin(wanted)
-        self._wait(wanted, len(wanted & self._filling), began + self._wait_s)
-        if len(wanted) == len(rows) and wanted <= self._filling:
-            self._wait(wanted, 1, began + MASK_WAIT_ALONE_S)
+        self._fill(wanted, len(rows), began)
         skip: set[int] = set()
         masked: list[tuple[int, GuidedText]] = []
         for row, index, chunk, text in guided:
@@ -108,29 +130,29 @@ class MaskFiller:
         text.sync_ids(chunk.sequence.output_ids, position)
         return text.filled_at != position and not text.is_free()
 
-    def _begin(self, wanted: set[GuidedText]) -> None:
-        for text in wanted:
-            if text not in self._filling:
-                self._filling.add(text)
-                self._threads.fill(text, functools.partial(self._finished.put, text))
+    def _fill(self, wanted: set[GuidedText], rows: int, began: float) -> None:
+        """Fill the words of `wanted`; wait for `wait_s`, or until the first is filled if no row of the step is
+        ready."""
+        new = wanted - self._filling
+        if new:
+            batch = _Batch(new)
+            self._filling |= new
+            self._batches.append(batch)
+            self._threads.fill(batch)
+        for batch in self._batches:
+            if not wanted.isdisjoint(batch.texts):
+                batch.all_filled.wait(max(0.0, began + self._wait_s - self._clock()))
+        self._take_filled()
+        while len(wanted) == rows and wanted <= self._filling and self._clock() < began + MASK_WAIT_ALONE_S:
+            self._batches[-1].all_filled.wait(POLL_S)
+            self._take_filled()
 
-    def _wait(self, wanted: set[GuidedText], count: int, until: float) -> None:
-        """Until `count` of them are filled, or the time is over."""
-        while count > 0:
-            rest = until - self._clock()
-            try:
-                text = self._finished.get(timeout=rest) if rest > 0 else self._finished.get_nowait()
-            except queue.Empty:
-                return
-            self._filling.discard(text)
-            count -= text in wanted
-
-    def _take_finished(self) -> None:
-        while True:
-            try:
-                self._filling.discard(self._finished.get_nowait())
-            except queue.Empty:
-                return
+    def _take_filled(self) -> None:
+        over = [batch for batch in self._batches if batch.all_filled.is_set()]  # before `filled` is read
+        for batch in self._batches:
+            self._filling.difference_update(batch.filled)
+        if over:
+            self._batches = [batch for batch in self._batches if batch not in over]
 
 
 def _position(chunk: Chunk) -> int:

@@ -93,6 +93,22 @@ def test_a_late_mask_skips_its_row_alone_and_is_used_later(filler: MaskFiller) -
     assert (masks.words[0] == masks.words[1]).all()
 
 
+def test_a_late_text_that_left_delays_no_later_step(filler: MaskFiller) -> None:
+    slow, quick = sequence(), sequence()
+    late = guided(SlowText)
+    late.go = threading.Event()  # type: ignore[attr-defined]
+    texts = {slow: late, quick: guided()}
+    assert filler.fill_masks(Step(1, "m", [decode(slow), decode(quick)]), texts)
+    del texts[slow]
+    quick.output_ids.append(YES[0])
+    waited = filler.seconds
+    masks = filler.fill_masks(Step(2, "m", [decode(quick)]), texts)
+    assert masks is not None
+    assert not masks.skip
+    assert filler.seconds - waited < 0.04
+    late.go.set()  # type: ignore[attr-defined]
+
+
 def test_a_step_whose_rows_all_wait_delays_nobody_and_so_waits_longer(filler: MaskFiller) -> None:
     own = sequence()
     late = guided(SlowText)
