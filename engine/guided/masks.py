@@ -29,7 +29,8 @@ class _Batch:
     """The texts of one step whose words are to be filled. Threads take them one by one."""
 
     def __init__(self, texts: Iterable[GuidedText]) -> None:
-        self.texts = frozenset(texts)
+        self.texts = set(texts)  # not known to be filled; for the loop's thread
+        self.taken = 0  # of `filled`, known; for the loop's thread
         self.left = deque(self.texts)
         self.count = len(self.texts)
         self.filled: list[GuidedText] = []
@@ -150,7 +151,11 @@ class MaskFiller:
     def _take_filled(self) -> None:
         over = [batch for batch in self._batches if batch.all_filled.is_set()]  # before `filled` is read
         for batch in self._batches:
-            self._filling.difference_update(batch.filled)
+            # Each text once: a later batch may be filling it again.
+            filled = batch.filled[batch.taken :]
+            batch.taken += len(filled)
+            batch.texts.difference_update(filled)
+            self._filling.difference_update(filled)
         if over:
             self._batches = [batch for batch in self._batches if batch not in over]
 
