@@ -7,6 +7,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -15,9 +16,14 @@ from gateway import errors
 from gateway.api.bodies import ParsedBody, check_body, read_request
 from gateway.api.generation_request import ChatPrompt, LargeBody, Prompt
 from gateway.errors import ApiError, ContextLengthExceeded, InvalidRequest, UnsupportedParameter
+from gateway.tools.model_dialect import ModelDialect, dialect_of
+from gateway.tools.rendering import template_arguments, template_messages, template_tools
+from gateway.tools.scanning import Markers
 
 # A text with more characters per token of the context than this is refused before it is encoded.
 CHARS_PER_TOKEN_MAX = 32
+# Of a caller that counts prompts without tools.
+NO_DIALECT = ModelDialect(Markers((), {}))
 
 
 class ContextLimits(msgspec.Struct, frozen=True):
@@ -39,13 +45,15 @@ class ReadJob(msgspec.Struct, frozen=True, tag="read"):
 
 
 class CountJob(msgspec.Struct, frozen=True, tag="count"):
-    """Count prompts with the tokenizer in `directory`. `encoding` identifies the contents of the tokenizer's files."""
+    """Count prompts with the tokenizer in `directory`. `encoding` identifies the contents of the tokenizer's files.
+    `tools`: of the model's section in laneway.toml."""
 
     prompts: list[Prompt] | LargeBody
     directory: str
     encoding: str
     window: ContextLimits
     texts: bool = False  # also return each text prompt as it was sent
+    tools: str | None = None
 
 
 class JobRefusal(msgspec.Struct, frozen=True, tag="refusal"):
@@ -102,6 +110,7 @@ class JobRunner:
 
     def __init__(self) -> None:
         self._tokenizers: dict[str, tuple[str, Tokenizer]] = {}  # by directory, with its encoding
+        self._dialects: dict[tuple[str, str | None], ModelDialect] = {}  # by encoding and `CountJob.tools`
 
     def load_tokenizer(self, directory: str, encoding: str) -> Tokenizer:
         """Raises OSError or ValueError."""
@@ -109,6 +118,12 @@ class JobRunner:
         if known is None or known[0] != encoding:
             known = self._tokenizers[directory] = encoding, Tokenizer.load(Path(directory))
         return known[1]
+
+    def _dialect(self, tokenizer: Tokenizer, job: CountJob) -> ModelDialect:
+        key = job.encoding, job.tools
+        if key not in self._dialects:
+            self._dialects[key] = dialect_of(tokenizer, job.tools)
+        return self._dialects[key]
 
     def run_job(self, job: Job) -> Reply:
         """Raises OSError or ValueError for a tokenizer that cannot be loaded."""
@@ -121,7 +136,7 @@ class JobRunner:
                 parsed = read_request(prompts.kind, prompts.body, ignore_unknown=prompts.ignore_unknown).asked.prompts
                 assert isinstance(parsed, list)
                 prompts = parsed
-            all_ids = count(tokenizer, prompts, job.window)
+            all_ids = count(tokenizer, prompts, job.window, self._dialect(tokenizer, job))
             texts = [prompt if isinstance(prompt, str) else "" for prompt in prompts] if job.texts else []
             return CountResult([array("I", ids).tobytes() for ids in all_ids], texts)
         except ApiError as error:
@@ -147,14 +162,16 @@ def refuse(refusal: JobRefusal) -> ApiError:
     return error
 
 
-def count(tokenizer: Tokenizer, prompts: Sequence[Prompt], window: ContextLimits) -> list[list[int]]:
+def count(
+    tokenizer: Tokenizer, prompts: Sequence[Prompt], window: ContextLimits, dialect: ModelDialect | None = None
+) -> list[list[int]]:
     """The ids of each prompt. A prompt that is too long is refused as early as possible. Raises ContextLengthExceeded,
     InvalidRequest."""
     check_sizes(tokenizer, prompts, window)
     found: list[list[int]] = []
     try:
         for prompt in prompts:
-            ids = _encode(tokenizer, prompt, window)
+            ids = _encode(tokenizer, prompt, window, dialect)
             check_window(len(ids), window)
             found.append(ids)
     except UnknownTemplateArgument as error:
@@ -224,21 +241,32 @@ def _too_long(window: ContextLimits, why: str, param: str | None = None) -> Cont
 def chars_of(prompt: Prompt) -> int:
     match prompt:
         case ChatPrompt():
-            return sum([len(message["content"]) for message in prompt.messages])
+            return sum([len(message["content"]) for message in prompt.messages]) + _structure_chars(prompt)
         case str():
             return len(prompt)
     return 0
 
 
-def _encode(tokenizer: Tokenizer, prompt: Prompt, window: ContextLimits) -> list[int]:
+def _structure_chars(prompt: ChatPrompt) -> int:
+    """Of calls, reasoning and tools, as JSON."""
+    said: list[Any] = [tool.definition() for tool in prompt.tools]
+    for message in prompt.messages:
+        if len(message) > 2:
+            said.append({name: value for name, value in message.items() if name != "content"})
+    return len(msgspec.json.encode(said)) if said else 0
+
+
+def _encode(tokenizer: Tokenizer, prompt: Prompt, window: ContextLimits, dialect: ModelDialect | None) -> list[int]:
     """The ids of a prompt. Raises InvalidRequest, TemplateError."""
     match prompt:
         case ChatPrompt():
+            dialect = dialect or NO_DIALECT
             ids = tokenizer.encode_chat(
-                prompt.messages,
+                template_messages(dialect, prompt.messages, prompt.tools),
+                tools=template_tools(dialect, prompt.tools),
                 add_generation_prompt=prompt.add_generation_prompt,
                 continue_final_message=prompt.continue_final,
-                arguments=prompt.template_kwargs,
+                arguments=template_arguments(dialect, prompt.reasoning, prompt.template_kwargs),
             )
         case str():
             ids = tokenizer.encode(prompt, add_special_tokens=True)

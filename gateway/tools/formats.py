@@ -23,8 +23,13 @@ _ID_ALPHABET = string.ascii_letters + string.digits
 class ToolFormat(Protocol):
     """One format of calls."""
 
-    name: str
-    markers: tuple[str, ...]  # its markers, the one that opens a call first; empty: calls begin an answer
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def markers(self) -> tuple[str, ...]:
+        """The marker that opens a call first; empty: calls begin an answer."""
+        ...
 
     def grammar(self, tools: Sequence[ToolSpec], markers: Markers, mode: CallMode, output: OutputFormat | None) -> str:
         """The llguidance grammar of an answer that may or must call `tools`."""
@@ -61,7 +66,7 @@ class JsonFormat:
         self.name = name
         self.framing = framing
         self.markers = tuple(one for one in (framing.open, framing.close) if one)
-        self._id_chars = id_chars
+        self.id_chars = id_chars
 
     def grammar(self, tools: Sequence[ToolSpec], markers: Markers, mode: CallMode, output: OutputFormat | None) -> str:
         framing = self.framing
@@ -103,7 +108,7 @@ class JsonFormat:
         return JsonCallReader(self.framing, tools, markers)
 
     def new_id(self, prefix: str) -> str:
-        return new_id(prefix) if self._id_chars is None else _random(self._id_chars)
+        return new_id(prefix) if self.id_chars is None else _random(self.id_chars)
 
     def spell_calls(self, calls: Sequence[tuple[str, dict[str, Any]]]) -> str:
         framing = self.framing
@@ -158,8 +163,8 @@ class XmlFormat:
                     rules[f"{rule}_text[lazy]"] = rf"/(.|\n)*/ {ending}"
                     rules[rule] = f"{head} {rule}_text"
             else:
-                definitions = {key: schema[key] for key in ("$defs", "definitions") if key in schema}
-                content = json_of({**value, **definitions} if tool.strict else {})
+                definitions = {name: schema[name] for name in ("$defs", "definitions") if name in schema}
+                content = json_of(value | definitions if tool.strict else {})
                 rules[rule] = f'{head} {content} "\\n</parameter>\\n"'
             optional = not (isinstance(required, list) and key in required)
             said.append(f"{rule}?" if optional else rule)
