@@ -21,7 +21,7 @@ from gateway.catalog.base_models import BaseModel, configured, list_models
 from gateway.catalog.capabilities import ModelCapabilities, capabilities
 from gateway.catalog.registry import Registry, ServedName
 from gateway.config.file import Config
-from gateway.tools.model_dialect import ModelDialect, dialect_of
+from gateway.tools.model_dialect import PLAIN_DIALECT, ModelDialect, dialect_of
 
 VOCABULARY_FILES = ("tokenizer.json",)
 ENCODING_FILES = (*VOCABULARY_FILES, "tokenizer_config.json", "chat_template.jinja")
@@ -40,7 +40,7 @@ class ServedModel:
     encoding: str
     default_max_tokens: int
     created: int  # Unix seconds
-    dialect: ModelDialect
+    dialect: ModelDialect = PLAIN_DIALECT
     tools: str | None = None  # of its section in laneway.toml
 
 

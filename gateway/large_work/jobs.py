@@ -11,19 +11,17 @@ from typing import Any
 
 import msgspec
 
+from engine.text.grammars import GrammarRefused, GrammarTokenizer, check_grammar
 from engine.text.tokenizer import TemplateError, Tokenizer, UnknownTemplateArgument, words_at_least
 from gateway import errors
 from gateway.api.bodies import ParsedBody, check_body, read_request
 from gateway.api.generation_request import ChatPrompt, LargeBody, Prompt
 from gateway.errors import ApiError, ContextLengthExceeded, InvalidRequest, UnsupportedParameter
-from gateway.tools.model_dialect import ModelDialect, dialect_of
+from gateway.tools.model_dialect import PLAIN_DIALECT, ModelDialect, dialect_of
 from gateway.tools.rendering import template_arguments, template_messages, template_tools
-from gateway.tools.scanning import Markers
 
 # A text with more characters per token of the context than this is refused before it is encoded.
 CHARS_PER_TOKEN_MAX = 32
-# Of a caller that counts prompts without tools.
-NO_DIALECT = ModelDialect(Markers((), {}))
 
 
 class ContextLimits(msgspec.Struct, frozen=True):
@@ -56,6 +54,15 @@ class CountJob(msgspec.Struct, frozen=True, tag="count"):
     tools: str | None = None
 
 
+class GrammarJob(msgspec.Struct, frozen=True, tag="grammar"):
+    """Check a grammar for the model in `directory`. `param`: the field of the request that it is of."""
+
+    directory: str
+    vocab_size: int
+    grammar: str
+    param: str
+
+
 class JobRefusal(msgspec.Struct, frozen=True, tag="refusal"):
     """An ApiError that the job raised, a fault of the request."""
 
@@ -80,14 +87,18 @@ class CountResult(msgspec.Struct, frozen=True, tag="counts"):
         return [array("I", ids).tolist() for ids in self.ids]
 
 
-Job = ReadJob | CountJob
+class GrammarResult(msgspec.Struct, frozen=True, tag="grammar_checked"):
+    """The engine can serve the grammar."""
+
+
+Job = ReadJob | CountJob | GrammarJob
 
 
 def detach_body(job: Job) -> tuple[Job, bytes]:
     """The job without its body, and the body, which is sent beside it: encoding would copy it."""
     if isinstance(job, ReadJob):
         return msgspec.structs.replace(job, body=b""), job.body
-    if isinstance(job.prompts, LargeBody):
+    if isinstance(job, CountJob) and isinstance(job.prompts, LargeBody):
         prompts = msgspec.structs.replace(job.prompts, body=b"")
         return msgspec.structs.replace(job, prompts=prompts), job.prompts.body
     return job, b""
@@ -97,12 +108,12 @@ def attach_body(job: Job, body: bytes) -> Job:
     """Undoes `detach_body`."""
     if isinstance(job, ReadJob):
         return msgspec.structs.replace(job, body=body)
-    if isinstance(job.prompts, LargeBody):
+    if isinstance(job, CountJob) and isinstance(job.prompts, LargeBody):
         return msgspec.structs.replace(job, prompts=msgspec.structs.replace(job.prompts, body=body))
     return job
 
 
-Reply = ReadResult | CountResult | JobRefusal
+Reply = ReadResult | CountResult | GrammarResult | JobRefusal
 
 
 class JobRunner:
@@ -130,6 +141,8 @@ class JobRunner:
         try:
             if isinstance(job, ReadJob):
                 return ReadResult(_read(job))
+            if isinstance(job, GrammarJob):
+                return _check_grammar(job)
             tokenizer = self.load_tokenizer(job.directory, job.encoding)
             prompts = job.prompts
             if isinstance(prompts, LargeBody):
@@ -141,6 +154,15 @@ class JobRunner:
             return CountResult([array("I", ids).tobytes() for ids in all_ids], texts)
         except ApiError as error:
             return JobRefusal(type(error).__name__, error.message, error.param)
+
+
+def _check_grammar(job: GrammarJob) -> GrammarResult:
+    """Raises InvalidRequest; OSError or ValueError for a tokenizer that cannot be loaded."""
+    try:
+        check_grammar(GrammarTokenizer.load(Path(job.directory), job.vocab_size), job.grammar)
+    except GrammarRefused as error:
+        raise InvalidRequest(f"{job.param!r} cannot be served: {error}.", param=job.param) from None
+    return GrammarResult()
 
 
 def _read(job: ReadJob) -> ParsedBody:
@@ -260,7 +282,7 @@ def _encode(tokenizer: Tokenizer, prompt: Prompt, window: ContextLimits, dialect
     """The ids of a prompt. Raises InvalidRequest, TemplateError."""
     match prompt:
         case ChatPrompt():
-            dialect = dialect or NO_DIALECT
+            dialect = dialect or PLAIN_DIALECT
             ids = tokenizer.encode_chat(
                 template_messages(dialect, prompt.messages, prompt.tools),
                 tools=template_tools(dialect, prompt.tools),

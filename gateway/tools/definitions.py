@@ -55,11 +55,15 @@ class OutputFormat(msgspec.Struct, frozen=True):
 
 class ReasoningRequest(msgspec.Struct, frozen=True):
     """How the model is to reason before it answers. `enabled`: None leaves it to the model's template. `tokens_max`:
-    ids of reasoning after which the engine ends it. `effort`: the caller's word."""
+    ids of reasoning after which the engine ends it. `effort`: the caller's word. `shown`: the answer has the reasoning.
+    `field`, `effort_field`: the request's fields, named in `laneway-ignored` where the model cannot follow them."""
 
     enabled: bool | None = None
     tokens_max: int | None = None
     effort: str | None = None
+    shown: bool = True
+    field: str = "reasoning_effort"
+    effort_field: str = "reasoning_effort"
 
 
 class Tooling(msgspec.Struct, frozen=True):
@@ -70,6 +74,7 @@ class Tooling(msgspec.Struct, frozen=True):
     output: OutputFormat | None = None
     reasoning: ReasoningRequest = ReasoningRequest()
     id_prefix: str = "call_"  # of the ids of calls
+    param: str = "tools"  # the field of the tools, for messages
 
     @property
     def callable(self) -> list[ToolSpec]:

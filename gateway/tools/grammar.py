@@ -6,11 +6,10 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from engine.text.json_schemas import guided_schema, json_schema_grammar
 from gateway.tools.definitions import CUSTOM_ARGUMENT, OutputFormat, ToolSpec
 from gateway.tools.scanning import Markers
 
-# Between two JSON tokens. Models that are free to write white space may write nothing else.
-WHITESPACE_PATTERN = r"[ \n]?"
 ANY_TEXT = r"/(.|\n)*/"
 
 Rules = dict[str, str]  # by name, in Lark
@@ -22,9 +21,8 @@ def quote(text: str) -> str:
 
 
 def json_of(schema: Mapping[str, Any]) -> str:
-    """A JSON value that the schema allows."""
-    options = {"x-guidance": {"whitespace_pattern": WHITESPACE_PATTERN}}
-    return "%json " + json.dumps({**schema, **options})
+    """A JSON value that the schema allows. Raises GrammarRefused."""
+    return "%json " + json.dumps(guided_schema(schema))
 
 
 def any_object() -> str:
@@ -50,7 +48,13 @@ def arguments_of(tool: ToolSpec) -> str:
 
 
 def output_of(output: OutputFormat) -> str:
+    """The rule of an answer in this format. Raises GrammarRefused."""
     return any_object() if output.schema is None else json_of(output.schema)
+
+
+def output_grammar(output: OutputFormat) -> str:
+    """The grammar of an answer in this format. Raises GrammarRefused."""
+    return json_schema_grammar({"type": "object"} if output.schema is None else output.schema)
 
 
 def lark(start: str, rules: Rules) -> str:

@@ -38,6 +38,10 @@ class ModelDialect(msgspec.Struct, frozen=True):
     effort: bool = False
 
 
+# Of a model that has neither tools nor reasoning.
+PLAIN_DIALECT = ModelDialect(Markers((), {}))
+
+
 def dialect_of(tokenizer: Tokenizer, override: str | None = None) -> ModelDialect:
     """`override`: the name of a format, NO_FORMAT, or None for the template's own. Raises KeyError for another name."""
     rendered = _rendered_call(tokenizer)
