@@ -75,7 +75,7 @@ ENDPOINTS = (
     EndpointFields(
         "/v1/messages",
         messages_wire.MessagesRequest,
-        {**messages_wire.UNSUPPORTED_FIELDS, **messages_wire.UNSUPPORTED_IN_OUTPUT},
+        messages_wire.UNSUPPORTED_FIELDS,
         messages_wire.HINTS,
         messages_wire.parse_messages,
     ),
