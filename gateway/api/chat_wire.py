@@ -239,6 +239,7 @@ def parse_chat(body: bytes, unknown: UnknownFields) -> ChatRequest:
     check_sampling(request)
     check_template_kwargs(request.chat_template_kwargs)
     check_calls(request.messages)
+    request.tooling()  # raises for tools, a choice or a format that contradict each other
     if None not in (request.max_tokens, request.max_completion_tokens) and (
         request.max_tokens != request.max_completion_tokens
     ):

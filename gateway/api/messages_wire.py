@@ -241,6 +241,7 @@ def parse_messages(body: bytes, unknown: UnknownFields) -> MessagesRequest:
     request = _messages_decoder.decode(body, unknown)
     check_served(request, UNSUPPORTED_FIELDS)
     _check_hints(request, unknown)
+    request.prompt()  # raises for tools, a choice or blocks that contradict each other
     return request
 
 
@@ -249,6 +250,7 @@ def parse_count(body: bytes, unknown: UnknownFields) -> CountRequest:
     request = _count_decoder.decode(body, unknown)
     check_served(request, UNSUPPORTED_IN_PROMPTS)
     _check_hints(request, unknown)
+    request.prompt()  # raises for tools, a choice or blocks that contradict each other
     return request
 
 
