@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from gateway.errors import InvalidRequest
+from gateway.errors import InvalidRequest, UnsupportedValue
 from gateway.tools.definitions import OutputFormat, ToolChoice, ToolSpec
 from gateway.tools.strict_schema import NotStrict, check_strict
 
@@ -170,7 +170,8 @@ def check_names(names: Sequence[str]) -> None:
     """Raises InvalidRequest for a name that two tools have."""
     for index, name in enumerate(names):
         if name in names[:index]:
-            raise InvalidRequest(f"'tools' has two tools of the name {name!r}.", param=f"tools[{index}]")
+            param = f"tools[{index}]"
+            raise InvalidRequest(f"{param!r} is wrong: another tool has the name {name!r}.", param=param)
 
 
 def _function_spec(function: FunctionSpec, index: int) -> ToolSpec:
@@ -191,9 +192,13 @@ def check_schema(schema: dict[str, Any], param: str) -> None:
 
 def _custom_spec(custom: CustomSpec, index: int) -> ToolSpec:
     grammar = custom.format.grammar if isinstance(custom.format, GrammarInput) else None
-    lark = grammar.definition if grammar is not None and grammar.syntax == "lark" else None
-    pattern = grammar.definition if grammar is not None and grammar.syntax == "regex" else None
-    return ToolSpec(custom.name, custom.description, custom=True, pattern=pattern, lark=lark)
+    if grammar is not None and grammar.syntax == "lark":
+        param = f"tools[{index}].custom.format.grammar.syntax"
+        # The input is inside a JSON string, and a Lark grammar does not know JSON's escapes.
+        message = f"Unsupported value of {param!r}. The input of a custom tool follows a regular expression alone; "
+        raise UnsupportedValue(message + 'send "regex", or leave the format out.', param=param)
+    pattern = None if grammar is None else grammar.definition
+    return ToolSpec(custom.name, custom.description, custom=True, pattern=pattern)
 
 
 def tool_choice(choice: ChosenTools | None, parallel: bool | None, tools: Sequence[ToolSpec]) -> ToolChoice:

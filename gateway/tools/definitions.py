@@ -13,8 +13,8 @@ CUSTOM_ARGUMENT = "input"
 
 class ToolSpec(msgspec.Struct, frozen=True):
     """A tool that the model may call. `parameters`: the JSON Schema of its arguments. `strict`: the arguments follow
-    the schema; otherwise they are any JSON object. `custom`: the argument is one text, which matches `pattern` (a regular
-    expression, as a whole) or the Lark grammar `lark` where one of them is set."""
+    the schema; otherwise they are any JSON object. `custom`: the argument is one text, which matches the regular
+    expression `pattern` as a whole where that is set."""
 
     name: str
     description: str | None = None
@@ -22,7 +22,6 @@ class ToolSpec(msgspec.Struct, frozen=True):
     strict: bool = False
     custom: bool = False
     pattern: str | None = None
-    lark: str | None = None
 
     def schema(self) -> dict[str, Any]:
         """The JSON Schema of the arguments as a template shows it."""

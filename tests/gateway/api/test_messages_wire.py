@@ -28,7 +28,9 @@ def test_what_the_template_gets() -> None:
 
 def test_calls_and_results_are_messages_of_their_own() -> None:
     blocks = [RESULT | {"is_error": True}, BLOCK]
-    request = messages(messages=[USER, {"role": "assistant", "content": [BLOCK, CALL]}, {"role": "user", "content": blocks}])
+    request = messages(
+        messages=[USER, {"role": "assistant", "content": [BLOCK, CALL]}, {"role": "user", "content": blocks}]
+    )
     call = {"id": "toolu_1", "type": "function", "function": {"name": "f", "arguments": {}}}
     assert request.prompt().messages[1:] == [
         {"role": "assistant", "content": "Hello.", "tool_calls": [call]},

@@ -49,7 +49,13 @@ TOOL = {"type": "function", "function": {"name": "f"}}
     [
         ("chat", {"functions": [TOOL]}, UnsupportedParameter, "functions", "'tools' and 'tool_choice' are served"),
         ("chat", {"tool_choice": "required"}, InvalidRequest, "tool_choice", "needs 'tools'"),
-        ("completions", {"response_format": {"type": "json_object"}}, UnsupportedValue, "response_format", "Structured"),
+        (
+            "completions",
+            {"response_format": {"type": "json_object"}},
+            UnsupportedValue,
+            "response_format",
+            "Structured",
+        ),
         ("completions", {"best_of": 4, "n": 2}, UnsupportedValue, "best_of", "send 2, as 'n'"),
         ("completions", {"echo": True, "logprobs": 2}, UnsupportedValue, "echo", "no log probabilities"),
         ("messages", {"container": "c"}, UnsupportedParameter, "container", "No code is run"),

@@ -274,7 +274,12 @@ MESSAGES_ACCEPTED: list[Fields] = [
     {"diagnostics": {"previous_message_id": "msg_1"}, "compaction": {}, "fallbacks": [{"model": "m"}]},
     {"cache_control": {"type": "ephemeral", "scope": "global"}},
     {"user_profile_id": "u", "workspace_id": "w"},
-    {"tools": [{"name": "f", "input_schema": {}}, {"type": "web_search_20250305", "name": "web_search", "max_uses": 1}]},
+    {
+        "tools": [
+            {"name": "f", "input_schema": {}},
+            {"type": "web_search_20250305", "name": "web_search", "max_uses": 1},
+        ]
+    },
     {"messages": [USER, {"role": "assistant", "content": [CALL]}, {"role": "user", "content": [RESULT, BLOCK]}]},
     {"output_config": {"format": {"type": "json_schema", "schema": {}}}},
 ]
