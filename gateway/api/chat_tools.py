@@ -139,7 +139,7 @@ class JsonObjectFormat(
 
 
 class SchemaSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`name` and `description` are hints. With `strict` the schema has OpenAI's limits; the answer follows it anyway."""
+    """`name` and `description` are hints. The answer follows the schema; with `strict` it must have OpenAI's limits."""
 
     name: ToolName
     description: str | None = None

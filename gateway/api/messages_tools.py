@@ -10,7 +10,7 @@ import msgspec
 from msgspec import Meta
 
 from gateway.api.agent_hints import CacheControl, SchemaFormat, ToolHints
-from gateway.api.chat_tools import NAME_PATTERN, TOOLS_MAX, CallId, check_choice, check_names
+from gateway.api.chat_tools import NAME_PATTERN, CallId, check_choice, check_names
 from gateway.errors import InvalidRequest
 from gateway.tools.definitions import OutputFormat, ToolChoice, ToolSpec
 

@@ -1,4 +1,4 @@
-"""What tools, an output format and reasoning come to for one model: the engine's Guide, and how its answers are read."""
+"""Tools, an output format and reasoning for one model: the engine's Guide, and the syntax of its answers."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ def check_tools(model: ServedModel, tooling: Tooling | None) -> None:
     """Raises UnsupportedParameter if the request has tools and the model cannot be offered any."""
     if tooling is not None and tooling.callable and model.dialect.format is None:
         raise UnsupportedParameter(
-            f"Unsupported parameter: {tooling.param!r}. The model {model.name!r} knows no tools: neither its chat template "
-            "nor the operator's configuration has a format for calls; leave it out.",
+            f"Unsupported parameter: {tooling.param!r}. The model {model.name!r} knows no tools: neither its chat "
+            "template nor the operator's configuration has a format for calls; leave it out.",
             param=tooling.param,
         )
 

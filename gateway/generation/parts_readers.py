@@ -17,7 +17,7 @@ from gateway.generation.stops import StopScanner
 from gateway.generation.text import DrawnIds, TextOfTexts
 from gateway.tools.parser import AnswerParser, AnswerSyntax
 from gateway.tools.parts import ContentDelta, Part
-from gateway.tools.scanning import Markers
+from gateway.tools.scanning import AnswerMarkers
 
 
 class _PartsFilter:
@@ -163,7 +163,7 @@ class PartsOfTexts(TextOfTexts):
 
     def __init__(self, syntax: AnswerSyntax, stops: list[str], min_tokens: int = 0) -> None:
         super().__init__(stops, min_tokens)
-        self._filter = _PartsFilter(msgspec.structs.replace(syntax, markers=Markers((), {})), stops)
+        self._filter = _PartsFilter(msgspec.structs.replace(syntax, markers=AnswerMarkers((), {})), stops)
         self._scanner = self._filter.scanner
 
     @property

@@ -41,7 +41,8 @@ class PromptCounter:
         dialect: ModelDialect | None = None,
         tools: str | None = None,
     ) -> list[CountedPrompt]:
-        """The prompts in order. `tools`: of the model's section in laneway.toml; `dialect`: made with it. `echo`: also return the texts of a LargeBody. Raises ContextLengthExceeded,
+        """The prompts in order. `tools`: of the model's section in laneway.toml; `dialect`: made with it. `echo`: also
+        return the texts of a LargeBody. Raises ContextLengthExceeded,
         InvalidRequest, RateLimited, Overloaded."""
         if isinstance(prompts, LargeBody):
             check_words(tokenizer, prompts.words, window)

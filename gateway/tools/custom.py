@@ -18,8 +18,8 @@ _ESCAPE_CHARS_MAX = 12
 
 
 class InputReader:
-    """Makes the text of the argument from the JSON of the arguments, as it arrives. Arguments of another form are passed
-    on as they are."""
+    """Makes the text of the argument from the JSON of the arguments, as it arrives. Arguments of another form are
+    passed on as they are."""
 
     __slots__ = ("_done", "_held", "_inside", "_verbatim")
 

@@ -37,7 +37,8 @@ class ToolSpec(msgspec.Struct, frozen=True):
 
 
 class ToolChoice(msgspec.Struct, frozen=True):
-    """Which tools the answer may or must call. `names`: the allowed tools; empty: all. `parallel`: more than one call."""
+    """Which tools the answer may or must call. `names`: the allowed tools; empty: all. `parallel`: it may have
+    more than one call."""
 
     mode: ChoiceMode = "auto"
     names: tuple[str, ...] = ()

@@ -13,7 +13,7 @@ from gateway.tools.definitions import OutputFormat, ToolSpec
 from gateway.tools.grammar import Rules, any_of, arguments_of, json_of, lark, lazy_calls, output_of, quote
 from gateway.tools.json_calls import JsonCallReader, JsonFraming
 from gateway.tools.readers import CallReader
-from gateway.tools.scanning import Markers
+from gateway.tools.scanning import AnswerMarkers
 from gateway.tools.xml_calls import XmlCallReader, is_text
 
 CALL_ID_CHARS = 24
@@ -31,11 +31,13 @@ class ToolFormat(Protocol):
         """The marker that opens a call first; empty: calls begin an answer."""
         ...
 
-    def grammar(self, tools: Sequence[ToolSpec], markers: Markers, mode: CallMode, output: OutputFormat | None) -> str:
+    def grammar(
+        self, tools: Sequence[ToolSpec], markers: AnswerMarkers, mode: CallMode, output: OutputFormat | None
+    ) -> str:
         """The llguidance grammar of an answer that may or must call `tools`."""
         ...
 
-    def reader(self, tools: Mapping[str, ToolSpec], markers: Markers) -> CallReader:
+    def reader(self, tools: Mapping[str, ToolSpec], markers: AnswerMarkers) -> CallReader:
         """A reader of one section of calls."""
         ...
 
@@ -68,7 +70,9 @@ class JsonFormat:
         self.markers = tuple(one for one in (framing.open, framing.close) if one)
         self.id_chars = id_chars
 
-    def grammar(self, tools: Sequence[ToolSpec], markers: Markers, mode: CallMode, output: OutputFormat | None) -> str:
+    def grammar(
+        self, tools: Sequence[ToolSpec], markers: AnswerMarkers, mode: CallMode, output: OutputFormat | None
+    ) -> str:
         framing = self.framing
         rules: Rules = {}
         for index, tool in enumerate(tools):
@@ -89,7 +93,9 @@ class JsonFormat:
             body += f" {markers.terminal(framing.close)}"
         return lark(self._start(rules, markers, body, mode, output), rules)
 
-    def _start(self, rules: Rules, markers: Markers, body: str, mode: CallMode, output: OutputFormat | None) -> str:
+    def _start(
+        self, rules: Rules, markers: AnswerMarkers, body: str, mode: CallMode, output: OutputFormat | None
+    ) -> str:
         framing = self.framing
         whole = f"{markers.terminal(framing.open)} {body}" if framing.open else body
         if framing.open and framing.close and mode.parallel and (mode.required or output is not None):
@@ -104,7 +110,7 @@ class JsonFormat:
         rules["TEXT"] = r'/(.|\n)*/ & ~/\s*\{\s*"name"(.|\n)*/'
         return f"{whole} | TEXT"
 
-    def reader(self, tools: Mapping[str, ToolSpec], markers: Markers) -> CallReader:
+    def reader(self, tools: Mapping[str, ToolSpec], markers: AnswerMarkers) -> CallReader:
         return JsonCallReader(self.framing, tools, markers)
 
     def new_id(self, prefix: str) -> str:
@@ -125,7 +131,9 @@ class XmlFormat:
     name = "qwen3_coder"
     markers = ("<tool_call>", "</tool_call>")
 
-    def grammar(self, tools: Sequence[ToolSpec], markers: Markers, mode: CallMode, output: OutputFormat | None) -> str:
+    def grammar(
+        self, tools: Sequence[ToolSpec], markers: AnswerMarkers, mode: CallMode, output: OutputFormat | None
+    ) -> str:
         rules: Rules = {}
         for index, tool in enumerate(tools):
             parameters = self._parameters(rules, f"p_{index}", tool)
@@ -170,7 +178,7 @@ class XmlFormat:
             said.append(f"{rule}?" if optional else rule)
         return " ".join(said)
 
-    def reader(self, tools: Mapping[str, ToolSpec], markers: Markers) -> CallReader:
+    def reader(self, tools: Mapping[str, ToolSpec], markers: AnswerMarkers) -> CallReader:
         return XmlCallReader(tools, markers, *self.markers)
 
     def new_id(self, prefix: str) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 
 from engine.text.json_schemas import guided_schema, json_schema_grammar
 from gateway.tools.definitions import CUSTOM_ARGUMENT, OutputFormat, ToolSpec
-from gateway.tools.scanning import Markers
+from gateway.tools.scanning import AnswerMarkers
 
 ANY_TEXT = r"/(.|\n)*/"
 
@@ -62,7 +62,7 @@ def lark(start: str, rules: Rules) -> str:
     return "\n".join(["%llguidance {}", f"start: {start}", *[f"{name}: {body}" for name, body in rules.items()], ""])
 
 
-def lazy_calls(rules: Rules, markers: Markers, trigger: str, body: str, *, parallel: bool) -> str:
+def lazy_calls(rules: Rules, markers: AnswerMarkers, trigger: str, body: str, *, parallel: bool) -> str:
     """The start of an answer that is text with calls in it: any text, and `body` after each `trigger`. Without
     `parallel` one call ends the answer."""
     rules["TEXT"] = ANY_TEXT

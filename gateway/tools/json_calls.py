@@ -12,8 +12,8 @@ from gateway.tools.readers import CallClosed, CallOpened, CallText, ReadEvent, R
 from gateway.tools.scanning import (
     BLANK,
     QUOTED,
+    AnswerMarkers,
     JsonObjectScanner,
-    Markers,
     MatchState,
     Pattern,
     Peek,
@@ -43,7 +43,7 @@ class _Phase(enum.Enum):
 class JsonCallReader:
     """Implements `CallReader`. The arguments are passed on as the model writes them."""
 
-    def __init__(self, framing: JsonFraming, tools: Mapping[str, ToolSpec], markers: Markers) -> None:
+    def __init__(self, framing: JsonFraming, tools: Mapping[str, ToolSpec], markers: AnswerMarkers) -> None:
         self._framing = framing
         self._tools = tools
         self._markers = markers
@@ -144,7 +144,7 @@ class JsonCallReader:
         return self._end_or_wait(text, matched.state, last=last)
 
     def _end_or_wait(self, text: str, state: MatchState, *, last: bool) -> tuple[int, ReadState]:
-        """Behind a whole call: an unfinished framing at the end of the answer is dropped, other text is the answer's."""
+        """Behind a whole call: unfinished framing at the end of the answer is dropped; other text is content."""
         if state is MatchState.PARTIAL and not last:
             return 0, ReadState.MORE
         if state is MatchState.PARTIAL and last:

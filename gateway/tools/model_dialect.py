@@ -12,7 +12,7 @@ from engine.text.tokenizer import TemplateError, Tokenizer
 from gateway.tools.definitions import ToolSpec
 from gateway.tools.formats import FORMATS, HERMES, LLAMA3_JSON, MISTRAL, QWEN3_CODER, ToolFormat
 from gateway.tools.parser import PYTHON_TAG, ReasoningMarkers
-from gateway.tools.scanning import Markers
+from gateway.tools.scanning import AnswerMarkers
 
 # Of `[[models]] tools`: the model is not offered tools, whatever its template says.
 NO_FORMAT = "none"
@@ -30,7 +30,7 @@ class ModelDialect(msgspec.Struct, frozen=True):
     otherwise the conversation is rewritten (`rendering`). `reasoning`: None if it does not reason. `switch`: the
     argument of the template that turns reasoning on and off. `effort`: its template reads EFFORT_ARGUMENT."""
 
-    markers: Markers
+    markers: AnswerMarkers
     format: ToolFormat | None = None
     native: bool = False
     reasoning: ReasoningMarkers | None = None
@@ -39,7 +39,7 @@ class ModelDialect(msgspec.Struct, frozen=True):
 
 
 # Of a model that has neither tools nor reasoning.
-PLAIN_DIALECT = ModelDialect(Markers((), {}))
+PLAIN_DIALECT = ModelDialect(AnswerMarkers((), {}))
 
 
 def dialect_of(tokenizer: Tokenizer, override: str | None = None) -> ModelDialect:
@@ -53,7 +53,7 @@ def dialect_of(tokenizer: Tokenizer, override: str | None = None) -> ModelDialec
         texts += [reasoning.start, reasoning.end]
     arguments = tokenizer.template_arguments
     return ModelDialect(
-        markers=Markers(texts, tokenizer.markers),
+        markers=AnswerMarkers(texts, tokenizer.markers),
         format=format_,
         native=found is not None and format_ is found,
         reasoning=reasoning,

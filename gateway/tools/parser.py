@@ -17,7 +17,7 @@ from gateway.tools.definitions import ToolSpec
 from gateway.tools.formats import ToolFormat
 from gateway.tools.parts import ArgumentsDelta, CallEnd, CallStart, ContentDelta, Part, ReasoningDelta
 from gateway.tools.readers import CallClosed, CallOpened, CallReader, CallText, ReadEvent, ReadState
-from gateway.tools.scanning import Markers, held_suffix
+from gateway.tools.scanning import AnswerMarkers, held_suffix
 
 # White space that is held back because a call or the end may follow.
 HELD_BLANK_MAX = 256
@@ -35,7 +35,7 @@ class AnswerSyntax(msgspec.Struct, frozen=True):
     """How to read one request's answers. `reasoning`: None if the model does not reason; `reasoning_open`: the prompt
     ends inside the reasoning. `format`: None if the answer has no calls; `tools`: those that it may call, by name."""
 
-    markers: Markers
+    markers: AnswerMarkers
     reasoning: ReasoningMarkers | None = None
     reasoning_open: bool = False
     format: ToolFormat | None = None
@@ -183,8 +183,8 @@ class AnswerParser:
         return False
 
     def _size_before_object(self, *, last: bool) -> int | None:
-        """The characters before the object that the answer begins with: white space, and Llama's tag. -1: it begins with
-        something else; None: more text is needed."""
+        """The characters before the object that the answer begins with: white space, and Llama's tag. -1: the answer
+        begins with something else; None: more text is needed."""
         tag = self._markers.symbol(PYTHON_TAG)
         text = self._buffer.lstrip()
         size = len(self._buffer) - len(text)
@@ -254,8 +254,8 @@ class AnswerParser:
                 return 0
 
     def _add_before(self, text: str, *, last: bool) -> None:
-        """Content that a call may follow. White space alone is held back: it is dropped before a call and behind the last
-        one."""
+        """Content that a call may follow. White space alone is held back: it is dropped before a call and behind the
+        last call."""
         if self._shown or text.strip() or len(text) > HELD_BLANK_MAX or (last and not self.calls):
             self._add_content(text)
         elif last:

@@ -113,6 +113,7 @@ def instructions(format_: ToolFormat, tools: Sequence[ToolSpec]) -> str:
     example = format_.spell_calls([("function-name", {"argument-name": "value"})])
     return (
         "# Tools\n\nYou may call one or more functions to assist with the user query.\n\n"
-        f"You are provided with function signatures within <tools></tools> XML tags:\n<tools>\n{described}\n</tools>\n\n"
+        "You are provided with function signatures within <tools></tools> XML tags:\n"
+        f"<tools>\n{described}\n</tools>\n\n"
         f"To call a function, write it in this form:\n{example}"
     )

@@ -1,8 +1,8 @@
-"""Reading a text that arrives in pieces: markers, framing literals and JSON, without a decision that a later piece could
-change.
+"""Reading a text that arrives in pieces: markers, framing literals and JSON. No decision depends on how the text was
+cut.
 
 A marker that is a single id of the vocabulary stands in the text as one lone surrogate, which decoded UTF-8 never
-contains (`Markers`). So a text that merely spells the marker is not taken for it.
+contains (`AnswerMarkers`). So a text that merely spells the marker is not taken for it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ BLANK_MAX = 64
 FRAMING_CHARS_MAX = 512
 
 
-class Markers:
+class AnswerMarkers:
     """The markers of one model's formats: by id where the vocabulary has one, else by their text."""
 
     def __init__(self, texts: Iterable[str], ids: Mapping[str, int]) -> None:

@@ -12,7 +12,7 @@ from gateway.tools.readers import CallClosed, CallOpened, CallText, ReadEvent, R
 from gateway.tools.scanning import (
     BLANK,
     FRAMING_CHARS_MAX,
-    Markers,
+    AnswerMarkers,
     Matched,
     MatchState,
     held_suffix,
@@ -41,10 +41,10 @@ class _Phase(enum.Enum):
 
 
 class XmlCallReader:
-    """Implements `CallReader`. The arguments are made into a JSON object; a text is passed on as it arrives, every other
-    value once it is whole: as it is where it is JSON, else as a text."""
+    """Implements `CallReader`. The arguments become a JSON object. A text is passed on as it arrives; every other value
+    once it is whole: as it is where it is JSON, else as a text."""
 
-    def __init__(self, tools: Mapping[str, ToolSpec], markers: Markers, opens: str, closes: str) -> None:
+    def __init__(self, tools: Mapping[str, ToolSpec], markers: AnswerMarkers, opens: str, closes: str) -> None:
         self._tools = tools
         self._markers = markers
         self._open = markers.symbol(opens)

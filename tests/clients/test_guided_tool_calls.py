@@ -1,5 +1,5 @@
-"""Calls that the engine's grammar forces: over `engine --fake`, whose ids are drawn under the masks, each format of calls
-makes arguments that the schema of the tool allows."""
+"""Calls that the engine's grammar forces: over `engine --fake`, whose ids are drawn under the masks, each format of
+calls makes arguments that the schema of the tool allows."""
 
 from __future__ import annotations
 

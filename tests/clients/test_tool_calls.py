@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any, Literal
 
 import anthropic
@@ -125,8 +124,8 @@ def test_an_answer_cut_inside_arguments_ends_with_length(speaking: Speaking) -> 
     assert answer.choices[0].finish_reason == "length"
     calls: Any = answer.choices[0].message.tool_calls
     assert calls[0].function.arguments.startswith('{"city": "P')
+    strict: Any = {"type": "function", "function": WEATHER["function"] | {"strict": True}}
     with pytest.raises(openai.LengthFinishReasonError):
-        strict: Any = {"type": "function", "function": WEATHER["function"] | {"strict": True}}
         speaking.openai.chat.completions.parse(model=MODEL, messages=ASK, tools=[strict], max_tokens=size)
 
 

@@ -36,7 +36,8 @@ CODER = (
     _TOOLS
     + _TURN
     + """{% for call in message.tool_calls or [] %}{{ '<tool_call>\\n<function=' + call.function.name + '>\\n' }}\
-{% for key, value in call.function.arguments | items %}{{ '<parameter=' + key + '>\\n' + value + '\\n</parameter>\\n' }}\
+{% for key, value in call.function.arguments | items %}{{ '<parameter=' + key + '>\\n' + value }}\
+{{ '\\n</parameter>\\n' }}\
 {% endfor %}{{ '</function>\\n</tool_call>' }}{% endfor %}{% endfor %}"""
 )
 R1 = _TURN + "{% endfor %}{% if add_generation_prompt %}{{ '<think>\\n' }}{% endif %}"

@@ -11,7 +11,7 @@ from gateway.tools.definitions import ToolSpec
 from gateway.tools.formats import FORMATS, HERMES, LLAMA3_JSON, MISTRAL, QWEN3_CODER, ToolFormat
 from gateway.tools.parser import AnswerParser, AnswerSyntax, ReasoningMarkers
 from gateway.tools.parts import ArgumentsDelta, CallEnd, CallStart, ContentDelta, Part, ReasoningDelta, joined
-from gateway.tools.scanning import Markers
+from gateway.tools.scanning import AnswerMarkers
 
 CHUNKINGS = int(os.environ.get("LANEWAY_TOOL_CHUNKINGS", "200"))
 TOOLS = {
@@ -46,7 +46,7 @@ TEXTS = [
 
 def parser_of(format_: ToolFormat, ids: dict[str, int], *, reasoning_open: bool = False) -> AnswerParser:
     texts = [*format_.markers, "<think>", "</think>", "<|python_tag|>"]
-    syntax = AnswerSyntax(Markers(texts, ids), ReasoningMarkers(), reasoning_open, format_, TOOLS)
+    syntax = AnswerSyntax(AnswerMarkers(texts, ids), ReasoningMarkers(), reasoning_open, format_, TOOLS)
     numbers = iter(range(1000))
     return AnswerParser(syntax, lambda: f"call_{next(numbers)}")
 
@@ -98,7 +98,7 @@ def random_answer(format_: ToolFormat, chance: random.Random) -> str:
             return text
 
 
-def with_symbols(parser_markers: Markers, text: str, ids: dict[str, int]) -> str:
+def with_symbols(parser_markers: AnswerMarkers, text: str, ids: dict[str, int]) -> str:
     for marker in ids:
         text = text.replace(marker, parser_markers.symbol(marker))
     return text
@@ -129,15 +129,18 @@ def check_order(parts: list[Part]) -> None:
     for part in parts:
         match part:
             case CallStart(index=index):
-                assert opened is None and index == count
+                assert opened is None
+                assert index == count
                 opened, count = index, count + 1
             case ArgumentsDelta(index=index, text=text):
-                assert index == opened and text
+                assert index == opened
+                assert text
             case CallEnd(index=index):
                 assert index == opened
                 opened = None
             case ContentDelta() | ReasoningDelta():
-                assert opened is None and part.text
+                assert opened is None
+                assert part.text
     assert opened is None
 
 
@@ -148,7 +151,7 @@ def test_a_malformed_answer_loses_no_character(format_: ToolFormat) -> None:
     tools = {name: tool for name, tool in TOOLS.items() if not tool.custom}
     for _ in range(CHUNKINGS):
         text = random_answer(format_, chance)
-        syntax = AnswerSyntax(Markers(format_.markers, {}), None, False, format_, tools)
+        syntax = AnswerSyntax(AnswerMarkers(format_.markers, {}), None, False, format_, tools)
         parser = AnswerParser(syntax, lambda: "id")
         parts = parts_of(parser, cut_at_random(text, chance))
         starts = [part for part in parts if isinstance(part, CallStart)]

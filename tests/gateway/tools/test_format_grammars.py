@@ -9,7 +9,7 @@ import tokenizers
 
 from gateway.tools.definitions import OutputFormat, ToolSpec
 from gateway.tools.formats import FORMATS, CallMode, ToolFormat
-from gateway.tools.scanning import Markers
+from gateway.tools.scanning import AnswerMarkers
 from support.paths import EXAMPLES
 
 llguidance = pytest.importorskip("llguidance")
@@ -36,7 +36,7 @@ class Vocabulary:
             )
         self.encoder = encoder
         ids = {name: encoder.token_to_id(name) for name in names if by_id}
-        self.markers = Markers(names, ids)
+        self.markers = AnswerMarkers(names, ids)
         self._ll = llguidance.LLTokenizer(encoder.to_str())
 
     def accepts(self, grammar: str, text: str) -> bool:
