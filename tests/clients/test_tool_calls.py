@@ -100,7 +100,7 @@ def test_a_stream_accumulates_to_the_whole_answer(speaking: Speaking, text: str)
     assert final.finish_reason == whole.finish_reason
     assert final.message.content == whole.message.content
     shown = [(call.function.name, call.function.arguments) for call in final.message.tool_calls or ()]
-    assert shown == [(call.function.name, call.function.arguments) for call in whole.message.tool_calls or ()]  # type: ignore[union-attr]
+    assert shown == [(call.function.name, call.function.arguments) for call in whole.message.tool_calls or ()]
     assert [(event.name, event.arguments) for event in done] == shown
     assert getattr(final.message, "reasoning", None) == getattr(whole.message, "reasoning", None)
 

@@ -35,7 +35,7 @@ class Vocabulary:
                 [tokenizers.AddedToken(name, special=name[0] == "[", normalized=False) for name in names]
             )
         self.encoder = encoder
-        ids = {name: encoder.token_to_id(name) for name in names if by_id}
+        ids: dict[str, int] = {name: encoder.token_to_id(name) for name in names if by_id}
         self.markers = AnswerMarkers(names, ids)
         self._ll = llguidance.LLTokenizer(encoder.to_str())
 

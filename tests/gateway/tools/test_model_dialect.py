@@ -101,7 +101,12 @@ def test_mistral_gets_ids_of_nine_characters(tmp_path: Path) -> None:
 def test_a_template_without_tools_gets_them_as_text() -> None:
     tokenizer = Tokenizer.load(SMALL_MODEL)
     dialect = dialect_of(tokenizer, "hermes")
-    history = [USER, CALLED, result_in_history("call_0123456789", "f", "1"), result_in_history("x", "f", "2")]
+    history: list[Any] = [
+        USER,
+        CALLED,
+        result_in_history("call_0123456789", "f", "1"),
+        result_in_history("x", "f", "2"),
+    ]
     system, user, assistant, result = template_messages(dialect, history, [TOOL])
     assert '"name": "f"' in system["content"]
     assert "<tool_call>" in system["content"]
