@@ -198,6 +198,8 @@ def count(
             found.append(ids)
     except UnknownTemplateArgument as error:
         raise UnsupportedParameter(f"{error}.", param=f"chat_template_kwargs.{error.name}") from None
+    except RecursionError:
+        raise InvalidRequest(f"{window.param!r} are nested too deeply.", param=window.param) from None
     except TemplateError as error:
         raise InvalidRequest(f"{window.param!r} do not fit this model: {error}.", param=window.param) from None
     return found
