@@ -75,7 +75,7 @@ ENDPOINTS = (
     EndpointFields(
         "/v1/messages",
         messages_wire.MessagesRequest,
-        {**messages_wire.UNSUPPORTED_FIELDS, **messages_wire.UNSUPPORTED_IN_OUTPUT},
+        messages_wire.UNSUPPORTED_FIELDS,
         messages_wire.HINTS,
         messages_wire.parse_messages,
     ),
@@ -98,6 +98,17 @@ REMARKS = {
     "ignore_eos": "the model's own end does not end a text",
     "system[].text": "a first block that begins with `x-anthropic-billing-header:` is left out of the prompt",
     "messages[].content": "parts are joined by line breaks",
+    "tools": "needs a model that knows tools: `capabilities` in `GET /v1/models`",
+    "tools[].custom.format.grammar.syntax": "`lark` is refused",
+    "tools[].strict": "the input follows the schema; otherwise it is any JSON object",
+    "tools[].function.strict": "the arguments follow the schema; otherwise they are any JSON object",
+    "parallel_tool_calls": "false: at most one call",
+    "response_format.json_schema.strict": "the schema has OpenAI's limits; the answer follows it anyway",
+    "reasoning_effort": "`none` turns reasoning off; a model whose template knows no efforts ignores the others",
+    "max_reasoning_tokens": "the engine ends the reasoning there",
+    "include_reasoning": "false: the answer does not show the reasoning, which is billed all the same",
+    "thinking": "without it a model that can choose does not think; `budget_tokens` is enforced by the engine",
+    "messages[].content[].signature": "it is not checked",
 }
 
 

@@ -8,11 +8,13 @@ from collections.abc import Iterator, Sequence
 from msgspec import UNSET
 
 from engine.text.tokenizer import Tokenizer
+from gateway.answers.chat_parts import DeltaWriter, message_of
 from gateway.api import chat_wire
 from gateway.errors import ApiError
 from gateway.generation.answer import Answer, FinishReason, TextPiece, TokenUsage
 from gateway.generation.inflight import InFlight
 from gateway.generation.logprobs import chat_tokens, filled
+from gateway.tools.parts import Part
 
 DONE = b"data: [DONE]\n\n"
 KEEP_ALIVE = b": keep-alive\n\n"
@@ -31,6 +33,9 @@ class ChatShape:
         self._created = int(time.time())
         self._include_usage = include_usage
         self.has_logprobs = request.sampling.logprobs >= 0
+        tooling = request.asked.tooling
+        self._reasoning = tooling is None or tooling.reasoning.shown
+        self._writers: dict[int, DeltaWriter] = {}  # by text in parts
         self._frames: dict[int, tuple[bytes, bytes]] = {}  # by text: a chunk's bytes before and after its content
 
     # ---- whole
@@ -65,10 +70,15 @@ class ChatShape:
         assert reason is not None
         return chat_wire.Choice(
             index=piece.index,
-            message=chat_wire.AnswerMessage(content=piece.text),
+            message=self._message(piece),
             logprobs=NO_LOGPROBS if self.has_logprobs else None,
             finish_reason=reason,
         )
+
+    def _message(self, piece: TextPiece) -> chat_wire.AnswerMessage:
+        if piece.parts is None:
+            return chat_wire.AnswerMessage(content=piece.text)
+        return message_of(piece.parts, reasoning=self._reasoning)
 
     # ---- streamed
 
@@ -76,6 +86,8 @@ class ChatShape:
         return b""
 
     def piece(self, piece: TextPiece) -> bytes:
+        if piece.parts is not None:
+            return self._parts(piece, piece.parts)
         chunks = b""
         if piece.first:
             chunks = self._chunk(piece.index, chat_wire.Delta(role="assistant", content=""))
@@ -85,13 +97,28 @@ class ChatShape:
         return chunks
 
     def piece_parts(self, piece: TextPiece) -> Iterator[bytes]:
-        if not piece.drawn:
+        if piece.parts is not None:
+            yield self._parts(piece, piece.parts)
+        elif not piece.drawn:
             yield self.piece(piece)
             return
-        if piece.first:
+        if piece.first and piece.parts is None:
             yield self._chunk(piece.index, chat_wire.Delta(role="assistant", content=""))
-        chunk = self._chunk(piece.index, chat_wire.Delta(content=piece.text), logprobs=NO_LOGPROBS)
+        if not piece.drawn:
+            return
+        # The log probabilities of parts follow them in a chunk of their own.
+        delta = chat_wire.Delta(content=piece.text) if piece.parts is None else chat_wire.Delta()
+        chunk = self._chunk(piece.index, delta, logprobs=NO_LOGPROBS)
         yield from filled(chunk, MARK, [_filling(self._request.model.tokenizer, piece)])
+
+    def _parts(self, piece: TextPiece, parts: Sequence[Part]) -> bytes:
+        chunks = [self._chunk(piece.index, chat_wire.Delta(role="assistant"))] if piece.first else []
+        writer = self._writers.setdefault(piece.index, DeltaWriter(reasoning=self._reasoning))
+        for part in parts:
+            delta = writer.delta(part)
+            if delta is not None:
+                chunks.append(self._chunk(piece.index, delta))
+        return b"".join(chunks)
 
     def closing(self, answer: Answer) -> bytes:
         chunks = [self._chunk(text.index, chat_wire.Delta(), text.finish_reason) for text in answer.texts]
@@ -138,7 +165,8 @@ class ChatShape:
 def usage_of(usage: TokenUsage) -> chat_wire.Usage:
     """The `usage` object of chat completions and of legacy completions."""
     details = chat_wire.PromptTokensDetails(cached_tokens=usage.cached)
-    return chat_wire.Usage(usage.prompt, usage.completion, usage.prompt + usage.completion, details)
+    made = chat_wire.CompletionTokensDetails(reasoning_tokens=usage.reasoning)
+    return chat_wire.Usage(usage.prompt, usage.completion, usage.prompt + usage.completion, details, made)
 
 
 def _filling(tokenizer: Tokenizer, piece: TextPiece) -> Iterator[bytes]:

@@ -39,12 +39,20 @@ class Thinking(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         return self.type in ("enabled", "adaptive")
 
 
+class SchemaFormat(
+    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="type", tag="json_schema"
+):
+    """The text of the answer is JSON that the schema allows."""
+
+    schema: dict[str, Any]
+
+
 class OutputConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How the answer is made. `format` is in `messages_wire.UNSUPPORTED_IN_OUTPUT`."""
+    """How the answer is made."""
 
     effort: str | None = None
     task_budget: dict[str, Any] | None = None
-    format: Any = None
+    format: SchemaFormat | None = None
 
 
 class ToolHints(msgspec.Struct, frozen=True, kw_only=True):

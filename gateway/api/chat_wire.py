@@ -6,17 +6,32 @@ A field of a request has an effect, or is in HINTS (accepted without effect on t
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from types import NoneType
 from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
+from gateway.api.chat_tools import (
+    CallId,
+    ChosenTools,
+    CustomCall,
+    FunctionCall,
+    PastCalls,
+    ResponseFormat,
+    Tools,
+    output_format,
+    parsed_arguments,
+    tool_choice,
+    tool_specs,
+)
 from gateway.api.generation_request import ChatPrompt, GenerationRequest
 from gateway.api.parsing import BodyDecoder, Explanations, UnsupportedField, check_served
 from gateway.api.sampling import (
     HINTS_SAMPLING,
     LOGPROBS_MAX,
+    MAX_TOKENS_MAX,
     STICKY,
     UNSERVED_SAMPLING,
     SamplingFields,
@@ -25,10 +40,14 @@ from gateway.api.sampling import (
 )
 from gateway.api.unknown_fields import UnknownFields
 from gateway.errors import InvalidRequest
+from gateway.tools.definitions import CUSTOM_ARGUMENT, ReasoningRequest, Tooling
+from gateway.tools.rendering import call_in_history, result_in_history
 
 MESSAGES_MAX = 4096
 PARTS_MAX = 4096  # of one message
 NAME_CHARS_MAX = 256
+EFFORT_CHARS_MAX = 32
+NO_EFFORT = "none"
 TEMPLATE_KWARGS_MAX = 16
 TEMPLATE_VALUE_CHARS_MAX = 1024
 PART_SEPARATOR = "\n"  # between the text parts of one message, as vLLM joins them
@@ -62,21 +81,34 @@ class UserMessage(ChatMessage, frozen=True, kw_only=True, tag="user"):
 
 
 class AssistantMessage(ChatMessage, frozen=True, kw_only=True, tag="assistant"):
-    """A message of the assistant. A message that Laneway returned is accepted with the empty fields that SDKs add."""
+    """Written by a client, or returned by Laneway before: SDKs send the empty fields of an answer back. `reasoning` and
+    `reasoning_content` are two names of one text."""
 
+    content: Content | None = None  # type: ignore[assignment]  # the only message without a text
     refusal: None = None
     annotations: EmptyList | None = None
-    tool_calls: EmptyList | None = None
+    tool_calls: PastCalls | None = None
+    reasoning: str | None = None
+    reasoning_content: str | None = None
     audio: None = None
     function_call: None = None
-    provider_specific_fields: dict[str, None] | None = None  # litellm adds it, with null values
+    provider_specific_fields: dict[str, None] | None = None  # litellm's, empty for our answers
+
+    def reasoning_text(self) -> str:
+        return self.reasoning or self.reasoning_content or ""
+
+
+class ToolMessage(ChatMessage, frozen=True, kw_only=True, tag="tool"):
+    """The result of a call of the assistant's."""
+
+    tool_call_id: CallId
 
 
 class ChatRequest(SamplingFields, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The body of a chat completion. A field without a type is not served: only its neutral values are accepted."""
 
     messages: Annotated[
-        list[SystemMessage | DeveloperMessage | UserMessage | AssistantMessage],
+        list[SystemMessage | DeveloperMessage | UserMessage | AssistantMessage | ToolMessage],
         Meta(min_length=1, max_length=MESSAGES_MAX),
     ]
     max_completion_tokens: Tokens | None = None
@@ -87,6 +119,13 @@ class ChatRequest(SamplingFields, frozen=True, kw_only=True, forbid_unknown_fiel
     chat_template_kwargs: (
         Annotated[dict[str, Any], Meta(description="Arguments that the model's chat template reads")] | None
     ) = None
+    tools: Tools | None = None
+    tool_choice: ChosenTools | None = None
+    parallel_tool_calls: bool | None = None
+    response_format: ResponseFormat | None = None
+    reasoning_effort: Annotated[str, Meta(max_length=EFFORT_CHARS_MAX)] | None = None
+    max_reasoning_tokens: Annotated[int, Meta(ge=0, le=MAX_TOKENS_MAX)] | None = None
+    include_reasoning: bool | None = None
     # In HINTS.
     metadata: dict[str, str] | None = None
     safety_identifier: str | None = None
@@ -100,24 +139,25 @@ class ChatRequest(SamplingFields, frozen=True, kw_only=True, forbid_unknown_fiel
     echo: Any = None
     function_call: Any = None
     functions: Any = None
-    include_reasoning: Any = None
     modalities: Any = None
     moderation: Any = None
-    parallel_tool_calls: Any = None
     prediction: Any = None
-    reasoning_effort: Any = None
     store: Any = None
-    tool_choice: Any = None
-    tools: Any = None
     verbosity: Any = None
     web_search_options: Any = None
 
     def to_generation(self) -> GenerationRequest:
         continues = bool(self.continue_final_message)
         opens = not continues if self.add_generation_prompt is None else self.add_generation_prompt
+        tooling = self.tooling()
+        # Without a call in sight the prompt does not describe the tools.
+        described = [] if tooling.choice.mode == "none" else tooling.tools
+        prompt = ChatPrompt(
+            chat_messages(self), opens, continues, self.chat_template_kwargs or {}, described, tooling.reasoning
+        )
         return GenerationRequest(
             model=self.model,
-            prompts=[ChatPrompt(chat_messages(self), opens, continues, self.chat_template_kwargs or {})],
+            prompts=[prompt],
             param="messages",
             n=self.n or 1,
             max_tokens=self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens,
@@ -125,13 +165,34 @@ class ChatRequest(SamplingFields, frozen=True, kw_only=True, forbid_unknown_fiel
             rules=self.rules(),
             service_tier=self.service_tier,
             stream=bool(self.stream),
+            tooling=tooling,
             sticky=self.prompt_cache_key or self.safety_identifier or self.user,
+        )
+
+    def tooling(self) -> Tooling:
+        """Raises InvalidRequest."""
+        tools = tool_specs(self.tools or ())
+        effort = self.reasoning_effort
+        return Tooling(
+            tools,
+            tool_choice(self.tool_choice, self.parallel_tool_calls, tools),
+            output_format(self.response_format),
+            ReasoningRequest(
+                enabled=None if effort is None else effort != NO_EFFORT,
+                tokens_max=self.max_reasoning_tokens,
+                effort=effort,
+                shown=self.include_reasoning is not False,
+                field="reasoning_effort" if effort is not None else "max_reasoning_tokens",
+            ),
         )
 
 
 # By path in the body: why the field has no effect on the answer, a sentence without its full stop.
 HINTS: dict[str, str] = {
     "messages[].name": "Templates do not get it",
+    "messages[].tool_calls[].index": "Calls are in the order of the list",
+    "response_format.json_schema.name": "The schema alone counts",
+    "response_format.json_schema.description": "The schema alone counts",
     "metadata": "It is not stored",
     "safety_identifier": STICKY,
     "prompt_cache_key": STICKY,
@@ -140,36 +201,31 @@ HINTS: dict[str, str] = {
     **HINTS_SAMPLING,
 }
 
-_NO_TOOLS = "Tool calling is not served"
+_OLD_TOOLS = "'tools' and 'tool_choice' are served in its place"
 _TEXT_ONLY = "Input and output are text only"
 
 UNSUPPORTED_FIELDS: dict[str, UnsupportedField] = {
-    "tools": UnsupportedField(_NO_TOOLS, ([],)),
-    "functions": UnsupportedField(_NO_TOOLS, ([],)),
-    "tool_choice": UnsupportedField(_NO_TOOLS, ("none", "auto")),
-    "function_call": UnsupportedField(_NO_TOOLS, ("none", "auto")),
-    "parallel_tool_calls": UnsupportedField(_NO_TOOLS, (True, False)),
+    "functions": UnsupportedField(_OLD_TOOLS, ([],)),
+    "function_call": UnsupportedField(_OLD_TOOLS, ("none", "auto")),
     "add_special_tokens": UnsupportedField("The chat template adds the special tokens", (False,)),
     "audio": UnsupportedField(_TEXT_ONLY),
     "chat_template": UnsupportedField("The model's own chat template is used"),
     "documents": UnsupportedField("Documents are not searched", ([],)),
     "echo": UnsupportedField("An answer does not repeat its prompt", (False,)),
-    "include_reasoning": UnsupportedField("Reasoning is not separated from the answer", (True,)),
     "modalities": UnsupportedField(_TEXT_ONLY, (["text"],)),
     "moderation": UnsupportedField("Nothing is moderated"),
     "prediction": UnsupportedField("Predicted outputs are not served"),
-    "reasoning_effort": UnsupportedField("The effort of reasoning cannot be set", ("none",)),
     "store": UnsupportedField("Answers are not stored", (False,)),
     "verbosity": UnsupportedField("Only 'max_tokens' limits the length of an answer", ("medium",)),
     "web_search_options": UnsupportedField("The web is not searched"),
-    **UNSERVED_SAMPLING,
+    **{field: entry for field, entry in UNSERVED_SAMPLING.items() if field != "response_format"},
 }
 
 _EXPLANATIONS: Explanations = (
-    (r"\.role' is wrong: Invalid value", "Roles are system, developer, user and assistant; tool calling is not served"),
+    (r"\.role' is wrong: Invalid value", "Roles are system, developer, user, assistant and tool"),
     (r"\.content\[\d+\]\.type' is wrong", "Parts are of the type 'text'; images, audio and files are not read"),
-    (r"\.content' is wrong: .*got `null`", "A message has a text; tool calling is not served"),
-    (r"\.(tool_calls|function_call)' is wrong", _NO_TOOLS),
+    (r"\.content' is wrong: .*got `null`", "Only an assistant's message with 'tool_calls' has no text"),
+    (r"\.function_call' is wrong", _OLD_TOOLS),
     (r"\.audio' is wrong", _TEXT_ONLY),
 )
 
@@ -182,6 +238,8 @@ def parse_chat(body: bytes, unknown: UnknownFields) -> ChatRequest:
     check_served(request, UNSUPPORTED_FIELDS)
     check_sampling(request)
     check_template_kwargs(request.chat_template_kwargs)
+    check_calls(request.messages)
+    request.tooling()  # raises for tools, a choice or a format that contradict each other
     if None not in (request.max_tokens, request.max_completion_tokens) and (
         request.max_tokens != request.max_completion_tokens
     ):
@@ -218,9 +276,46 @@ def check_template_kwargs(arguments: dict[str, Any] | None) -> None:
             raise InvalidRequest(message, param=param)
 
 
-def chat_messages(request: ChatRequest) -> list[dict[str, str]]:
-    """The conversation for the chat template: a role and one text for each message."""
-    return [{"role": _ROLES[type(message)], "content": text_of(message.content)} for message in request.messages]
+def check_calls(messages: Sequence[ChatMessage]) -> None:
+    """Raises InvalidRequest for a result of a call that no earlier message has, and for an assistant's message without
+    text and calls."""
+    known: set[str] = set()
+    for index, message in enumerate(messages):
+        if isinstance(message, AssistantMessage):
+            if message.content is None and not message.tool_calls and not message.reasoning_text():
+                param = f"messages[{index}].content"
+                raise InvalidRequest(f"{param!r} is missing: the message has neither a text nor calls.", param=param)
+            known |= {call.id for call in message.tool_calls or ()}
+        elif isinstance(message, ToolMessage) and message.tool_call_id not in known:
+            param = f"messages[{index}].tool_call_id"
+            raise InvalidRequest(f"{param!r} is wrong: no earlier message has a call of this id.", param=param)
+
+
+def chat_messages(request: ChatRequest) -> list[dict[str, Any]]:
+    """The conversation for the chat template: a role and one text for each message, calls and results of tools."""
+    names: dict[str, str] = {}
+    found: list[dict[str, Any]] = []
+    for message in request.messages:
+        content = "" if message.content is None else text_of(message.content)
+        if isinstance(message, ToolMessage):
+            found.append(result_in_history(message.tool_call_id, names[message.tool_call_id], content))
+            continue
+        said: dict[str, Any] = {"role": _ROLES[type(message)], "content": content}
+        if isinstance(message, AssistantMessage):
+            if reasoning := message.reasoning_text():
+                said["reasoning_content"] = reasoning
+            if message.tool_calls:
+                said["tool_calls"] = calls = [past_call(call) for call in message.tool_calls]
+                names |= {call["id"]: call["function"]["name"] for call in calls}
+        found.append(said)
+    return found
+
+
+def past_call(call: FunctionCall | CustomCall) -> dict[str, Any]:
+    """A call as the chat template takes it."""
+    if isinstance(call, CustomCall):
+        return call_in_history(call.id, call.custom.name, {CUSTOM_ARGUMENT: call.custom.input})
+    return call_in_history(call.id, call.function.name, parsed_arguments(call.function.arguments))
 
 
 _ROLES: dict[type[ChatMessage], str] = {
@@ -260,14 +355,36 @@ class Usage(msgspec.Struct, frozen=True):
     completion_tokens_details: CompletionTokensDetails = CompletionTokensDetails()
 
 
-FinishReason = Literal["stop", "length"]
+FinishReason = Literal["stop", "length", "tool_calls"]
+
+
+class AnsweredFunction(msgspec.Struct, frozen=True, kw_only=True):
+    name: str
+    arguments: str
+
+
+class AnsweredCustom(msgspec.Struct, frozen=True, kw_only=True):
+    name: str
+    input: str
+
+
+class AnsweredCall(msgspec.Struct, frozen=True, kw_only=True):
+    """A call of the answer: of a function, or of a custom tool."""
+
+    id: str
+    type: Literal["function", "custom"] = "function"
+    function: AnsweredFunction | UnsetType = UNSET
+    custom: AnsweredCustom | UnsetType = UNSET
 
 
 class AnswerMessage(msgspec.Struct, frozen=True, kw_only=True):
     role: Literal["assistant"] = "assistant"
-    content: str
+    content: str | None
     refusal: None = None
     annotations: tuple[()] = ()
+    reasoning: str | UnsetType = UNSET
+    reasoning_content: str | UnsetType = UNSET  # the same text, under the older name
+    tool_calls: list[AnsweredCall] | UnsetType = UNSET
 
 
 class Alternative(msgspec.Struct, frozen=True):
@@ -312,9 +429,32 @@ class ChatCompletion(msgspec.Struct, frozen=True, kw_only=True):
     usage: Usage
 
 
+class FunctionDelta(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    name: str | UnsetType = UNSET
+    arguments: str | UnsetType = UNSET
+
+
+class CustomDelta(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    name: str | UnsetType = UNSET
+    input: str | UnsetType = UNSET
+
+
+class CallDelta(msgspec.Struct, frozen=True, kw_only=True):
+    """Of a streamed call: the first has `id`, `type` and the name, later ones only new arguments."""
+
+    index: int
+    id: str | UnsetType = UNSET
+    type: Literal["function", "custom"] | UnsetType = UNSET
+    function: FunctionDelta | UnsetType = UNSET
+    custom: CustomDelta | UnsetType = UNSET
+
+
 class Delta(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     role: Literal["assistant"] | UnsetType = UNSET
     content: str | UnsetType = UNSET
+    reasoning: str | UnsetType = UNSET
+    reasoning_content: str | UnsetType = UNSET
+    tool_calls: list[CallDelta] | UnsetType = UNSET
 
 
 class ChunkChoice(msgspec.Struct, frozen=True, kw_only=True):

@@ -11,15 +11,19 @@ import msgspec
 
 from engine.protocol.frames import Sampling
 from gateway.api.sampling import TextRules
+from gateway.tools.definitions import ReasoningRequest, Tooling, ToolSpec
 
 
 class ChatPrompt(msgspec.Struct, frozen=True):
-    """A conversation for the model's chat template: each message has a role and one text."""
+    """A conversation for the model's chat template: each message has a role and one text, and what
+    `tools.rendering.Message` says beside it. `tools`: those that the prompt describes."""
 
-    messages: list[dict[str, str]]
+    messages: list[dict[str, Any]]
     add_generation_prompt: bool = True  # the template adds the beginning of an assistant's turn
     continue_final: bool = False  # the answer continues the last message
     template_kwargs: dict[str, Any] = {}  # further arguments of the template: booleans, numbers, texts and null
+    tools: list[ToolSpec] = []
+    reasoning: ReasoningRequest = ReasoningRequest()
 
 
 Prompt = ChatPrompt | str | list[int]
@@ -50,6 +54,7 @@ class GenerationRequest(msgspec.Struct, frozen=True):
     stream: bool
     echo: bool = False  # each text begins with its prompt
     max_tokens_default: int | None = None  # the endpoint's
+    tooling: Tooling | None = None  # None: the endpoint answers with text alone
     sticky: str | None = None  # an alias serves requests of one value by one model
 
     @property

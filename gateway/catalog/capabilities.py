@@ -23,9 +23,12 @@ class ModelCapabilities(msgspec.Struct, frozen=True, kw_only=True):
     structured_outputs: bool = False
 
 
-def capabilities(_model: ServedModel) -> ModelCapabilities:
+def capabilities(model: ServedModel) -> ModelCapabilities:
     """Those of a base model, and of its adapters."""
-    return ModelCapabilities()
+    dialect = model.dialect
+    return ModelCapabilities(
+        tools=dialect.format is not None, reasoning=dialect.reasoning is not None, structured_outputs=True
+    )
 
 
 def common_capabilities(found: Iterable[ModelCapabilities]) -> ModelCapabilities:

@@ -21,6 +21,7 @@ from gateway.catalog.base_models import BaseModel, configured, list_models
 from gateway.catalog.capabilities import ModelCapabilities, capabilities
 from gateway.catalog.registry import Registry, ServedName
 from gateway.config.file import Config
+from gateway.tools.model_dialect import PLAIN_DIALECT, ModelDialect, dialect_of
 
 VOCABULARY_FILES = ("tokenizer.json",)
 ENCODING_FILES = (*VOCABULARY_FILES, "tokenizer_config.json", "chat_template.jinja")
@@ -39,6 +40,8 @@ class ServedModel:
     encoding: str
     default_max_tokens: int
     created: int  # Unix seconds
+    dialect: ModelDialect = PLAIN_DIALECT
+    tools: str | None = None  # of its section in laneway.toml
 
 
 class ModelFiles:
@@ -53,6 +56,13 @@ class ModelFiles:
         self.vocabulary = _digest(directory, VOCABULARY_FILES)
         self.encoding = _digest(directory, ENCODING_FILES)
         self.created = int((directory / "config.json").stat().st_mtime)
+        self._dialects: dict[str | None, ModelDialect] = {}
+
+    def dialect(self, tools: str | None) -> ModelDialect:
+        """How the model speaks of tools and reasoning. `tools`: of its section in laneway.toml."""
+        if tools not in self._dialects:
+            self._dialects[tools] = dialect_of(self.tokenizer, tools)
+        return self._dialects[tools]
 
 
 class ServedModels:
@@ -148,13 +158,18 @@ class ServedModels:
             files, refused = self._files.get(model.name), self.refused(model.name)
             if files is not None:
                 default = model.max_tokens_default or self._config.gateway.max_tokens_default
+                section = self._config.model(model.name) if model.origin == "config" else None
+                tools = None if section is None else section.tools
                 served[model.name] = ServedModel(
                     name=model.name,
                     tokenizer=files.tokenizer,
                     vocabulary=files.vocabulary,
-                    encoding=files.encoding,
+                    # Another format of tools makes other ids of a prompt.
+                    encoding=files.encoding if tools is None else f"{files.encoding} {tools}",
                     default_max_tokens=default,
                     created=files.created,
+                    dialect=files.dialect(tools),
+                    tools=tools,
                 )
             if files is not None or refused is not None:
                 names.append(ServedName(model, 0 if files is None else files.created, refused))

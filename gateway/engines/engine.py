@@ -17,6 +17,7 @@ import msgspec
 
 from engine.protocol.frames import (
     EngineUsage,
+    Guide,
     Heartbeat,
     Logprobs,
     ModelFailure,
@@ -117,6 +118,7 @@ class EngineRequest(msgspec.Struct, frozen=True, kw_only=True):
     sampling: Sampling
     stop_ids: list[int]  # end-of-sequence ids among them; the id that ends the text is counted
     stops: list[str]  # the gateway looks for them itself; an engine may look for them too
+    guide: Guide | None = None  # an engine that cannot follow it refuses the request as BAD_REQUEST
 
 
 class TokenStream(Protocol):

@@ -111,6 +111,7 @@ class LocalEngine:
                 sampling=request.sampling,
                 stop_ids=request.stop_ids,
                 weight=request.weight,
+                guide=request.guide,
             )
         return cast(LocalStream, stream)
 

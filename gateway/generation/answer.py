@@ -16,20 +16,22 @@ from gateway.errors import ApiError
 from gateway.generation.endings import EndingCode
 from gateway.generation.logprobs import piecewise
 from gateway.generation.text import DrawnIds
+from gateway.tools.parts import Part, joined
 
 # More unread pieces than these are joined: a reader that does not read costs its text, and not one object a token.
 PIECES_MAX = 64
 
 
-FinishReason = Literal["stop", "length"]
+FinishReason = Literal["stop", "length", "tool_calls"]
 
 
 class TokenUsage(msgspec.Struct, frozen=True):
-    """The tokens of an answer, for every API. `cached`: of `prompt`."""
+    """The tokens of an answer, for every API. `cached`: of `prompt`; `reasoning`: of `completion`."""
 
     prompt: int
     cached: int
     completion: int
+    reasoning: int = 0
 
 
 class TextPiece(msgspec.Struct, frozen=True, gc=False):
@@ -39,6 +41,7 @@ class TextPiece(msgspec.Struct, frozen=True, gc=False):
     first: bool
     text: str
     drawn: DrawnIds | None
+    parts: list[Part] | None = None  # set for an answer in parts, whose text is in them
 
 
 class EarlyEnding(msgspec.Struct, frozen=True):
@@ -51,7 +54,7 @@ class EarlyEnding(msgspec.Struct, frozen=True):
 class AnswerText:
     """One of the answer's texts. Logprobs are held back until the text of their tokens is complete, or the end."""
 
-    __slots__ = ("_drawn", "_opened", "_pieces", "finish_reason", "index", "matched")
+    __slots__ = ("_drawn", "_opened", "_parts", "_pieces", "finish_reason", "index", "matched")
 
     def __init__(self, index: int) -> None:
         self.index = index
@@ -59,6 +62,7 @@ class AnswerText:
         self.matched: str | None = None  # the stop sequence that ended it
         self._opened = False
         self._pieces: list[str] = []
+        self._parts: list[Part] | None = None
         self._drawn: DrawnIds | None = None
 
     def add_text(self, text: str, drawn: DrawnIds | None) -> None:
@@ -72,18 +76,29 @@ class AnswerText:
             else:
                 self._drawn.extend(drawn)
 
+    def add_parts(self, parts: list[Part], drawn: DrawnIds | None) -> None:
+        """Add to an answer in parts."""
+        self._parts = parts if self._parts is None else self._parts + parts
+        if len(self._parts) > PIECES_MAX:
+            self._parts = joined(self._parts)
+        self.add_text("", drawn)
+
     def take_piece(self, last: bool) -> TextPiece:
         """What was added since the last call. `last`: the answer has ended."""
         pieces, drawn = self._pieces, self._drawn
         text = pieces[0] if len(pieces) == 1 else "".join(pieces)
         pieces.clear()
+        parts = self._parts
+        if parts is not None:
+            self._parts = []
+            parts = joined(parts)
         if drawn:
-            if text or last:
+            if text or parts or last:
                 self._drawn = None
             else:
                 drawn = None
         first, self._opened = not self._opened, True
-        return TextPiece(self.index, first, text, drawn)
+        return TextPiece(self.index, first, text, drawn, parts)
 
 
 class Answer:
@@ -145,6 +160,11 @@ class Answer:
             self._push()
         elif self._stream:
             self.wake()
+
+    def add_parts(self, index: int, parts: list[Part], drawn: DrawnIds | None = None) -> None:
+        """Add parts to one text; none for tokens whose part is not known yet."""
+        self.texts[index].add_parts(parts, drawn)
+        self.add_text(index, "")
 
     async def spell(self, usage: TokenUsage) -> bytes:
         """The body to store of an answer without an error, before the answer ends for its reader."""

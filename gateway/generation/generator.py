@@ -334,6 +334,7 @@ class Generator:
             sampling=sampling,
             stop_ids=request.stop_ids,
             stops=request.rules.stops,
+            guide=request.plan.answer.guide,
         )
         return self._engine.submit(engine_request)
 
@@ -341,7 +342,7 @@ class Generator:
         """Settle the hold, or void it if no token was made; then end the answer. A prompt is billed once, with its
         first completion token. Raises ApiError for a request that never ran."""
         record, metrics = request.line.record, self._metrics
-        usage = TokenUsage(outcome.prompt, outcome.cached, outcome.billed)
+        usage = TokenUsage(outcome.prompt, outcome.cached, outcome.billed, outcome.reasoning)
         if outcome.made:
             if request.first is not None and outcome.error is None:
                 await request.first.keep_answer(await request.answer.spell(usage))

@@ -13,6 +13,7 @@ from gateway.api.sampling import TextRules
 from gateway.catalog.registry import ModelTarget
 from gateway.catalog.served_models import ServedModel
 from gateway.generation.answer import Answer
+from gateway.generation.guiding import PLAIN, AnswerPlan
 from gateway.generation.prompts import CountedPrompt
 from gateway.generation.replays import FirstCall
 from gateway.limits.limiter import Admission
@@ -32,6 +33,7 @@ class RequestPlan(msgspec.Struct, frozen=True):
     texts: int
     max_tokens: int  # of each text, as requested; the hold may grant fewer
     stop_ids: list[int]
+    answer: AnswerPlan = PLAIN
 
     @property
     def prompt_tokens(self) -> int:

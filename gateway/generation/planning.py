@@ -5,6 +5,8 @@ A plan needs a model that the engine serves now. Limits, budgets and the choice 
 
 from __future__ import annotations
 
+import hashlib
+from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 
 import msgspec
@@ -27,15 +29,18 @@ from gateway.catalog.registry import ModelTarget, Registry
 from gateway.catalog.served_models import ServedModel
 from gateway.config.file import Config
 from gateway.engines.engine import Engine
+from gateway.generation.guiding import check_tools, plan_answer
 from gateway.generation.inflight import RequestPlan
 from gateway.generation.prompts import CountedPrompt, PromptCounter
-from gateway.large_work.jobs import ContextLimits, ReadJob, ReadResult, check_window
+from gateway.large_work.jobs import ContextLimits, GrammarJob, ReadJob, ReadResult, check_window
 from gateway.large_work.pool import LargeWork
 from gateway.limits.turn_pace import RequestPace
 
 # Most log probabilities of one answer: per token 1 + `top_logprobs`. Each takes 12 bytes in memory and about 90 bytes
 # on the wire.
 ALTERNATIVES_MAX = 2**17
+# Grammars that this process knows to be served. Each takes about 100 bytes.
+GRAMMARS_KNOWN_MAX = 4096
 # The counted prompts of one request, by the model's encoding and vocabulary size.
 CountedPrompts = dict[tuple[str, int], list[CountedPrompt]]
 
@@ -57,6 +62,7 @@ class RequestPlanner:
         self._large_work = large_work
         self._ignore_unknown = config.gateway.unknown_fields == "ignore"
         self._counter = PromptCounter(large_work)
+        self._grammars: OrderedDict[bytes, None] = OrderedDict()  # digests of those that were checked
         self._text_pace = RequestPace(
             at_once=1
         )  # one large text per turn of the event loop; further ones go to processes
@@ -106,10 +112,14 @@ class RequestPlanner:
         model, info = self._served(target)
         _check_alternatives(asked, asked.max_tokens or 1)
         check_ids(asked.rules, asked.sampling, info.vocab_size)
+        check_tools(model, asked.tooling)
         known, encoding = {} if known is None else known, (model.encoding, info.vocab_size)
         if encoding not in known:
             known[encoding] = await self._count_prompts(caller, model, info, asked)
         prompts = known[encoding]
+        answer = plan_answer(model, asked.tooling, prompts[0].ids)
+        if answer.guide is not None and answer.guide.grammar is not None:
+            await self._check_grammar(caller, model, info, answer.guide.grammar, answer.param)
         return RequestPlan(
             target=target,
             model=model,
@@ -118,7 +128,23 @@ class RequestPlanner:
             texts=asked.texts,
             max_tokens=_bound(caller, model, info, asked, prompts),
             stop_ids=asked.rules.all_stop_ids(model.tokenizer.eos_ids),
+            answer=answer,
         )
+
+    async def _check_grammar(
+        self, caller: Caller, model: ServedModel, info: ModelInfo, grammar: str, param: str
+    ) -> None:
+        """Before anything is held. Raises InvalidRequest for a grammar that no engine can serve, RateLimited and
+        Overloaded."""
+        key = hashlib.sha256(f"{model.vocabulary} {info.vocab_size} {grammar}".encode()).digest()
+        if key in self._grammars:
+            self._grammars.move_to_end(key)
+            return
+        directory = str(model.tokenizer.directory)
+        await self._large_work.do(_tenant(caller), GrammarJob(directory, info.vocab_size, grammar, param))
+        self._grammars[key] = None
+        while len(self._grammars) > GRAMMARS_KNOWN_MAX:
+            self._grammars.popitem(last=False)
 
     async def count(self, caller: Caller, target: ModelTarget, asked: GenerationRequest) -> int:
         """The tokens of one prompt. Raises ApiError."""
@@ -138,7 +164,14 @@ class RequestPlanner:
         least = (asked.max_tokens or 1) if least is None else least
         window = ContextLimits(info.context_tokens, info.vocab_size, least, asked.param)
         return await self._counter.count(
-            model.tokenizer, model.encoding, window, asked.prompts, tenant=_tenant(caller), echo=asked.echo
+            model.tokenizer,
+            model.encoding,
+            window,
+            asked.prompts,
+            tenant=_tenant(caller),
+            echo=asked.echo,
+            dialect=model.dialect,
+            tools=model.tools,
         )
 
     def check_served(self, target: ModelTarget) -> None:

@@ -10,6 +10,7 @@ from engine.text.tokenizer import ENCODE_IN_LOOP_CHARS_MAX, Tokenizer
 from gateway.api.generation_request import ChatPrompt, LargeBody, Prompt
 from gateway.large_work.jobs import ContextLimits, CountJob, CountResult, chars_of, check_sizes, check_words, count
 from gateway.large_work.pool import LargeWork
+from gateway.tools.model_dialect import ModelDialect
 
 # Rendering one message takes about as long as encoding MESSAGE_CHARS characters.
 MESSAGE_CHARS = 128
@@ -37,18 +38,21 @@ class PromptCounter:
         *,
         tenant: str,
         echo: bool = False,
+        dialect: ModelDialect | None = None,
+        tools: str | None = None,
     ) -> list[CountedPrompt]:
-        """The prompts in order. `echo`: also return the texts of a LargeBody. Raises ContextLengthExceeded,
+        """The prompts in order. `tools`: of the model's section in laneway.toml; `dialect`: made with it. `echo`: also
+        return the texts of a LargeBody. Raises ContextLengthExceeded,
         InvalidRequest, RateLimited, Overloaded."""
         if isinstance(prompts, LargeBody):
             check_words(tokenizer, prompts.words, window)
-            return await self._in_process(tokenizer, encoding, window, prompts, tenant, texts=echo)
+            return await self._in_process(tokenizer, encoding, window, prompts, tenant, texts=echo, tools=tools)
         check_sizes(tokenizer, prompts, window)
         if sum([_work_of(prompt) for prompt in prompts]) > ENCODE_IN_LOOP_CHARS_MAX:
-            counted = await self._in_process(tokenizer, encoding, window, prompts, tenant, texts=False)
+            counted = await self._in_process(tokenizer, encoding, window, prompts, tenant, texts=False, tools=tools)
             ids = [one.ids for one in counted]
         else:
-            ids = count(tokenizer, prompts, window)
+            ids = count(tokenizer, prompts, window, dialect)
         return [
             CountedPrompt(one, prompt if isinstance(prompt, str) else "")
             for one, prompt in zip(ids, prompts, strict=True)
@@ -63,9 +67,10 @@ class PromptCounter:
         tenant: str,
         *,
         texts: bool,
+        tools: str | None,
     ) -> list[CountedPrompt]:
         prompts = prompts if isinstance(prompts, LargeBody) else list(prompts)
-        job = CountJob(prompts, str(tokenizer.directory), encoding, window, texts)
+        job = CountJob(prompts, str(tokenizer.directory), encoding, window, texts, tools)
         counts = await self._large_work.do(tenant, job)
         assert isinstance(counts, CountResult)
         ids = counts.all_ids()

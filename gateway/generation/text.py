@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Collection, Sequence
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 from engine.protocol.frames import Logprobs
 from engine.text.tokenizer import Detokenizer
@@ -89,6 +89,11 @@ class OutputReader(Protocol):
     tokens: int  # that the shown text took
 
     @property
+    def reasoning(self) -> int:
+        """Of `tokens`, those of the reasoning."""
+        ...
+
+    @property
     def stopped(self) -> bool:
         """A stop sequence ended the text."""
         ...
@@ -114,6 +119,8 @@ class OutputReader(Protocol):
 class TextOfIds:
     """For one text. `tokens` counts the ids up to and including the one that completed a stop sequence. An id among
     `stop_ids` ends the text and is not shown. Before `min_tokens` ids no stop sequence is looked for."""
+
+    reasoning: ClassVar[int] = 0
 
     __slots__ = ("_bulk", "_chars", "_detokenizer", "_drawn", "_min_tokens", "_scanner", "_stop_ids", "tokens")
 
@@ -176,10 +183,11 @@ class TextOfTexts:
     completed a stop sequence: a piece cannot be divided, as only the engine knows its tokens. Before `min_tokens`
     tokens no stop sequence is looked for."""
 
-    __slots__ = ("_chars", "_drawn", "_min_tokens", "_scanner", "_vocabulary", "tokens")
+    __slots__ = ("_chars", "_drawn", "_min_tokens", "_scanner", "_vocabulary", "reasoning", "tokens")
 
     def __init__(self, stops: list[str], min_tokens: int = 0) -> None:
         self.tokens = 0
+        self.reasoning = 0
         self._scanner = StopScanner(stops)
         self._min_tokens = min_tokens
         self._chars = 0

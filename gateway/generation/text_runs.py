@@ -28,6 +28,7 @@ from gateway.engines.engine import (
 from gateway.generation.answer import FinishReason
 from gateway.generation.endings import REFUSAL_ENDINGS, EndingCode
 from gateway.generation.inflight import InFlight
+from gateway.generation.parts_readers import PartsOfIds, PartsOfTexts, PartsReader
 from gateway.generation.text import OutputReader, TextOfIds, TextOfTexts
 
 ENGINE_UNAVAILABLE_MESSAGE = "The engine cannot take this request now. Try again in a moment."
@@ -59,6 +60,7 @@ class TextRun:
     number: int  # among the texts of its prompt; 0 is submitted first
     max_tokens: int
     output: OutputReader = NO_OUTPUT
+    parts: PartsReader | None = None  # `output`, for an answer in parts
     started: asyncio.Event = field(default_factory=asyncio.Event)  # set at the first token, or at the ending
     stream: TokenStream | None = None  # None until it is submitted
     end: TextEnding | None = None
@@ -74,6 +76,7 @@ class Outcome(msgspec.Struct, frozen=True):
     cached: int  # of `prompt`
     shared: int  # prompt tokens that further texts found in the prefix cache; not billed
     billed: int  # completion tokens
+    reasoning: int  # of `billed`
     made: int
     discard_reason: EndingCode | None
     usage: frames.EngineUsage  # the first text's, with the engine's request summed over all texts
@@ -111,8 +114,22 @@ class TextRuns:
             for index in range(request.texts)
         ]
 
-    def _reader(self, kind: OutputKind) -> OutputReader:
+    def _set_reader(self, run: TextRun, kind: OutputKind) -> None:
         """For one text, by what its engine answers with."""
+        request, syntax = self._request, self._request.plan.answer.syntax
+        if syntax is None:
+            run.output = self._reader(kind)
+        else:
+            rules = request.rules
+            if kind == "text":
+                run.parts = PartsOfTexts(syntax, rules.stops, rules.min_tokens)
+            else:
+                detokenizer = request.model.tokenizer.detokenizer(skip_special_tokens=rules.skip_special_tokens)
+                run.parts = PartsOfIds(detokenizer, syntax, rules.stops, request.stop_ids, rules.min_tokens)
+            run.output = run.parts
+
+    def _reader(self, kind: OutputKind) -> OutputReader:
+        """For a text without parts."""
         request, rules = self._request, self._request.rules
         if kind == "text":
             return TextOfTexts(rules.stops, rules.min_tokens)
@@ -180,7 +197,7 @@ class TextRuns:
         if self._stopped:
             return self._early_ending(run, NO_USAGE)
         stream = run.stream = self._submit(run)
-        run.output = self._reader(stream.output)
+        self._set_reader(run, stream.output)
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         stream.listen(lambda: self._on_news(run, stream, done))
         await done
@@ -190,6 +207,8 @@ class TextRuns:
             return self._refused(ending)
         if rest := run.output.flush_text():
             self._request.answer.add_text(run.index, rest)
+        if run.parts is not None:
+            self._request.answer.add_parts(run.index, run.parts.take_parts())
         return self._ending_of(run, ending)
 
     def _on_news(self, run: TextRun, stream: TokenStream, done: asyncio.Future[None]) -> None:
@@ -213,7 +232,10 @@ class TextRuns:
             self._begin_text(run)
         if text.stopped:
             return
-        if request.sampling.logprobs >= 0:
+        if run.parts is not None:
+            text.push_output(output, stream.take_logprobs() if request.sampling.logprobs >= 0 else ())
+            request.answer.add_parts(run.index, run.parts.take_parts(), text.take_drawn())
+        elif request.sampling.logprobs >= 0:
             request.answer.add_text(run.index, text.push_output(output, stream.take_logprobs()), text.take_drawn())
         else:
             request.answer.add_text(run.index, text.push_output(output))
@@ -235,7 +257,10 @@ class TextRuns:
         usage, end = _token_usage(run), ending.end
         made = max(usage.completion_tokens, run.output.tokens)
         if run.output.stopped or end is StreamEnd.STOP:
-            return TextEnding(EndingCode.STOP, "stop", None, made, usage)
+            reason: FinishReason = "stop"
+            if run.parts is not None and run.parts.calls and run.output.matched is None:
+                reason = "tool_calls"
+            return TextEnding(EndingCode.STOP, reason, None, made, usage)
         if end is StreamEnd.LENGTH:
             return TextEnding(EndingCode.LENGTH, "length", None, made, usage)
         if (self._stopped and end is StreamEnd.ABORTED) or self._request.answer.left or self._stopping():
@@ -296,6 +321,7 @@ class TextRuns:
             cached=cached,
             shared=sum([end.usage.cached_tokens for run, end in zip(self.all, ends, strict=True) if run.number]),
             billed=sum(billed),
+            reasoning=sum([run.output.reasoning for run in self.all]) if given else 0,
             made=sum([end.made for end in ends]),
             discard_reason=discards[0] if discards else None,
             usage=_summed([end.usage for end in ends]),

@@ -7,14 +7,18 @@ from __future__ import annotations
 from array import array
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
+from engine.text.grammars import GrammarRefused, GrammarTokenizer, check_grammar
 from engine.text.tokenizer import TemplateError, Tokenizer, UnknownTemplateArgument, words_at_least
 from gateway import errors
 from gateway.api.bodies import ParsedBody, check_body, read_request
 from gateway.api.generation_request import ChatPrompt, LargeBody, Prompt
 from gateway.errors import ApiError, ContextLengthExceeded, InvalidRequest, UnsupportedParameter
+from gateway.tools.model_dialect import PLAIN_DIALECT, ModelDialect, dialect_of
+from gateway.tools.rendering import template_arguments, template_messages, template_tools
 
 # A text with more characters per token of the context than this is refused before it is encoded.
 CHARS_PER_TOKEN_MAX = 32
@@ -39,13 +43,24 @@ class ReadJob(msgspec.Struct, frozen=True, tag="read"):
 
 
 class CountJob(msgspec.Struct, frozen=True, tag="count"):
-    """Count prompts with the tokenizer in `directory`. `encoding` identifies the contents of the tokenizer's files."""
+    """Count prompts with the tokenizer in `directory`. `encoding` identifies the contents of the tokenizer's files.
+    `tools`: of the model's section in laneway.toml."""
 
     prompts: list[Prompt] | LargeBody
     directory: str
     encoding: str
     window: ContextLimits
     texts: bool = False  # also return each text prompt as it was sent
+    tools: str | None = None
+
+
+class GrammarJob(msgspec.Struct, frozen=True, tag="grammar"):
+    """Check a grammar for the model in `directory`. `param`: the field of the request that it is of."""
+
+    directory: str
+    vocab_size: int
+    grammar: str
+    param: str
 
 
 class JobRefusal(msgspec.Struct, frozen=True, tag="refusal"):
@@ -72,14 +87,18 @@ class CountResult(msgspec.Struct, frozen=True, tag="counts"):
         return [array("I", ids).tolist() for ids in self.ids]
 
 
-Job = ReadJob | CountJob
+class GrammarResult(msgspec.Struct, frozen=True, tag="grammar_checked"):
+    """The engine can serve the grammar."""
+
+
+Job = ReadJob | CountJob | GrammarJob
 
 
 def detach_body(job: Job) -> tuple[Job, bytes]:
     """The job without its body, and the body, which is sent beside it: encoding would copy it."""
     if isinstance(job, ReadJob):
         return msgspec.structs.replace(job, body=b""), job.body
-    if isinstance(job.prompts, LargeBody):
+    if isinstance(job, CountJob) and isinstance(job.prompts, LargeBody):
         prompts = msgspec.structs.replace(job.prompts, body=b"")
         return msgspec.structs.replace(job, prompts=prompts), job.prompts.body
     return job, b""
@@ -89,12 +108,12 @@ def attach_body(job: Job, body: bytes) -> Job:
     """Undoes `detach_body`."""
     if isinstance(job, ReadJob):
         return msgspec.structs.replace(job, body=body)
-    if isinstance(job.prompts, LargeBody):
+    if isinstance(job, CountJob) and isinstance(job.prompts, LargeBody):
         return msgspec.structs.replace(job, prompts=msgspec.structs.replace(job.prompts, body=body))
     return job
 
 
-Reply = ReadResult | CountResult | JobRefusal
+Reply = ReadResult | CountResult | GrammarResult | JobRefusal
 
 
 class JobRunner:
@@ -102,6 +121,7 @@ class JobRunner:
 
     def __init__(self) -> None:
         self._tokenizers: dict[str, tuple[str, Tokenizer]] = {}  # by directory, with its encoding
+        self._dialects: dict[tuple[str, str | None], ModelDialect] = {}  # by encoding and `CountJob.tools`
 
     def load_tokenizer(self, directory: str, encoding: str) -> Tokenizer:
         """Raises OSError or ValueError."""
@@ -110,22 +130,39 @@ class JobRunner:
             known = self._tokenizers[directory] = encoding, Tokenizer.load(Path(directory))
         return known[1]
 
+    def _dialect(self, tokenizer: Tokenizer, job: CountJob) -> ModelDialect:
+        key = job.encoding, job.tools
+        if key not in self._dialects:
+            self._dialects[key] = dialect_of(tokenizer, job.tools)
+        return self._dialects[key]
+
     def run_job(self, job: Job) -> Reply:
         """Raises OSError or ValueError for a tokenizer that cannot be loaded."""
         try:
             if isinstance(job, ReadJob):
                 return ReadResult(_read(job))
+            if isinstance(job, GrammarJob):
+                return _check_grammar(job)
             tokenizer = self.load_tokenizer(job.directory, job.encoding)
             prompts = job.prompts
             if isinstance(prompts, LargeBody):
                 parsed = read_request(prompts.kind, prompts.body, ignore_unknown=prompts.ignore_unknown).asked.prompts
                 assert isinstance(parsed, list)
                 prompts = parsed
-            all_ids = count(tokenizer, prompts, job.window)
+            all_ids = count(tokenizer, prompts, job.window, self._dialect(tokenizer, job))
             texts = [prompt if isinstance(prompt, str) else "" for prompt in prompts] if job.texts else []
             return CountResult([array("I", ids).tobytes() for ids in all_ids], texts)
         except ApiError as error:
             return JobRefusal(type(error).__name__, error.message, error.param)
+
+
+def _check_grammar(job: GrammarJob) -> GrammarResult:
+    """Raises InvalidRequest; OSError or ValueError for a tokenizer that cannot be loaded."""
+    try:
+        check_grammar(GrammarTokenizer.load(Path(job.directory), job.vocab_size), job.grammar)
+    except GrammarRefused as error:
+        raise InvalidRequest(f"{job.param!r} cannot be served: {error}.", param=job.param) from None
+    return GrammarResult()
 
 
 def _read(job: ReadJob) -> ParsedBody:
@@ -147,18 +184,22 @@ def refuse(refusal: JobRefusal) -> ApiError:
     return error
 
 
-def count(tokenizer: Tokenizer, prompts: Sequence[Prompt], window: ContextLimits) -> list[list[int]]:
+def count(
+    tokenizer: Tokenizer, prompts: Sequence[Prompt], window: ContextLimits, dialect: ModelDialect | None = None
+) -> list[list[int]]:
     """The ids of each prompt. A prompt that is too long is refused as early as possible. Raises ContextLengthExceeded,
     InvalidRequest."""
     check_sizes(tokenizer, prompts, window)
     found: list[list[int]] = []
     try:
         for prompt in prompts:
-            ids = _encode(tokenizer, prompt, window)
+            ids = _encode(tokenizer, prompt, window, dialect)
             check_window(len(ids), window)
             found.append(ids)
     except UnknownTemplateArgument as error:
         raise UnsupportedParameter(f"{error}.", param=f"chat_template_kwargs.{error.name}") from None
+    except RecursionError:
+        raise InvalidRequest(f"{window.param!r} are nested too deeply.", param=window.param) from None
     except TemplateError as error:
         raise InvalidRequest(f"{window.param!r} do not fit this model: {error}.", param=window.param) from None
     return found
@@ -224,21 +265,30 @@ def _too_long(window: ContextLimits, why: str, param: str | None = None) -> Cont
 def chars_of(prompt: Prompt) -> int:
     match prompt:
         case ChatPrompt():
-            return sum([len(message["content"]) for message in prompt.messages])
+            return sum([len(message["content"]) for message in prompt.messages]) + _structure_chars(prompt)
         case str():
             return len(prompt)
     return 0
 
 
-def _encode(tokenizer: Tokenizer, prompt: Prompt, window: ContextLimits) -> list[int]:
+def _structure_chars(prompt: ChatPrompt) -> int:
+    """Of calls, reasoning and tools, as JSON."""
+    said: list[Any] = [tool.definition() for tool in prompt.tools]
+    said += [{**message, "content": ""} for message in prompt.messages if len(message) > 2]
+    return len(msgspec.json.encode(said)) if said else 0
+
+
+def _encode(tokenizer: Tokenizer, prompt: Prompt, window: ContextLimits, dialect: ModelDialect | None) -> list[int]:
     """The ids of a prompt. Raises InvalidRequest, TemplateError."""
     match prompt:
         case ChatPrompt():
+            dialect = dialect or PLAIN_DIALECT
             ids = tokenizer.encode_chat(
-                prompt.messages,
+                template_messages(dialect, prompt.messages, prompt.tools),
+                tools=template_tools(dialect, prompt.tools),
                 add_generation_prompt=prompt.add_generation_prompt,
                 continue_final_message=prompt.continue_final,
-                arguments=prompt.template_kwargs,
+                arguments=template_arguments(dialect, prompt.reasoning, prompt.template_kwargs),
             )
         case str():
             ids = tokenizer.encode(prompt, add_special_tokens=True)

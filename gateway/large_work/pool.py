@@ -22,7 +22,7 @@ from dataclasses import dataclass
 import msgspec
 
 from gateway import errors
-from gateway.large_work.jobs import Job, JobRefusal, Reply, detach_body, refuse
+from gateway.large_work.jobs import GrammarJob, Job, JobRefusal, Reply, detach_body, refuse
 from gateway.large_work.process import HEADER
 
 PROCESSES = 4
@@ -30,6 +30,9 @@ TENANT_PROCESSES = PROCESSES // 4  # used by one tenant at once
 TENANT_WAITING_MAX = 16
 WAITING_MAX = 256
 JOB_S_MAX = 20.0
+# llguidance's limits bound a grammar's states, but not the time of every regular expression. The first grammar of a
+# process loads the tokenizer.
+GRAMMAR_S_MAX = 10.0
 START_S_MAX = 60.0  # long, since the processes are niced and the machine may be busy
 PIECE_BYTES = 256 * 1024  # of a job, written at once
 REPLY_BYTES_MAX = 256 * 1024 * 1024
@@ -62,7 +65,7 @@ class _JobProcess:
     async def run(self, job: Job) -> bytes:
         """Run one job. Raises OSError, EOFError, TimeoutError."""
         job, body = detach_body(job)
-        async with asyncio.timeout(JOB_S_MAX):
+        async with asyncio.timeout(GRAMMAR_S_MAX if isinstance(job, GrammarJob) else JOB_S_MAX):
             for data in (_encode(job), body):
                 self.writer.write(HEADER.pack(len(data)))
                 for start in range(0, len(data), PIECE_BYTES):  # the transport copies what the socket does not take
@@ -196,7 +199,7 @@ class LargeWork:
         except (OSError, EOFError, TimeoutError, MemoryError, JobLost, msgspec.DecodeError) as error:
             self._drop_process(process, error)
             if not waiting.answer.done():
-                waiting.answer.set_exception(errors.Overloaded("The prompt could not be counted. Try again."))
+                waiting.answer.set_exception(_lost(waiting.job, error))
         except asyncio.CancelledError:
             process.kill()
             waiting.answer.cancel()
@@ -292,3 +295,11 @@ async def _frame(reader: asyncio.StreamReader) -> bytes:
     if size > REPLY_BYTES_MAX:
         raise OSError(f"a reply of {size} bytes")
     return await reader.readexactly(size)
+
+
+def _lost(job: Job, error: Exception) -> errors.ApiError:
+    """The caller's error for a job that ended its process, or took too long. A grammar would do it again."""
+    if isinstance(job, GrammarJob) and not isinstance(error, JobLost):
+        message = f"{job.param!r} cannot be served: its grammar takes too long or too much memory to compile."
+        return errors.InvalidRequest(message, param=job.param)
+    return errors.Overloaded("The prompt could not be counted. Try again.")

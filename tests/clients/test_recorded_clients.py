@@ -25,11 +25,9 @@ CLIENTS = (
 
 # By case: the status, words of the message, and the field that it names. Everything else is answered.
 REFUSED = {
-    "tools": (400, "tools", "tools"),  # no tool calls
+    "tools": (400, "tools", "tools"),  # the demo model knows no tools
     "tools_anthropic": (400, "tools", "tools"),
     "agent_tools": (400, "tools", "tools"),
-    "agent_title": (400, "output_config.format", "output_config.format"),
-    "structured": (400, "response_format", "response_format"),  # no constrained decoding
     "overflow": (400, "maximum context length is", "max_tokens"),  # litellm recognises an exceeded context by this
     "responses": (404, "/v1/chat/completions", None),  # the Responses API keeps conversations for its callers
     "embeddings": (404, "embeddings", None),  # no embedding models

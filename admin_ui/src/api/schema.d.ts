@@ -1412,6 +1412,21 @@ export interface components {
             models: components["schemas"]["TargetSection"][];
             tenants?: string[] | null;
         };
+        /** AllowedSpec */
+        AllowedSpec: {
+            /** @enum {unknown} */
+            mode: "auto" | "required";
+            tools: (components["schemas"]["NamedFunction"] | components["schemas"]["NamedCustom"])[];
+        };
+        /**
+         * AllowedTools
+         * @description The answer may call these tools alone.
+         */
+        AllowedTools: {
+            allowed_tools: components["schemas"]["AllowedSpec"];
+            /** @enum {unknown} */
+            type: "allowed_tools";
+        };
         /**
          * Alternative
          * @description A token. `bytes` is its exact UTF-8, even if the token is a part of a character and `token` cannot show it.
@@ -1431,7 +1446,9 @@ export interface components {
         AnswerMessage: {
             /** @default [] */
             annotations: unknown[];
-            content: string;
+            content: string | null;
+            reasoning?: string;
+            reasoning_content?: string;
             /** @default null */
             refusal: null;
             /**
@@ -1439,6 +1456,31 @@ export interface components {
              * @enum {unknown}
              */
             role: "assistant";
+            tool_calls?: components["schemas"]["AnsweredCall"][];
+        };
+        /**
+         * AnsweredCall
+         * @description A call of the answer: of a function, or of a custom tool.
+         */
+        AnsweredCall: {
+            custom?: components["schemas"]["AnsweredCustom"];
+            function?: components["schemas"]["AnsweredFunction"];
+            id: string;
+            /**
+             * @default function
+             * @enum {unknown}
+             */
+            type: "custom" | "function";
+        };
+        /** AnsweredCustom */
+        AnsweredCustom: {
+            input: string;
+            name: string;
+        };
+        /** AnsweredFunction */
+        AnsweredFunction: {
+            arguments: string;
+            name: string;
         };
         /** AnthropicDetail */
         AnthropicDetail: {
@@ -1456,15 +1498,25 @@ export interface components {
             type: "error";
         };
         /**
+         * AnyInput
+         * @description The input is any text.
+         */
+        AnyInput: {
+            /** @enum {unknown} */
+            type: "text";
+        };
+        /**
          * AssistantMessage
-         * @description A message of the assistant. A message that Laneway returned is accepted with the empty fields that SDKs add.
+         * @description Written by a client, or returned by Laneway before: SDKs send the empty fields of an answer back. `reasoning` and
+         *         `reasoning_content` are two names of one text.
          */
         AssistantMessage: {
             /** @default null */
             annotations: unknown[] | null;
             /** @default null */
             audio: null;
-            content: string | components["schemas"]["TextPart"][];
+            /** @default null */
+            content: string | components["schemas"]["TextPart"][] | null;
             /** @default null */
             function_call: null;
             /** @default null */
@@ -1474,11 +1526,15 @@ export interface components {
                 [key: string]: null;
             } | null;
             /** @default null */
+            reasoning: string | null;
+            /** @default null */
+            reasoning_content: string | null;
+            /** @default null */
             refusal: null;
             /** @enum {unknown} */
             role: "assistant";
             /** @default null */
-            tool_calls: unknown[] | null;
+            tool_calls: (components["schemas"]["FunctionCall"] | components["schemas"]["CustomCall"])[] | null;
         };
         /** Attainment */
         Attainment: {
@@ -1530,7 +1586,7 @@ export interface components {
         };
         /** BlockDelta */
         BlockDelta: {
-            delta: components["schemas"]["TextDelta"];
+            delta: components["schemas"]["TextDelta"] | components["schemas"]["ThinkingDelta"] | components["schemas"]["SignatureDelta"] | components["schemas"]["InputJsonDelta"];
             /** @default 0 */
             index: number;
             /** @enum {unknown} */
@@ -1538,7 +1594,7 @@ export interface components {
         };
         /** BlockStart */
         BlockStart: {
-            content_block: components["schemas"]["TextContent"];
+            content_block: components["schemas"]["TextContent"] | components["schemas"]["ThinkingContent"] | components["schemas"]["ToolUseContent"];
             /** @default 0 */
             index: number;
             /** @enum {unknown} */
@@ -1597,6 +1653,28 @@ export interface components {
             ttl: ("1h" | "5m") | null;
             /** @enum {unknown} */
             type: "ephemeral";
+        };
+        /**
+         * CallDelta
+         * @description Of a streamed call: the first has `id`, `type` and the name, later ones only new arguments.
+         */
+        CallDelta: {
+            custom?: components["schemas"]["CustomDelta"];
+            function?: components["schemas"]["FunctionDelta"];
+            id?: string;
+            index: number;
+            /** @enum {unknown} */
+            type?: "custom" | "function";
+        };
+        /** CalledCustom */
+        CalledCustom: {
+            input: string;
+            name: string;
+        };
+        /** CalledFunction */
+        CalledFunction: {
+            arguments: string;
+            name: string;
         };
         /** ChangedModel */
         ChangedModel: {
@@ -1691,13 +1769,13 @@ export interface components {
             /** @default null */
             frequency_penalty: number | null;
             /**
-             * @description Tool calling is not served: only these values are accepted.
+             * @description 'tools' and 'tool_choice' are served in its place: only these values are accepted.
              * @default null
              * @enum {unknown}
              */
             function_call: null | "none" | "auto";
             /**
-             * @description Tool calling is not served: only these values are accepted.
+             * @description 'tools' and 'tool_choice' are served in its place: only these values are accepted.
              * @default null
              * @enum {unknown}
              */
@@ -1728,12 +1806,8 @@ export interface components {
             guided_regex: null;
             /** @default null */
             ignore_eos: boolean | null;
-            /**
-             * @description Reasoning is not separated from the answer: only these values are accepted.
-             * @default null
-             * @enum {unknown}
-             */
-            include_reasoning: null | true;
+            /** @default null */
+            include_reasoning: boolean | null;
             /**
              * @description A text ends before its stop sequence: only these values are accepted.
              * @default null
@@ -1755,8 +1829,10 @@ export interface components {
             /** @default null */
             max_completion_tokens: number | null;
             /** @default null */
+            max_reasoning_tokens: number | null;
+            /** @default null */
             max_tokens: number | null;
-            messages: (components["schemas"]["SystemMessage"] | components["schemas"]["DeveloperMessage"] | components["schemas"]["UserMessage"] | components["schemas"]["AssistantMessage"])[];
+            messages: (components["schemas"]["SystemMessage"] | components["schemas"]["DeveloperMessage"] | components["schemas"]["UserMessage"] | components["schemas"]["AssistantMessage"] | components["schemas"]["ToolMessage"])[];
             /** @default null */
             metadata: {
                 [key: string]: string;
@@ -1782,12 +1858,8 @@ export interface components {
             moderation: null;
             /** @default null */
             n: number | null;
-            /**
-             * @description Tool calling is not served: only these values are accepted.
-             * @default null
-             * @enum {unknown}
-             */
-            parallel_tool_calls: null | true | false;
+            /** @default null */
+            parallel_tool_calls: boolean | null;
             /**
              * @description Predicted outputs are not served: only these values are accepted.
              * @default null
@@ -1814,22 +1886,12 @@ export interface components {
              * @enum {unknown}
              */
             prompt_logprobs: null;
-            /**
-             * @description The effort of reasoning cannot be set: only these values are accepted.
-             * @default null
-             * @enum {unknown}
-             */
-            reasoning_effort: null | "none";
+            /** @default null */
+            reasoning_effort: string | null;
             /** @default null */
             repetition_penalty: number | null;
-            /**
-             * @description Structured outputs are not served: only these values are accepted.
-             * @default null
-             * @enum {unknown}
-             */
-            response_format: null | {
-                type: "text";
-            };
+            /** @default null */
+            response_format: (components["schemas"]["TextFormat"] | components["schemas"]["JsonObjectFormat"] | components["schemas"]["JsonSchemaFormat"]) | null;
             /**
              * @description Token ids are not returned: only these values are accepted.
              * @default null
@@ -1878,18 +1940,10 @@ export interface components {
             structured_outputs: null | Record<string, never>;
             /** @default null */
             temperature: number | null;
-            /**
-             * @description Tool calling is not served: only these values are accepted.
-             * @default null
-             * @enum {unknown}
-             */
-            tool_choice: null | "none" | "auto";
-            /**
-             * @description Tool calling is not served: only these values are accepted.
-             * @default null
-             * @enum {unknown}
-             */
-            tools: null | never[];
+            /** @default null */
+            tool_choice: ("auto" | "none" | "required") | (components["schemas"]["NamedFunction"] | components["schemas"]["NamedCustom"] | components["schemas"]["AllowedTools"]) | null;
+            /** @default null */
+            tools: (components["schemas"]["FunctionTool"] | components["schemas"]["CustomTool"])[] | null;
             /** @default null */
             top_k: number | null;
             /** @default null */
@@ -1926,7 +1980,7 @@ export interface components {
         /** Choice */
         Choice: {
             /** @enum {unknown} */
-            finish_reason: "length" | "stop";
+            finish_reason: "length" | "stop" | "tool_calls";
             /** @default 0 */
             index: number;
             /** @default null */
@@ -1942,11 +1996,41 @@ export interface components {
             /** @default null */
             refusal: null;
         };
+        /** ChooseAny */
+        ChooseAny: {
+            /** @default null */
+            disable_parallel_tool_use: boolean | null;
+            /** @enum {unknown} */
+            type: "any";
+        };
+        /** ChooseAuto */
+        ChooseAuto: {
+            /** @default null */
+            disable_parallel_tool_use: boolean | null;
+            /** @enum {unknown} */
+            type: "auto";
+        };
+        /**
+         * ChooseNone
+         * @description No tool is called.
+         */
+        ChooseNone: {
+            /** @enum {unknown} */
+            type: "none";
+        };
+        /** ChooseTool */
+        ChooseTool: {
+            /** @default null */
+            disable_parallel_tool_use: boolean | null;
+            name: string;
+            /** @enum {unknown} */
+            type: "tool";
+        };
         /** ChunkChoice */
         ChunkChoice: {
             delta: components["schemas"]["Delta"];
             /** @default null */
-            finish_reason: ("length" | "stop") | null;
+            finish_reason: ("length" | "stop" | "tool_calls") | null;
             /** @default 0 */
             index: number;
             /** @default null */
@@ -1975,7 +2059,7 @@ export interface components {
          * @description Text j of prompt i has the index i × n + j.
          */
         CompletionChoice: {
-            finish_reason: ("length" | "stop") | null;
+            finish_reason: ("length" | "stop" | "tool_calls") | null;
             index: number;
             /** @default null */
             logprobs: components["schemas"]["CompletionLogprobs"] | null;
@@ -2262,7 +2346,7 @@ export interface components {
             /** @default null */
             fallbacks: unknown;
             /**
-             * @description Tool calling is not served: only these values are accepted.
+             * @description Tools are called by the client: only these values are accepted.
              * @default null
              * @enum {unknown}
              */
@@ -2272,7 +2356,7 @@ export interface components {
             /** @default null */
             output_config: components["schemas"]["OutputConfig"] | null;
             /**
-             * @description Structured outputs are not served: only these values are accepted.
+             * @description 'output_config.format' is served in its place: only these values are accepted.
              * @default null
              * @enum {unknown}
              */
@@ -2283,26 +2367,45 @@ export interface components {
             system: string | components["schemas"]["TextBlock"][] | null;
             /** @default null */
             thinking: components["schemas"]["Thinking"] | null;
-            /**
-             * @description Tool calling is not served: only these values are accepted.
-             * @default null
-             * @enum {unknown}
-             */
-            tool_choice: null | {
-                type: "auto";
-            } | {
-                type: "none";
-            };
-            /**
-             * @description Tool calling is not served: only these values are accepted.
-             * @default null
-             * @enum {unknown}
-             */
-            tools: null | never[];
+            /** @default null */
+            tool_choice: (components["schemas"]["ChooseAuto"] | components["schemas"]["ChooseAny"] | components["schemas"]["ChooseTool"] | components["schemas"]["ChooseNone"]) | null;
+            /** @default null */
+            tools: components["schemas"]["Tool"][] | null;
             /** @default null */
             user_profile_id: string | null;
             /** @default null */
             workspace_id: string | null;
+        };
+        /** CustomCall */
+        CustomCall: {
+            custom: components["schemas"]["CalledCustom"];
+            id: string;
+            /** @default null */
+            index: number | null;
+            /** @enum {unknown} */
+            type: "custom";
+        };
+        /** CustomDelta */
+        CustomDelta: {
+            input?: string;
+            name?: string;
+        };
+        /** CustomSpec */
+        CustomSpec: {
+            /** @default null */
+            description: string | null;
+            /** @default null */
+            format: (components["schemas"]["AnyInput"] | components["schemas"]["GrammarInput"]) | null;
+            name: string;
+        };
+        /**
+         * CustomTool
+         * @description A tool whose input is one text.
+         */
+        CustomTool: {
+            custom: components["schemas"]["CustomSpec"];
+            /** @enum {unknown} */
+            type: "custom";
         };
         /** DeliveryView */
         DeliveryView: {
@@ -2317,8 +2420,11 @@ export interface components {
         /** Delta */
         Delta: {
             content?: string;
+            reasoning?: string;
+            reasoning_content?: string;
             /** @enum {unknown} */
             role?: "assistant";
+            tool_calls?: components["schemas"]["CallDelta"][];
         };
         /**
          * DeveloperMessage
@@ -2334,7 +2440,7 @@ export interface components {
         /** Ending */
         Ending: {
             /** @enum {unknown} */
-            stop_reason: "end_turn" | "max_tokens" | "stop_sequence";
+            stop_reason: "end_turn" | "max_tokens" | "stop_sequence" | "tool_use";
             stop_sequence: string | null;
         };
         /**
@@ -2442,9 +2548,60 @@ export interface components {
             unrecorded: string[];
             wrong_counters: string[];
         };
+        /**
+         * FunctionCall
+         * @description A call of an earlier answer. `index` is a hint: some clients send streamed calls back with it.
+         */
+        FunctionCall: {
+            function: components["schemas"]["CalledFunction"];
+            id: string;
+            /** @default null */
+            index: number | null;
+            /** @enum {unknown} */
+            type: "function";
+        };
+        /** FunctionDelta */
+        FunctionDelta: {
+            arguments?: string;
+            name?: string;
+        };
+        /**
+         * FunctionSpec
+         * @description `parameters`: a JSON Schema of an object. With `strict` the arguments follow it.
+         */
+        FunctionSpec: {
+            /** @default null */
+            description: string | null;
+            name: string;
+            /** @default null */
+            parameters: Record<string, never> | null;
+            /** @default null */
+            strict: boolean | null;
+        };
+        /** FunctionTool */
+        FunctionTool: {
+            function: components["schemas"]["FunctionSpec"];
+            /** @enum {unknown} */
+            type: "function";
+        };
         /** GatewayVersion */
         GatewayVersion: {
             version: string;
+        };
+        /**
+         * GrammarInput
+         * @description The input follows a grammar.
+         */
+        GrammarInput: {
+            grammar: components["schemas"]["GrammarSpec"];
+            /** @enum {unknown} */
+            type: "grammar";
+        };
+        /** GrammarSpec */
+        GrammarSpec: {
+            definition: string;
+            /** @enum {unknown} */
+            syntax: "lark" | "regex";
         };
         /** Health */
         Health: {
@@ -2501,6 +2658,12 @@ export interface components {
             what: string;
             where: string;
         };
+        /** InputJsonDelta */
+        InputJsonDelta: {
+            partial_json: string;
+            /** @enum {unknown} */
+            type: "input_json_delta";
+        };
         /** InvoiceView */
         InvoiceView: {
             correction_picos: number | bigint;
@@ -2511,6 +2674,23 @@ export interface components {
             tenant_id: string;
             total_picos: number | bigint;
             usage_picos: number | bigint;
+        };
+        /**
+         * JsonObjectFormat
+         * @description The answer is a JSON object.
+         */
+        JsonObjectFormat: {
+            /** @enum {unknown} */
+            type: "json_object";
+        };
+        /**
+         * JsonSchemaFormat
+         * @description The answer is JSON that the schema allows.
+         */
+        JsonSchemaFormat: {
+            json_schema: components["schemas"]["SchemaSpec"];
+            /** @enum {unknown} */
+            type: "json_schema";
         };
         /** Key */
         Key: {
@@ -2700,13 +2880,13 @@ export interface components {
         };
         /** Message */
         Message: {
-            content: string | components["schemas"]["TextBlock"][];
+            content: string | (components["schemas"]["TextBlock"] | components["schemas"]["ToolUseBlock"] | components["schemas"]["ToolResultBlock"] | components["schemas"]["ThinkingBlock"] | components["schemas"]["RedactedThinkingBlock"])[];
             /** @enum {unknown} */
             role: "assistant" | "system" | "user";
         };
         /** MessageAnswer */
         MessageAnswer: {
-            content: components["schemas"]["TextContent"][];
+            content: (components["schemas"]["TextContent"] | components["schemas"]["ThinkingContent"] | components["schemas"]["ToolUseContent"])[];
             id: string;
             model: string;
             /**
@@ -2714,7 +2894,7 @@ export interface components {
              * @enum {unknown}
              */
             role: "assistant";
-            stop_reason: ("end_turn" | "max_tokens" | "stop_sequence") | null;
+            stop_reason: ("end_turn" | "max_tokens" | "stop_sequence" | "tool_use") | null;
             stop_sequence: string | null;
             /** @enum {unknown} */
             type: "message";
@@ -2773,7 +2953,7 @@ export interface components {
             inference_geo: null | "global";
             max_tokens: number;
             /**
-             * @description Tool calling is not served: only these values are accepted.
+             * @description Tools are called by the client: only these values are accepted.
              * @default null
              * @enum {unknown}
              */
@@ -2785,7 +2965,7 @@ export interface components {
             /** @default null */
             output_config: components["schemas"]["OutputConfig"] | null;
             /**
-             * @description Structured outputs are not served: only these values are accepted.
+             * @description 'output_config.format' is served in its place: only these values are accepted.
              * @default null
              * @enum {unknown}
              */
@@ -2804,22 +2984,10 @@ export interface components {
             temperature: number | null;
             /** @default null */
             thinking: components["schemas"]["Thinking"] | null;
-            /**
-             * @description Tool calling is not served: only these values are accepted.
-             * @default null
-             * @enum {unknown}
-             */
-            tool_choice: null | {
-                type: "auto";
-            } | {
-                type: "none";
-            };
-            /**
-             * @description Tool calling is not served: only these values are accepted.
-             * @default null
-             * @enum {unknown}
-             */
-            tools: null | never[];
+            /** @default null */
+            tool_choice: (components["schemas"]["ChooseAuto"] | components["schemas"]["ChooseAny"] | components["schemas"]["ChooseTool"] | components["schemas"]["ChooseNone"]) | null;
+            /** @default null */
+            tools: components["schemas"]["Tool"][] | null;
             /** @default null */
             top_k: number | null;
             /** @default null */
@@ -2840,6 +3008,7 @@ export interface components {
             cache_read_input_tokens: number;
             input_tokens: number;
             output_tokens: number;
+            output_tokens_details?: components["schemas"]["OutputTokensDetails"];
         };
         /**
          * Metadata
@@ -2929,6 +3098,22 @@ export interface components {
              */
             object: "list";
             weights_bytes: number | null;
+        };
+        /** Named */
+        Named: {
+            name: string;
+        };
+        /** NamedCustom */
+        NamedCustom: {
+            custom: components["schemas"]["Named"];
+            /** @enum {unknown} */
+            type: "custom";
+        };
+        /** NamedFunction */
+        NamedFunction: {
+            function: components["schemas"]["Named"];
+            /** @enum {unknown} */
+            type: "function";
         };
         /** NewCorrection */
         NewCorrection: {
@@ -3054,15 +3239,19 @@ export interface components {
         };
         /**
          * OutputConfig
-         * @description How the answer is made. `format` is in `messages_wire.UNSUPPORTED_IN_OUTPUT`.
+         * @description How the answer is made.
          */
         OutputConfig: {
             /** @default null */
             effort: string | null;
             /** @default null */
-            format: unknown;
+            format: components["schemas"]["SchemaFormat"] | null;
             /** @default null */
             task_budget: Record<string, never> | null;
+        };
+        /** OutputTokensDetails */
+        OutputTokensDetails: {
+            thinking_tokens: number;
         };
         /** OverviewView */
         OverviewView: {
@@ -3435,6 +3624,15 @@ export interface components {
             sums: components["schemas"]["Sums"][];
             took_s: number;
         };
+        /**
+         * RedactedThinkingBlock
+         * @description Reasoning that another service hid: it is left out.
+         */
+        RedactedThinkingBlock: {
+            data: string;
+            /** @enum {unknown} */
+            type: "redacted_thinking";
+        };
         /** RequestView */
         RequestView: {
             adapter: string | null;
@@ -3466,6 +3664,28 @@ export interface components {
             overlap_s: number;
         };
         /**
+         * SchemaFormat
+         * @description The text of the answer is JSON that the schema allows.
+         */
+        SchemaFormat: {
+            schema: Record<string, never>;
+            /** @enum {unknown} */
+            type: "json_schema";
+        };
+        /**
+         * SchemaSpec
+         * @description `name` and `description` are hints. The answer follows the schema; with `strict` it must have OpenAI's limits.
+         */
+        SchemaSpec: {
+            /** @default null */
+            description: string | null;
+            name: string;
+            /** @default null */
+            schema: Record<string, never> | null;
+            /** @default null */
+            strict: boolean | null;
+        };
+        /**
          * ServedUsage
          * @description `service_tier`: the tier that served the request, by Anthropic's name.
          */
@@ -3476,6 +3696,7 @@ export interface components {
             cache_read_input_tokens: number;
             input_tokens: number;
             output_tokens: number;
+            output_tokens_details?: components["schemas"]["OutputTokensDetails"];
             service_tier: string;
         };
         /** SessionKey */
@@ -3503,6 +3724,12 @@ export interface components {
         /** SignIn */
         SignIn: {
             key: string;
+        };
+        /** SignatureDelta */
+        SignatureDelta: {
+            signature: string;
+            /** @enum {unknown} */
+            type: "signature_delta";
         };
         /** Spend */
         Spend: {
@@ -3621,6 +3848,14 @@ export interface components {
             /** @enum {unknown} */
             type: "text_delta";
         };
+        /**
+         * TextFormat
+         * @description The answer is text.
+         */
+        TextFormat: {
+            /** @enum {unknown} */
+            type: "text";
+        };
         /** TextPart */
         TextPart: {
             text: string;
@@ -3638,6 +3873,33 @@ export interface components {
             display: string | null;
             /** @enum {unknown} */
             type: "adaptive" | "between_tools" | "disabled" | "enabled";
+        };
+        /**
+         * ThinkingBlock
+         * @description The reasoning of an earlier answer.
+         */
+        ThinkingBlock: {
+            /** @default null */
+            signature: string | null;
+            thinking: string;
+            /** @enum {unknown} */
+            type: "thinking";
+        };
+        /**
+         * ThinkingContent
+         * @description The reasoning of an answer. `signature` lets a client send the block back; Laneway does not check it.
+         */
+        ThinkingContent: {
+            signature: string;
+            thinking: string;
+            /** @enum {unknown} */
+            type: "thinking";
+        };
+        /** ThinkingDelta */
+        ThinkingDelta: {
+            thinking: string;
+            /** @enum {unknown} */
+            type: "thinking_delta";
         };
         /** TierMargin */
         TierMargin: {
@@ -3705,6 +3967,82 @@ export interface components {
             logprob: number;
             token: string;
             top_logprobs: components["schemas"]["Alternative"][];
+        };
+        /**
+         * Tool
+         * @description A tool that the client runs. Tools of another `type` are run by Anthropic's service: they are left out of the
+         *         prompt and named in `laneway-ignored`.
+         */
+        Tool: {
+            /** @default null */
+            allowed_callers: string[] | null;
+            /** @default null */
+            cache_control: components["schemas"]["CacheControl"] | null;
+            /** @default null */
+            defer_loading: boolean | null;
+            /** @default null */
+            description: string | null;
+            /** @default null */
+            eager_input_streaming: boolean | null;
+            /** @default null */
+            input_examples: unknown[] | null;
+            /** @default null */
+            input_schema: Record<string, never> | null;
+            name: string;
+            /** @default null */
+            strict: boolean | null;
+            /** @default null */
+            type: string | null;
+        };
+        /**
+         * ToolMessage
+         * @description The result of a call of the assistant's.
+         */
+        ToolMessage: {
+            content: string | components["schemas"]["TextPart"][];
+            /** @default null */
+            name: string | null;
+            /** @enum {unknown} */
+            role: "tool";
+            tool_call_id: string;
+        };
+        /**
+         * ToolResultBlock
+         * @description The result of a call.
+         */
+        ToolResultBlock: {
+            /** @default null */
+            cache_control: components["schemas"]["CacheControl"] | null;
+            /** @default null */
+            content: string | components["schemas"]["TextBlock"][] | null;
+            /** @default null */
+            is_error: boolean | null;
+            tool_use_id: string;
+            /** @enum {unknown} */
+            type: "tool_result";
+        };
+        /**
+         * ToolUseBlock
+         * @description A call of an earlier answer.
+         */
+        ToolUseBlock: {
+            /** @default null */
+            cache_control: components["schemas"]["CacheControl"] | null;
+            /** @default null */
+            caller: Record<string, never> | null;
+            id: string;
+            input: Record<string, never>;
+            name: string;
+            /** @enum {unknown} */
+            type: "tool_use";
+        };
+        /** ToolUseContent */
+        ToolUseContent: {
+            id: string;
+            input: Record<string, never>;
+            name: string;
+            /** @enum {unknown} */
+            type: "tool_use";
         };
         /** Totals */
         Totals: {

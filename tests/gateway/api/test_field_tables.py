@@ -16,6 +16,7 @@ from gateway.api.unknown_fields import UnknownFields
 from gateway.errors import InvalidRequest
 from gateway.field_tables import ENDPOINTS, EndpointFields, FieldRow, rows
 
+TOOL = {"type": "function", "function": {"name": "f"}}
 TURNS = [{"role": "user", "content": "Say something."}, {"role": "assistant", "content": "Well"}]
 BASE: dict[str, dict[str, Any]] = {
     "/v1/chat/completions": {"model": "m", "messages": TURNS, "seed": 1},
@@ -72,7 +73,22 @@ EXAMPLES: dict[str, Any] = {
     "output_config": None,  # each of its fields has a row
     "system[].type": None,
     "system[].text": "Other",
+    "tools": {"/v1/chat/completions": [TOOL], "/v1/messages": [{"name": "f", "input_schema": {}}]},
+    "tool_choice": {"/v1/chat/completions": "none", "/v1/messages": {"type": "none"}},
+    "parallel_tool_calls": False,
+    "response_format": {"type": "json_object"},
+    "reasoning_effort": "low",
+    "max_reasoning_tokens": 5,
+    "include_reasoning": False,
+    "thinking": {"type": "enabled", "budget_tokens": 1024},
+    "output_config.effort": "high",
+    "output_config.format": {"type": "json_schema", "schema": {}},
 }
+# Fields of these, which work together: tests/clients/test_tool_calls.py has them.
+TOGETHER = re.compile(
+    r"(tools\[\]|tool_choice|response_format|thinking|output_config\.format|messages\[\]\.content\[\]"
+    r"|messages\[\]\.tool_calls(\[\])?)\..+|messages\[\]\.(tool_calls|tool_call_id|reasoning|reasoning_content)$"
+)
 HINTS: dict[str, Any] = {
     "metadata": {"/v1/chat/completions": {"a": "b"}, "/v1/messages": {"user_id": "u"}},
     "prompt_cache_options": {"mode": "implicit"},
@@ -82,9 +98,21 @@ HINTS: dict[str, Any] = {
     "context_management": {"edits": []},
     "diagnostics": {"previous_message_id": "msg_1"},
     "fallbacks": [{"model": "other"}],
-    "output_config.effort": "high",
+    "messages[].tool_calls[].index": 1,
     "output_config.task_budget": {"type": "tokens", "total": 9},
-    "thinking": {"type": "enabled", "budget_tokens": 1024},
+}
+# What a hint stands in, by the beginning of its path.
+HINTS_BESIDE: dict[str, dict[str, Any]] = {
+    "response_format": {"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": {}}}},
+    "messages[].tool_calls": {
+        "messages": [
+            {
+                "role": "assistant",
+                "content": None,
+                "tool_calls": [{"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}],
+            }
+        ]
+    },
 }
 CACHED = {"type": "ephemeral", "ttl": "1h"}
 # No field that is not served has it among its neutral values.
@@ -142,6 +170,8 @@ def test_every_field_of_the_type_has_one_row(endpoint: EndpointFields) -> None:
 
 @pytest.mark.parametrize(("endpoint", "row"), cases("works"))
 def test_what_works_changes_what_is_asked(endpoint: EndpointFields, row: FieldRow) -> None:
+    if row.field not in EXAMPLES and TOGETHER.match(row.field):
+        return
     value, beside = example(endpoint, EXAMPLES[row.field])
     if value is None:
         return
@@ -155,11 +185,14 @@ def test_what_works_changes_what_is_asked(endpoint: EndpointFields, row: FieldRo
 @pytest.mark.parametrize(("endpoint", "row"), cases("hint"))
 def test_a_hint_changes_nothing_that_is_asked(endpoint: EndpointFields, row: FieldRow) -> None:
     value = CACHED if row.field.endswith("cache_control") else example(endpoint, HINTS.get(row.field, "u"))[0]
-    assert asked(endpoint, body(endpoint, row.field, value)) == asked(endpoint, body(endpoint))
+    beside = next((fields for start, fields in HINTS_BESIDE.items() if row.field.startswith(start)), None)
+    assert asked(endpoint, body(endpoint, row.field, value, beside)) == asked(endpoint, body(endpoint, beside=beside))
 
 
 @pytest.mark.parametrize(("endpoint", "row"), [*cases("neutral"), *cases("refused")])
 def test_neutral_values_change_nothing_and_any_other_is_refused(endpoint: EndpointFields, row: FieldRow) -> None:
+    if TOGETHER.match(row.field):
+        return
     # Those that are no entry are empty by their type, and of an assistant's message or a text block.
     empty = [msgspec.json.decode(value) for value in re.findall(r"`([^`]+)`", row.values)]
     entry = endpoint.unserved.get(row.field, UnsupportedField("", tuple(empty)))

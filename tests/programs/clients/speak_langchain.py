@@ -129,4 +129,4 @@ CASES: list[speak.Case] = [
 ]  # fmt: skip
 
 if __name__ == "__main__":
-    speak.run("langchain-openai", CASES, {"structured": 400, "tools": 400})
+    speak.run("langchain-openai", CASES, {"tools": 400})

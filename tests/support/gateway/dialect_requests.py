@@ -24,6 +24,10 @@ CHAT_RETURNED: Fields = {
     "tool_calls": None,
 }
 BLOCK = {"type": "text", "text": "Hello."}
+CALL = {"type": "tool_use", "id": "toolu_1", "name": "f", "input": {}}
+RESULT = {"type": "tool_result", "tool_use_id": "toolu_1", "content": "1"}
+PAST_CALL = {"id": "call_1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+TOOL: Fields = {"type": "function", "function": {"name": "f"}}
 MESSAGES_RETURNED = {"role": "assistant", "content": [BLOCK | {"citations": None}]}
 
 
@@ -75,6 +79,17 @@ CHAT_ACCEPTED: list[Fields] = [
     {"function_call": "none"},
     {"parallel_tool_calls": True},
     {"response_format": {"type": "text"}},
+    {"response_format": {"type": "json_object"}},
+    {"tools": [TOOL], "tool_choice": "required", "parallel_tool_calls": False},
+    {"tools": [TOOL], "tool_choice": {"type": "function", "function": {"name": "f"}}},
+    {"reasoning_effort": "high", "max_reasoning_tokens": 5, "include_reasoning": False},
+    {
+        "messages": [
+            USER,
+            {"role": "assistant", "content": None, "tool_calls": [PAST_CALL]},
+            {"role": "tool", "content": "1", "tool_call_id": "call_1"},
+        ]
+    },
     {"frequency_penalty": 0, "presence_penalty": 0.0},
     {"logit_bias": {}},
     {"modalities": ["text"]},
@@ -129,7 +144,7 @@ CHAT_REFUSED: list[tuple[Fields, str]] = [
     ({"messages": [USER, {"content": "x"}]}, "messages[1].role"),
     ({"messages": [{"role": "user"}]}, "messages[0].content"),
     ({"messages": [{"role": "robot", "content": "x"}]}, "messages[0].role"),
-    ({"messages": [{"role": "tool", "content": "x", "tool_call_id": "1"}]}, "messages[0].role"),
+    ({"messages": [{"role": "tool", "content": "x", "tool_call_id": "1"}]}, "messages[0].tool_call_id"),
     ({"messages": [{"role": "user", "content": None}]}, "messages[0].content"),
     ({"messages": [{"role": "user", "content": []}]}, "messages[0].content"),
     ({"messages": [{"role": "user", "content": 5}]}, "messages[0].content"),
@@ -140,7 +155,8 @@ CHAT_REFUSED: list[tuple[Fields, str]] = [
         {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]},
         "messages[0].content[0].type",
     ),
-    ({"messages": [CHAT_RETURNED | {"tool_calls": [{"id": "1"}]}]}, "messages[0].tool_calls"),
+    ({"messages": [CHAT_RETURNED | {"tool_calls": [{"id": "1"}]}]}, "messages[0].tool_calls[0].type"),
+    ({"messages": [{"role": "assistant", "content": None}]}, "messages[0].content"),
     ({"messages": [CHAT_RETURNED | {"refusal": "no"}]}, "messages[0].refusal"),
     (
         {"messages": [CHAT_RETURNED | {"provider_specific_fields": {"refusal": "no"}}]},
@@ -200,10 +216,16 @@ CHAT_REFUSED: list[tuple[Fields, str]] = [
     ({"include_stop_str_in_output": True}, "include_stop_str_in_output"),
     ({"prompt_logprobs": 1}, "prompt_logprobs"),
     ({"echo": True}, "echo"),
-    ({"tools": [{"type": "function"}]}, "tools"),
+    ({"tools": [{"type": "function"}]}, "tools[0].function"),
+    ({"tools": [{"type": "function", "function": {"name": "a b"}}]}, "tools[0].function.name"),
+    ({"tools": [TOOL, TOOL]}, "tools[1]"),
+    ({"tools": [TOOL], "tool_choice": {"type": "function", "function": {"name": "g"}}}, "tool_choice"),
+    ({"tools": [TOOL | {"function": {"name": "f", "strict": True, "parameters": {}}}]}, "tools[0].function.parameters"),
     ({"tools": {}}, "tools"),
     ({"tool_choice": "required"}, "tool_choice"),
-    ({"response_format": {"type": "json_object"}}, "response_format"),
+    ({"response_format": {"type": "xml"}}, "response_format.type"),
+    ({"response_format": {"type": "json_schema", "json_schema": {"name": "x"}}}, "response_format.json_schema.schema"),
+    ({"max_reasoning_tokens": -1}, "max_reasoning_tokens"),
     ({"frequency_penalty": 2.1}, "frequency_penalty"),
     ({"presence_penalty": -2.1}, "presence_penalty"),
     ({"presence_penalty": False}, "presence_penalty"),
@@ -214,9 +236,7 @@ CHAT_REFUSED: list[tuple[Fields, str]] = [
     ({"logit_bias": [5]}, "logit_bias"),
     ({"modalities": ["audio"]}, "modalities"),
     ({"store": True}, "store"),
-    ({"reasoning_effort": "high"}, "reasoning_effort"),
     ({"best_of": 1}, "best_of"),
-    ({"include_reasoning": False}, "include_reasoning"),
     ({"add_special_tokens": True}, "add_special_tokens"),
     ({"guided_json": {"type": "object"}}, "guided_json"),
     ({"structured_outputs": {"choice": ["a"]}}, "structured_outputs"),
@@ -254,6 +274,14 @@ MESSAGES_ACCEPTED: list[Fields] = [
     {"diagnostics": {"previous_message_id": "msg_1"}, "compaction": {}, "fallbacks": [{"model": "m"}]},
     {"cache_control": {"type": "ephemeral", "scope": "global"}},
     {"user_profile_id": "u", "workspace_id": "w"},
+    {
+        "tools": [
+            {"name": "f", "input_schema": {}},
+            {"type": "web_search_20250305", "name": "web_search", "max_uses": 1},
+        ]
+    },
+    {"messages": [USER, {"role": "assistant", "content": [CALL]}, {"role": "user", "content": [RESULT, BLOCK]}]},
+    {"output_config": {"format": {"type": "json_schema", "schema": {}}}},
 ]
 
 MESSAGES_REFUSED: list[tuple[Fields, str]] = [
@@ -272,7 +300,7 @@ MESSAGES_REFUSED: list[tuple[Fields, str]] = [
     ({"system": 5}, "system"),
     ({"thinking": {"type": "thorough"}}, "thinking.type"),
     ({"thinking": {"type": "enabled", "budget": 1}}, "thinking.budget"),
-    ({"output_config": {"format": {"type": "json_schema", "schema": {}}}}, "output_config.format"),
+    ({"output_config": {"format": {"type": "xml", "schema": {}}}}, "output_config.format.type"),
     ({"output_config": {"tone": "dry"}}, "output_config.tone"),
     ({"context_management": "none"}, "context_management"),
     ({"temperature": 1.1}, "temperature"),
@@ -282,7 +310,12 @@ MESSAGES_REFUSED: list[tuple[Fields, str]] = [
     ({"stop_sequences": [""]}, "stop_sequences[0]"),
     ({"stop_sequences": "a"}, "stop_sequences"),
     ({"metadata": {"x": "u"}}, "metadata.x"),
-    ({"tools": [{"name": "t", "input_schema": {}}]}, "tools"),
+    ({"tools": [{"name": "t"}]}, "tools[0].input_schema"),
+    ({"tools": [{"name": "a b", "input_schema": {}}]}, "tools[0].name"),
+    ({"tools": [{"name": "t", "input_schema": {}}], "tool_choice": {"type": "tool", "name": "u"}}, "tool_choice"),
+    ({"messages": [{"role": "user", "content": [RESULT]}]}, "messages[0].content[0].tool_use_id"),
+    ({"messages": [{"role": "assistant", "content": [RESULT]}]}, "messages[0].content[0]"),
+    ({"messages": [{"role": "user", "content": [CALL]}]}, "messages[0].content[0]"),
     ({"tool_choice": {"type": "any"}}, "tool_choice"),
     ({"container": "c"}, "container"),
     ({"n": 2}, "n"),

@@ -1,0 +1,256 @@
+"""Tools, calls and output formats of `/v1/chat/completions`: wire types, and what they say in neutral types."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta
+
+from gateway.errors import InvalidRequest, UnsupportedValue
+from gateway.tools.definitions import OutputFormat, ToolChoice, ToolSpec
+from gateway.tools.strict_schema import NotStrict, check_strict
+
+TOOLS_MAX = 128
+NAME_PATTERN = r"^[a-zA-Z0-9_-]{1,64}$"
+CALL_ID_CHARS_MAX = 256
+GRAMMAR_CHARS_MAX = 64 * 1024
+
+ToolName = Annotated[str, Meta(pattern=NAME_PATTERN)]
+CallId = Annotated[str, Meta(min_length=1, max_length=CALL_ID_CHARS_MAX)]
+
+
+class Named(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    name: ToolName
+
+
+class FunctionSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`parameters`: a JSON Schema of an object. With `strict` the arguments follow it."""
+
+    name: ToolName
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+
+
+class FunctionTool(
+    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="type", tag="function"
+):
+    function: FunctionSpec
+
+
+class GrammarSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    syntax: Literal["lark", "regex"]
+    definition: Annotated[str, Meta(min_length=1, max_length=GRAMMAR_CHARS_MAX)]
+
+
+class AnyInput(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="type", tag="text"):
+    """The input is any text."""
+
+
+class GrammarInput(
+    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="type", tag="grammar"
+):
+    """The input follows a grammar."""
+
+    grammar: GrammarSpec
+
+
+class CustomSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    name: ToolName
+    description: str | None = None
+    format: AnyInput | GrammarInput | None = None
+
+
+class CustomTool(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="type", tag="custom"):
+    """A tool whose input is one text."""
+
+    custom: CustomSpec
+
+
+class NamedFunction(
+    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="type", tag="function"
+):
+    function: Named
+
+
+class NamedCustom(
+    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="type", tag="custom"
+):
+    custom: Named
+
+
+class AllowedSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    mode: Literal["auto", "required"]
+    tools: Annotated[list[NamedFunction | NamedCustom], Meta(min_length=1, max_length=TOOLS_MAX)]
+
+
+class AllowedTools(
+    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="type", tag="allowed_tools"
+):
+    """The answer may call these tools alone."""
+
+    allowed_tools: AllowedSpec
+
+
+Tools = Annotated[list[FunctionTool | CustomTool], Meta(max_length=TOOLS_MAX)]
+ChosenTools = Literal["none", "auto", "required"] | NamedFunction | NamedCustom | AllowedTools
+
+
+class CalledFunction(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    name: str
+    arguments: str
+
+
+class FunctionCall(
+    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="type", tag="function"
+):
+    """A call of an earlier answer. `index` is a hint: some clients send streamed calls back with it."""
+
+    id: CallId
+    function: CalledFunction
+    index: int | None = None
+
+
+class CalledCustom(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    name: str
+    input: str
+
+
+class CustomCall(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="type", tag="custom"):
+    id: CallId
+    custom: CalledCustom
+    index: int | None = None
+
+
+PastCalls = Annotated[list[FunctionCall | CustomCall], Meta(max_length=TOOLS_MAX)]
+
+
+class TextFormat(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="type", tag="text"):
+    """The answer is text."""
+
+
+class JsonObjectFormat(
+    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="type", tag="json_object"
+):
+    """The answer is a JSON object."""
+
+
+class SchemaSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`name` and `description` are hints. The answer follows the schema; with `strict` it must have OpenAI's limits."""
+
+    name: ToolName
+    description: str | None = None
+    schema: dict[str, Any] | None = None
+    strict: bool | None = None
+
+
+class JsonSchemaFormat(
+    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="type", tag="json_schema"
+):
+    """The answer is JSON that the schema allows."""
+
+    json_schema: SchemaSpec
+
+
+ResponseFormat = TextFormat | JsonObjectFormat | JsonSchemaFormat
+
+
+def tool_specs(tools: Sequence[FunctionTool | CustomTool]) -> list[ToolSpec]:
+    """Raises InvalidRequest."""
+    found = [_custom_spec(tool.custom, index) if isinstance(tool, CustomTool) else _function_spec(tool.function, index)
+             for index, tool in enumerate(tools)]  # fmt: skip
+    check_names([tool.name for tool in found])
+    return found
+
+
+def check_names(names: Sequence[str]) -> None:
+    """Raises InvalidRequest for a name that two tools have."""
+    for index, name in enumerate(names):
+        if name in names[:index]:
+            param = f"tools[{index}]"
+            raise InvalidRequest(f"{param!r} is wrong: another tool has the name {name!r}.", param=param)
+
+
+def _function_spec(function: FunctionSpec, index: int) -> ToolSpec:
+    strict = bool(function.strict)
+    if strict and function.parameters is not None:
+        param = f"tools[{index}].function.parameters"
+        check_schema(function.parameters, param)
+    return ToolSpec(function.name, function.description, function.parameters, strict)
+
+
+def check_schema(schema: dict[str, Any], param: str) -> None:
+    """Raises InvalidRequest unless the schema has the limits of a strict one."""
+    try:
+        check_strict(schema)
+    except NotStrict as error:
+        raise InvalidRequest(f"{param!r} is wrong: {error}.", param=param) from None
+
+
+def _custom_spec(custom: CustomSpec, index: int) -> ToolSpec:
+    grammar = custom.format.grammar if isinstance(custom.format, GrammarInput) else None
+    if grammar is not None and grammar.syntax == "lark":
+        param = f"tools[{index}].custom.format.grammar.syntax"
+        # The input is inside a JSON string, and a Lark grammar does not know JSON's escapes.
+        message = f"Unsupported value of {param!r}. The input of a custom tool follows a regular expression alone; "
+        raise UnsupportedValue(message + 'send "regex", or leave the format out.', param=param)
+    pattern = None if grammar is None else grammar.definition
+    return ToolSpec(custom.name, custom.description, custom=True, pattern=pattern)
+
+
+def tool_choice(choice: ChosenTools | None, parallel: bool | None, tools: Sequence[ToolSpec]) -> ToolChoice:
+    """Raises InvalidRequest for a choice that the tools do not have."""
+    several = parallel is not False
+    if choice is None or choice in ("none", "auto"):
+        return ToolChoice("none" if choice == "none" else "auto", (), several)
+    if not tools:
+        raise InvalidRequest("'tool_choice' needs 'tools'.", param="tool_choice")
+    match choice:
+        case AllowedTools(allowed_tools=allowed):
+            names = tuple([_name_of(one) for one in allowed.tools])
+            found = ToolChoice(allowed.mode, names, several)
+        case NamedFunction() | NamedCustom():
+            found = ToolChoice("required", (_name_of(choice),), parallel=False)
+        case _:
+            found = ToolChoice("required", (), several)
+    check_choice(found, tools)
+    return found
+
+
+def check_choice(choice: ToolChoice, tools: Sequence[ToolSpec]) -> None:
+    """Raises InvalidRequest for a name that no tool has."""
+    known = {tool.name for tool in tools}
+    for name in choice.names:
+        if name not in known:
+            raise InvalidRequest(f"'tool_choice' names {name!r}, which is not in 'tools'.", param="tool_choice")
+
+
+def _name_of(choice: NamedFunction | NamedCustom) -> str:
+    return choice.function.name if isinstance(choice, NamedFunction) else choice.custom.name
+
+
+def output_format(format_: ResponseFormat | None) -> OutputFormat | None:
+    """Raises InvalidRequest."""
+    match format_:
+        case JsonObjectFormat():
+            return OutputFormat("response_format")
+        case JsonSchemaFormat(json_schema=spec):
+            param = "response_format.json_schema.schema"
+            if spec.schema is None:
+                raise InvalidRequest(f"Missing required field {param!r}.", param=param)
+            if spec.strict:
+                check_schema(spec.schema, param)
+            return OutputFormat(param, spec.schema)
+    return None
+
+
+def parsed_arguments(text: str) -> dict[str, Any] | str:
+    """The arguments of an earlier call: an object where they are one."""
+    try:
+        value = json.loads(text) if text.strip() else {}
+    except (ValueError, RecursionError):
+        return text
+    return value if isinstance(value, dict) else text

@@ -1,0 +1,85 @@
+"""Tools, output formats and reasoning as a request asks for them, in no dialect's words."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+
+ChoiceMode = Literal["none", "auto", "required"]
+# The one argument of a custom tool, as the model's template and its calls have it.
+CUSTOM_ARGUMENT = "input"
+
+
+class ToolSpec(msgspec.Struct, frozen=True):
+    """A tool that the model may call. `parameters`: the JSON Schema of its arguments. `strict`: the arguments follow
+    the schema; otherwise they are any JSON object. `custom`: the argument is one text, which matches the regular
+    expression `pattern` as a whole where that is set."""
+
+    name: str
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool = False
+    custom: bool = False
+    pattern: str | None = None
+
+    def schema(self) -> dict[str, Any]:
+        """The JSON Schema of the arguments as a template shows it."""
+        if self.custom:
+            text: dict[str, Any] = {"type": "string"}
+            return {"type": "object", "properties": {CUSTOM_ARGUMENT: text}, "required": [CUSTOM_ARGUMENT]}
+        return self.parameters or {"type": "object", "properties": {}}
+
+    def definition(self) -> dict[str, Any]:
+        """The tool in the form that chat templates read."""
+        function = {"name": self.name, "description": self.description or "", "parameters": self.schema()}
+        return {"type": "function", "function": function}
+
+
+class ToolChoice(msgspec.Struct, frozen=True):
+    """Which tools the answer may or must call. `names`: the allowed tools; empty: all. `parallel`: it may have
+    more than one call."""
+
+    mode: ChoiceMode = "auto"
+    names: tuple[str, ...] = ()
+    parallel: bool = True
+
+
+class OutputFormat(msgspec.Struct, frozen=True):
+    """The JSON that the text of the answer must be. `schema`: its JSON Schema; None: any JSON object. `param`: the
+    field of the request, for messages."""
+
+    param: str
+    schema: dict[str, Any] | None = None
+
+
+class ReasoningRequest(msgspec.Struct, frozen=True):
+    """How the model is to reason before it answers. `enabled`: None leaves it to the model's template. `tokens_max`:
+    ids of reasoning after which the engine ends it. `effort`: the caller's word. `shown`: the answer has the reasoning.
+    `field`, `effort_field`: the request's fields, named in `laneway-ignored` where the model cannot follow them."""
+
+    enabled: bool | None = None
+    tokens_max: int | None = None
+    effort: str | None = None
+    shown: bool = True
+    field: str = "reasoning_effort"
+    effort_field: str = "reasoning_effort"
+
+
+class Tooling(msgspec.Struct, frozen=True):
+    """All that a request says about tools, the form of the answer and reasoning."""
+
+    tools: list[ToolSpec] = []
+    choice: ToolChoice = ToolChoice()
+    output: OutputFormat | None = None
+    reasoning: ReasoningRequest = ReasoningRequest()
+    id_prefix: str = "call_"  # of the ids of calls
+    param: str = "tools"  # the field of the tools, for messages
+
+    @property
+    def callable(self) -> list[ToolSpec]:
+        """The tools that the answer may call."""
+        if self.choice.mode == "none":
+            return []
+        names = self.choice.names
+        return [tool for tool in self.tools if not names or tool.name in names]

@@ -1,0 +1,153 @@
+"""The grammar of each format accepts what its parser reads, and nothing else behind a marker."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import tokenizers
+
+from gateway.tools.definitions import OutputFormat, ToolSpec
+from gateway.tools.formats import FORMATS, CallMode, ToolFormat
+from gateway.tools.scanning import AnswerMarkers
+from support.paths import EXAMPLES
+
+llguidance = pytest.importorskip("llguidance")
+
+CITY = {
+    "type": "object",
+    "properties": {"city": {"type": "string"}},
+    "required": ["city"],
+    "additionalProperties": False,
+}
+TOOLS = [ToolSpec("get_weather", parameters=CITY, strict=True), ToolSpec("now")]
+
+
+class Vocabulary:
+    """A small vocabulary, with or without the markers as ids."""
+
+    def __init__(self, *, by_id: bool) -> None:
+        text = (EXAMPLES / "models/laneway-tiny/tokenizer.json").read_text()
+        encoder = tokenizers.Tokenizer.from_str(text)
+        names = sorted({marker for format_ in FORMATS.values() for marker in format_.markers})
+        if by_id:
+            encoder.add_tokens(
+                [tokenizers.AddedToken(name, special=name[0] == "[", normalized=False) for name in names]
+            )
+        self.encoder = encoder
+        ids: dict[str, int] = {name: encoder.token_to_id(name) for name in names if by_id}
+        self.markers = AnswerMarkers(names, ids)
+        self._ll = llguidance.LLTokenizer(encoder.to_str())
+
+    def accepts(self, grammar: str, text: str) -> bool:
+        matcher = llguidance.LLMatcher(self._ll, grammar, log_level=0)
+        assert not matcher.is_error(), matcher.get_error()
+        ids = self.encoder.encode(text, add_special_tokens=False).ids
+        return bool(matcher.try_consume_tokens(ids) == len(ids) and matcher.is_accepting())
+
+
+@pytest.fixture(scope="module", params=[False, True], ids=["markers as text", "markers as ids"])
+def vocabulary(request: pytest.FixtureRequest) -> Vocabulary:
+    return Vocabulary(by_id=request.param)
+
+
+def grammar_of(
+    name: str,
+    vocabulary: Vocabulary,
+    *,
+    required: bool = False,
+    parallel: bool = True,
+    output: OutputFormat | None = None,
+    tools: list[ToolSpec] = TOOLS,
+) -> str:
+    mode = CallMode(required=required, parallel=parallel)
+    return FORMATS[name].grammar(tools, vocabulary.markers, mode, output)
+
+
+def spell(format_: ToolFormat, *calls: tuple[str, dict[str, object]]) -> str:
+    return format_.spell_calls(calls)
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_auto_accepts_text_and_calls(name: str, vocabulary: Vocabulary) -> None:
+    grammar = grammar_of(name, vocabulary)
+    call = spell(FORMATS[name], ("get_weather", {"city": "Paris"}))
+    assert vocabulary.accepts(grammar, "Hello {world}.\n")
+    assert vocabulary.accepts(grammar, call)
+    if FORMATS[name].markers:
+        assert vocabulary.accepts(grammar, "I look.\n" + call)
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_a_strict_tool_has_arguments_of_its_schema(name: str, vocabulary: Vocabulary) -> None:
+    grammar = grammar_of(name, vocabulary)
+    assert not vocabulary.accepts(grammar, spell(FORMATS[name], ("get_weather", {"town": "Paris"})))
+    assert not vocabulary.accepts(grammar, spell(FORMATS[name], ("get_weather", {})))
+
+
+@pytest.mark.parametrize("name", ["hermes", "llama3_json", "mistral"])
+def test_a_tool_that_is_not_strict_has_any_object(name: str, vocabulary: Vocabulary) -> None:
+    grammar = grammar_of(name, vocabulary)
+    assert vocabulary.accepts(grammar, spell(FORMATS[name], ("now", {"zone": ["</tool>", 1, None]})))
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_no_other_tool_can_be_called(name: str, vocabulary: Vocabulary) -> None:
+    grammar = grammar_of(name, vocabulary, tools=TOOLS[:1])
+    assert not vocabulary.accepts(grammar, spell(FORMATS[name], ("now", {})))
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_required_accepts_calls_alone(name: str, vocabulary: Vocabulary) -> None:
+    grammar = grammar_of(name, vocabulary, required=True)
+    call = spell(FORMATS[name], ("now", {}))
+    assert vocabulary.accepts(grammar, call)
+    assert not vocabulary.accepts(grammar, "Hello")
+    assert not vocabulary.accepts(grammar, "")
+    assert vocabulary.accepts(grammar, spell(FORMATS[name], ("now", {}), ("now", {})))
+
+
+@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("required", [False, True])
+def test_without_parallel_calls_one_call_ends_the_answer(name: str, required: bool, vocabulary: Vocabulary) -> None:
+    grammar = grammar_of(name, vocabulary, required=required, parallel=False)
+    assert vocabulary.accepts(grammar, spell(FORMATS[name], ("now", {})))
+    assert not vocabulary.accepts(grammar, spell(FORMATS[name], ("now", {}), ("now", {})))
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_an_answer_with_an_output_format_is_its_json_or_calls(name: str, vocabulary: Vocabulary) -> None:
+    grammar = grammar_of(name, vocabulary, output=OutputFormat("response_format", CITY))
+    assert vocabulary.accepts(grammar, '{"city": "Paris"}')
+    assert vocabulary.accepts(grammar, spell(FORMATS[name], ("now", {})))
+    assert not vocabulary.accepts(grammar, "Paris")
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_the_input_of_a_custom_tool_matches_its_pattern(name: str, vocabulary: Vocabulary) -> None:
+    tool = ToolSpec("dial", custom=True, pattern="[0-9]{3}/[0-9]+")
+    grammar = grammar_of(name, vocabulary, tools=[tool])
+    assert vocabulary.accepts(grammar, spell(FORMATS[name], ("dial", {"input": "030/12"})))
+    assert not vocabulary.accepts(grammar, spell(FORMATS[name], ("dial", {"input": "x"})))
+
+
+def test_values_of_qwen3_coder_follow_the_types_of_the_schema(vocabulary: Vocabulary) -> None:
+    schema = {
+        "type": "object",
+        "properties": {
+            "unit": {"type": "string", "enum": ["C", "F"]},
+            "days": {"type": "integer"},
+            "note": {"type": "string"},
+        },
+        "required": ["unit", "days"],
+    }
+    grammar = grammar_of("qwen3_coder", vocabulary, tools=[ToolSpec("f", parameters=schema, strict=True)])
+    format_ = FORMATS["qwen3_coder"]
+    assert vocabulary.accepts(grammar, spell(format_, ("f", {"unit": "C", "days": 3})))
+    assert vocabulary.accepts(grammar, spell(format_, ("f", {"unit": "C", "days": 3, "note": 'a "b"\n<c>'})))
+    assert not vocabulary.accepts(grammar, spell(format_, ("f", {"unit": "K", "days": 3})))
+    assert not vocabulary.accepts(grammar, spell(format_, ("f", {"unit": "C", "days": "many"})))
+
+
+def test_definitions_are_one_line_of_json_for_the_template() -> None:
+    assert json.loads(json.dumps(TOOLS[0].definition()))["function"]["parameters"] == CITY
