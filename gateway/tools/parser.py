@@ -88,18 +88,18 @@ class AnswerParser:
         """Add text, in which markers that are ids stand as their symbols."""
         if text:
             self._buffer += text
-            self._run(last=False)
+            self._advance_phases(last=False)
 
     def finish(self) -> None:
         """The text has ended."""
-        self._run(last=True)
+        self._advance_phases(last=True)
 
     def take_parts(self) -> list[Part]:
         """The parts since the last call."""
         parts, self._parts = self._parts, []
         return parts
 
-    def _run(self, *, last: bool) -> None:
+    def _advance_phases(self, *, last: bool) -> None:
         steps = {
             _Phase.BEGIN: self._begin,
             _Phase.REASONING: self._reason,
