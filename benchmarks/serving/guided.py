@@ -220,7 +220,7 @@ def drive(kind: str, bench: Bench, scheduler: Scheduler, guided: Guided, seed: i
             if own.reason == "error" and not run.failed:
                 print(f"{kind}: {own.message}", file=sys.stderr)
             run.failed += own.reason == "error"
-            guided.requests.forget(own.sequence)
+            guided.requests.remove_text(own.sequence)
             ended += 1
     while flights:  # steps of requests that have ended
         flight = flights.take_oldest()
