@@ -72,6 +72,7 @@ BENCHMARKS = (
     Benchmark("scheduler_step", "what a step of 256 decodes costs the host", modules("msgspec")),
     Benchmark("serving.offline", "the engine on a GPU, many LoRA adapters at once, beside its bound", cuda),
     Benchmark("serving.flood", "premium TTFT alone and under a flood of batch, on a GPU", cuda),
+    Benchmark("serving.guided", "grammars and penalties beside plain requests, on a GPU", cuda),
     Benchmark("serving.two_models", "two models in one engine against two engines, on a GPU", cuda),
     Benchmark("serving.many_models", "ten models over a budget for the weights of three, on a GPU", cuda),
     Benchmark("serving.mixed_step", "ways to run a step with prefill in it on a GPU", cuda),

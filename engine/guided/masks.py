@@ -11,7 +11,7 @@ import queue
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Set
 
 import numpy as np
 
@@ -105,9 +105,13 @@ class MaskFiller:
         if not guided:
             return None
         began = self._clock()
-        self._take_filled()
+        for text in self._take_filled():
+            text.detach_words()  # from the matrix of an earlier step
         wanted = {text for _, _, chunk, text in guided if self._is_wanted(text, chunk)}
-        self._fill(wanted, len(rows), began)
+        words: Words = np.empty((len(rows), guided[0][3].words_count), np.int32)
+        new = {text: row for row, _, _, text in guided if text in wanted and text not in self._filling}
+        _attach_rows(words, new)
+        self._fill(wanted, new.keys(), len(rows), began)
         skip: set[int] = set()
         masked: list[tuple[int, GuidedText]] = []
         for row, index, chunk, text in guided:
@@ -120,8 +124,8 @@ class MaskFiller:
         self.seconds += self._clock() - began
         if not masked and not skip:
             return None
-        words = _packed(len(rows), masked) if masked else None
-        return Masks(words, frozenset(skip))
+        _finish_rows(words, masked, new)
+        return Masks(words if masked else None, frozenset(skip))
 
     def _is_wanted(self, text: GuidedText, chunk: Chunk) -> bool:
         """Take in the text's new ids, unless a thread still fills it. Whether its words must be filled."""
@@ -131,10 +135,9 @@ class MaskFiller:
         text.sync_ids(chunk.sequence.output_ids, position)
         return text.filled_at != position and not text.is_free()
 
-    def _fill(self, wanted: set[GuidedText], rows: int, began: float) -> None:
-        """Fill the words of `wanted`; wait for `wait_s`, or until the first is filled if no row of the step is
-        ready."""
-        new = wanted - self._filling
+    def _fill(self, wanted: set[GuidedText], new: Set[GuidedText], rows: int, began: float) -> None:
+        """Fill the words of `wanted`, of which no thread fills the `new` yet; wait for `wait_s`, or until the first
+        is filled if no row of the step is ready."""
         if new:
             batch = _Batch(new)
             self._filling |= new
@@ -148,7 +151,9 @@ class MaskFiller:
             self._batches[-1].all_filled.wait(POLL_S)
             self._take_filled()
 
-    def _take_filled(self) -> None:
+    def _take_filled(self) -> list[GuidedText]:
+        """The texts that were filled since the last call."""
+        found: list[GuidedText] = []
         over = [batch for batch in self._batches if batch.all_filled.is_set()]  # before `filled` is read
         for batch in self._batches:
             # Each text once: a later batch may be filling it again.
@@ -156,8 +161,10 @@ class MaskFiller:
             batch.taken += len(filled)
             batch.texts.difference_update(filled)
             self._filling.difference_update(filled)
+            found += filled
         if over:
             self._batches = [batch for batch in self._batches if batch not in over]
+        return found
 
 
 def _position(chunk: Chunk) -> int:
@@ -165,8 +172,21 @@ def _position(chunk: Chunk) -> int:
     return chunk.start + chunk.count - len(chunk.sequence.prompt_ids)
 
 
-def _packed(rows: int, masked: list[tuple[int, GuidedText]]) -> Words:
-    words = np.full((rows, masked[0][1].words.size), ALL, np.int32)
+def _attach_rows(words: Words, new: dict[GuidedText, int]) -> None:
+    """Let each text fill its row of `words`. Nothing is copied, and the row's memory is first touched by its thread."""
+    address, row_bytes = words.ctypes.data, words.strides[0]
+    for text, row in new.items():
+        text.attach_words(words[row], address + row * row_bytes)
+
+
+def _finish_rows(words: Words, masked: list[tuple[int, GuidedText]], new: dict[GuidedText, int]) -> None:
+    """Complete the rows that no thread filled; those of skipped draws are not read."""
+    free = set(range(len(words))).difference(row for row, _ in masked).difference(new.values())
+    words[sorted(free)] = ALL
     for row, text in masked:
-        words[row] = text.words if not text.error else 0
-    return words
+        if text.error:
+            words[row] = 0
+        elif text not in new:
+            words[row] = text.words
+        if text in new:
+            text.release_words()

@@ -18,6 +18,8 @@ from engine.text.grammars import GrammarTokenizer
 
 Words = NDArray[np.int32]
 ALL = np.int32(-1)
+_BITS: Words = (1 << np.arange(32, dtype=np.uint32)).astype(np.uint32).view(np.int32)
+_NO_WORDS: Words = np.zeros(0, np.int32)
 
 
 class GuidedText:
@@ -35,8 +37,10 @@ class GuidedText:
         """`compiled`: at its start, shared by texts and never advanced. `min_tokens`: no stop id is allowed before that
         many ids, unless the grammar allows nothing else."""
         self.error = ""
-        self.words: Words = np.zeros(-(-vocab_size // 32), np.int32)
+        self.words_count = -(-vocab_size // 32)
+        self.words: Words = _NO_WORDS  # until they are filled
         self.filled_at = -1  # number of output ids that `words` is for
+        self._address = 0  # of `words`, in memory
         self._guide, self._compiled = guide, compiled
         self._stop_ids = [id_ for id_ in stop_ids if 0 <= id_ < vocab_size]
         self._foreign = sorted((tokenizer.eos_ids if tokenizer else frozenset()) - stop_ids)
@@ -45,25 +49,47 @@ class GuidedText:
 
     def _restart(self) -> None:
         self._taken = 0
+        self._unconsumed: list[int] = []  # ids of the answer that the matcher takes in with the next mask
         self._reasoning = Reasoning(self._guide)
         self._matcher = self._compiled.deep_copy() if self._compiled is not None else None
 
     def sync_ids(self, output_ids: Many[int], count: int) -> None:
-        """Take in the first `count` ids of the output, those since the last call."""
+        """Take in the first `count` ids of the output, those since the last call. `fill_words` finds out whether the
+        grammar allows them."""
         if count < self._taken:
             self._restart()
         while self._taken < count and not self.error:
             id_ = output_ids[self._taken]
             self._taken += 1
-            if self._reasoning.push_id(id_) and self._matcher is not None and not self._matcher.consume_token(id_):
-                self.error = _message(self._matcher)
+            if self._reasoning.push_id(id_) and self._matcher is not None:
+                self._unconsumed.append(id_)
 
     def is_free(self) -> bool:
         """Whether the next id has no constraint, so that no mask is needed."""
         return self._matcher is None and self._reasoning.forced_id() is None and not self.error
 
+    def attach_words(self, words: Words, address: int) -> None:
+        """Let `fill_words` write into `words`, a row of a step's matrix at `address` in memory."""
+        self.words, self._address = words, address
+
+    def detach_words(self) -> None:
+        """Copy `words` out of a step's matrix, so that this text does not keep the matrix in memory."""
+        words = self.words.copy()
+        self.attach_words(words, words.ctypes.data)
+
+    def release_words(self) -> None:
+        """The words were used, and belong to the step's matrix alone."""
+        self.words, self._address, self.filled_at = _NO_WORDS, 0, -1
+
     def fill_words(self) -> None:
         """Compute `words` for the next id. The GIL is released for most of it."""
+        if self._unconsumed and self._matcher is not None:
+            ids, self._unconsumed = self._unconsumed, []
+            if not all(map(self._matcher.consume_token, ids)):
+                self.error = _message(self._matcher)
+        if self.words is _NO_WORDS:
+            own: Words = np.zeros(self.words_count, np.int32)
+            self.attach_words(own, own.ctypes.data)
         words, reasoning = self.words, self._reasoning
         if self.error:
             words.fill(0)
@@ -84,7 +110,7 @@ class GuidedText:
 
     def _fill_answer(self, matcher: llguidance.LLMatcher) -> None:
         words = self.words
-        matcher.unsafe_compute_mask_ptr(words.ctypes.data, words.nbytes)
+        matcher.unsafe_compute_mask_ptr(self._address, words.nbytes)
         if matcher.is_error():
             self.error = _message(matcher)
             words.fill(0)
@@ -97,10 +123,10 @@ class GuidedText:
                 _forbid(words, id_)
             elif accepting:
                 _allow(words, id_)
-        if words.any():
+        if not accepting or np.count_nonzero(words):  # `words.any()` takes seven times as long
             return
         # The grammar is complete: the text ends, whatever `min_tokens` says.
-        for id_ in (self._stop_ids or self._foreign) if accepting else ():
+        for id_ in self._stop_ids or self._foreign:
             _allow(words, id_)
 
 
@@ -110,8 +136,8 @@ def _message(matcher: llguidance.LLMatcher) -> str:
 
 
 def _allow(words: Words, id_: int) -> None:
-    words[id_ >> 5] = np.uint32(int(words[id_ >> 5]) & 0xFFFFFFFF | 1 << (id_ & 31)).astype(np.int32)
+    words[id_ >> 5] |= _BITS[id_ & 31]
 
 
 def _forbid(words: Words, id_: int) -> None:
-    words[id_ >> 5] = np.uint32(int(words[id_ >> 5]) & 0xFFFFFFFF & ~(1 << (id_ & 31))).astype(np.int32)
+    words[id_ >> 5] &= ~_BITS[id_ & 31]

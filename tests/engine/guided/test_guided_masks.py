@@ -127,3 +127,29 @@ def test_a_text_that_cannot_be_continued_allows_no_id(filler: MaskFiller) -> Non
     assert masks.words is not None
     assert not masks.words.any()
     assert text.error
+
+
+def test_the_same_position_has_the_same_mask_again_and_no_text_keeps_a_step_s_matrix(filler: MaskFiller) -> None:
+    own = sequence()
+    text = guided()
+    step = Step(1, "m", [decode(sequence()), decode(own)])
+    first, second = filler.fill_masks(step, {own: text}), filler.fill_masks(step, {own: text})
+    assert first is not None
+    assert second is not None
+    assert first.words is not None
+    assert second.words is not None
+    assert (first.words == second.words).all()
+    assert first.words is not second.words
+    assert text.words.size == 0
+
+
+def test_many_texts_on_several_threads(filler: MaskFiller) -> None:
+    own = [sequence(*YES[:-1]) for _ in range(64)]
+    texts = {sequence: guided() for sequence in own}
+    masks = filler.fill_masks(Step(1, "m", [decode(sequence) for sequence in own]), texts)
+    assert masks is not None
+    assert masks.words is not None
+    assert not masks.skip
+    allowed = np.unpackbits(masks.words.view(np.uint8), axis=1, bitorder="little")
+    assert (allowed.sum(axis=1) == allowed[0].sum()).all()
+    assert allowed[:, YES[-1]].all()
