@@ -107,7 +107,7 @@ def test_penalised_requests_say_the_same_alone_together_and_after_preemptions(di
     expected = requests_of(alone)
     for request in expected:
         alone.run([request])
-    together = engine_of(directory, capture=capture, sequences_max=4, arena_bytes=1 << 20)
+    together = engine_of(directory, capture=capture, sequences_max=4, arena_bytes=1 << 19)
     found = requests_of(together, tiers=True)
     together.run(found)
     assert together.scheduler.preemptions > 0
