@@ -83,7 +83,10 @@ def pack(chunks: Many[Chunk], tokens_per_page: int, device: torch.device, dtype:
         _span(ordered[first:last], starts[first], starts[last], table, on_device[1], dtype)
         for (first, last), table in zip(ranges, on_device[7:], strict=True)
     ]
-    return PackedBatch(ordered, starts, *on_device[:7], spans)
+    all_ids, all_positions, all_pages, all_slots, samples, reports, fresh_pages = on_device[:7]
+    return PackedBatch(
+        ordered, starts, all_ids, all_positions, all_pages, all_slots, samples, reports, fresh_pages, spans
+    )
 
 
 def _pages_used(chunk: Chunk, tokens_per_page: int) -> int:
