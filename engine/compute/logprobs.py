@@ -24,8 +24,8 @@ REPORT_ROWS = 32
 
 
 class PromptReport(NamedTuple):
-    """Of rows of logits: int32 [rows, 1 + most] ids, each row's own id first, then the likeliest; float32 [rows, 1 + most]
-    log probabilities of them; int32 [rows] ranks of the own ids: 1 + the number of likelier ids."""
+    """Of rows of logits: int32 [rows, 1 + most] ids, each row's own id first, then the likeliest; their log
+    probabilities, float32 [rows, 1 + most]; int32 [rows] ranks of the own ids: 1 + the number of likelier ids."""
 
     ids: Tensor
     values: Tensor

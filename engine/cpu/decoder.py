@@ -61,8 +61,8 @@ class Decoder:
         return self._head(self._layers(batch, lora), batch.sampled)
 
     def forward_reported(self, batch: PackedBatch, lora: Lora | None) -> tuple[Tensor, Tensor]:
-        """`forward`, and logits [reports, vocab] of `batch.reported`. The head runs twice: the logits of a sample do not
-        depend on the rows that are reported beside it."""
+        """`forward`, and logits [reports, vocab] of `batch.reported`. The head runs twice, so that the logits of a
+        sample do not depend on the rows that are reported beside it."""
         hidden = self._layers(batch, lora)
         return self._head(hidden, batch.sampled), self._head(hidden, batch.reported)
 

@@ -77,7 +77,8 @@ class Generation:
 
     def listen(self, on_news: Callable[[], None]) -> None:
         """Call `on_news` once for each read of the stream that has news: ids to `take_ids`, parts to `take_prompt`, the
-        `ending`, or several of them. It runs inside the connection's own callback, so it must not raise. Call `listen` before anything has arrived."""
+        `ending`, or several of them. It runs inside the connection's own callback, so it must not raise. Call `listen`
+        before anything has arrived."""
         assert self._on_news is None, "a generation has one reader"
         assert not self._ids, "listen before anything arrives"
         self._on_news = on_news

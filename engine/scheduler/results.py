@@ -63,7 +63,7 @@ class StepResults:
         return "length" if index + 1 >= sequence.max_tokens else None
 
     def take_reports(self, entry: Entry, index: int, chunk: Chunk, result: StepResult, outcome: StepOutcome) -> None:
-        """Add the chunk's log probabilities to the outcome. Those of prompt tokens are never reported again, also if the
+        """Add the chunk's log probabilities to the outcome. Those of prompt tokens are not reported again when the
         request is preempted and its prompt recomputed."""
         if index in result.logprobs:
             outcome.logprobs[chunk.sequence] = result.logprobs[index]

@@ -107,8 +107,8 @@ class SamplingFields(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         )
 
     def sampling(self, logprobs: int | None, *, echo: bool = False) -> frames.Sampling:
-        """The engine's parameters. `logprobs`: number of likeliest ids reported beside the drawn; None: no logprobs. With
-        `echo`, `logprobs` are those of the prompt too."""
+        """The engine's parameters. `logprobs`: number of likeliest ids reported beside the drawn; None: no logprobs.
+        `echo`: also beside the ids of the prompt."""
         of_prompt = [count for count in (self.prompt_logprobs, logprobs if echo else None) if count is not None]
         return make_sampling(
             temperature=self.temperature,

@@ -138,8 +138,8 @@ class TokenStream(Protocol):
         ...
 
     def listen(self, on_news: Callable[[], None]) -> None:
-        """Call `on_news` when there is output or a part of the prompt to take, or an ending; it must not raise. Called once, in the turn
-        of the event loop in which the stream was made: nothing has arrived by then."""
+        """Call `on_news` when there is output or a part of the prompt to take, or an ending; it must not raise. Called
+        once, in the turn of the event loop in which the stream was made: nothing has arrived by then."""
         ...
 
     def take_output(self) -> Output:

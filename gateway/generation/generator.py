@@ -341,8 +341,9 @@ class Generator:
         return self._engine.submit(engine_request)
 
     async def _close(self, request: InFlight, outcome: Outcome) -> None:
-        """Settle the hold, or void it if nothing is billed and no token was made; then end the answer. A prompt is billed
-        once: with its first completion token, or with `max_tokens` 0 when it is computed. Raises ApiError for a request that never ran."""
+        """Settle the hold, or void it if nothing is billed and no token was made; then end the answer. A prompt is
+        billed once: with its first completion token, or when it is computed if `max_tokens` is 0. Raises ApiError for a
+        request that never ran."""
         record, metrics = request.line.record, self._metrics
         usage = TokenUsage(outcome.prompt, outcome.cached, outcome.billed, outcome.reasoning)
         if outcome.settles:

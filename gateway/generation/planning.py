@@ -36,8 +36,8 @@ from gateway.large_work.jobs import ContextLimits, GrammarJob, ReadJob, ReadResu
 from gateway.large_work.pool import LargeWork
 from gateway.limits.turn_pace import RequestPace
 
-# Most log probabilities of one answer: per token 1 + `top_logprobs`, of completions and of prompts. Each takes 12 bytes in memory and about 90 bytes
-# on the wire.
+# Most log probabilities of one answer: per token of a completion 1 + `top_logprobs`, and likewise of a prompt. Each
+# takes 12 bytes in memory and about 90 bytes on the wire.
 ALTERNATIVES_MAX = 2**17
 # Grammars that this process knows to be served. Each takes about 100 bytes.
 GRAMMARS_KNOWN_MAX = 4096
@@ -199,8 +199,8 @@ class RequestPlanner:
 
 
 def _check_alternatives(asked: GenerationRequest, max_tokens: int, prompt_tokens: int) -> None:
-    """Raises InvalidRequest when the answer could have more than ALTERNATIVES_MAX log probabilities. `prompt_tokens`: of
-    all prompts, each counted once."""
+    """Raises InvalidRequest when the answer could have more than ALTERNATIVES_MAX log probabilities. `prompt_tokens`:
+    those of all prompts, each prompt once."""
     of_prompts = _prompt_alternatives(asked, prompt_tokens)
     if of_prompts > ALTERNATIVES_MAX:
         field = "logprobs" if asked.prompt_logprobs is None else "prompt_logprobs"

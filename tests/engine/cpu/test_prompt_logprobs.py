@@ -193,7 +193,7 @@ def worst(model: Any, own: Sequence, reported: Reported) -> float:
 
 @pytest.mark.model
 def test_prompt_logprobs_are_transformers(model_dir: Path) -> None:
-    """Chunks of other sizes than pages, the same prompt three times, and premium requests that preempt the batch tier."""
+    """Chunks of other sizes than pages, one prompt three times, and premium requests that preempt the batch tier."""
     model = ModelConfig(name=MODEL, path=str(model_dir))
     runner = build_runner(EngineConfig(models=(model,), arena_bytes=256 * 1024 * 1024, threads=1))
     text = tokens(330, 5)
