@@ -256,7 +256,7 @@ class GpuRunner:
         layout = model.forward(packed, self._places, fields) if good else None
         self._places = {chunk.sequence: place for place, chunk in enumerate(chunks)}
         places = [indices[id(chunk)] for chunk in chunks]
-        prompts = report_prompts(packed, model.reported_logits, self._arena.device) if good else None
+        prompts = report_prompts(packed, model.reported_logits, self._drawn.device) if good else None
         return PendingStep(step, model, errors, places, draws, layout, self._launch_draw, prompts)
 
     def _launch_draw(self, pending: PendingStep, masks: Masks) -> DrawnStep:
