@@ -23,7 +23,7 @@ NO_LOGPROB = "the model's logits are not finite numbers"
 REPORT_ROWS = 32
 
 
-class PromptReport(NamedTuple):
+class ReportedRows(NamedTuple):
     """Of rows of logits: int32 [rows, 1 + most] ids, each row's own id first, then the likeliest; their log
     probabilities, float32 [rows, 1 + most]; int32 [rows] ranks of the own ids: 1 + the number of likelier ids."""
 
@@ -51,7 +51,7 @@ def logprobs(logits: Tensor, draws: Many[Draw], ids: Many[int | None]) -> dict[i
     }
 
 
-def prompt_report(logits: Tensor, own: Tensor, most: int) -> PromptReport:
+def prompt_report(logits: Tensor, own: Tensor, most: int) -> ReportedRows:
     """The log probabilities of the ids `own` [rows] int64 by raw `logits` [rows, vocab], and of the `most` likeliest
     ids. It does not wait for the device. At most REPORT_ROWS rows are in float32 at a time."""
     most = min(most, logits.shape[1])
@@ -64,7 +64,7 @@ def prompt_report(logits: Tensor, own: Tensor, most: int) -> PromptReport:
         values = torch.cat((value, likeliest), dim=1) - raw.logsumexp(dim=-1, keepdim=True)
         ranks = (raw > value).sum(dim=-1, dtype=torch.int32) + 1
         parts.append((torch.cat((mine, their_ids), dim=1).int(), values.clamp(min=LOGPROB_MIN), ranks))
-    return PromptReport(*(torch.cat(tensors) for tensors in zip(*parts, strict=True)))
+    return ReportedRows(*(torch.cat(tensors) for tensors in zip(*parts, strict=True)))
 
 
 def reported_ids(chunks: Many[Chunk]) -> tuple[list[int], int]:
@@ -75,7 +75,7 @@ def reported_ids(chunks: Many[Chunk]) -> tuple[list[int], int]:
     return ids, max([chunk.sequence.sampling.prompt_logprobs for chunk, rows in found if rows], default=0)
 
 
-def prompt_parts(chunks: Many[Chunk], report: PromptReport) -> list[PromptLogprobs | None]:
+def prompt_parts(chunks: Many[Chunk], report: ReportedRows) -> list[PromptLogprobs | None]:
     """For each chunk, what its frame carries; None: a log probability of it is no finite number. `report`: of the
     reported tokens of all `chunks`, in order, on the host."""
     parts: list[PromptLogprobs | None] = []

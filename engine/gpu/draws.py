@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from engine.compute.logprobs import LOGPROB_MIN, PromptReport, prompt_parts, prompt_report, reported_ids
+from engine.compute.logprobs import LOGPROB_MIN, ReportedRows, prompt_parts, prompt_report, reported_ids
 from engine.compute.penalties import Draw
 from engine.gpu.packing import PackedStep
 from engine.protocol.frames import Logprobs, PromptLogprobs
@@ -101,7 +101,7 @@ class PendingPrompts:
     """Log probabilities of prompts on their way to the host, of these chunks in order."""
 
     chunks: list[Chunk]
-    report: PromptReport  # page-locked
+    report: ReportedRows  # page-locked
 
     def parts(self) -> list[PromptLogprobs | None]:
         """For each chunk; None: a log probability of it is no finite number. Valid once the copies are completed."""
@@ -120,7 +120,7 @@ def report_prompts(
     ids, most = reported_ids(chunks)
     numbers = torch.tensor([rows, ids]).pin_memory().to(device, non_blocking=True)
     found = prompt_report(logits_of(numbers[0]), numbers[1], most)
-    return PendingPrompts(chunks, PromptReport(*map(to_host, found)))
+    return PendingPrompts(chunks, ReportedRows(*map(to_host, found)))
 
 
 def to_host(tensor: Tensor) -> Tensor:

@@ -428,7 +428,7 @@ class PromptLogprob(msgspec.Struct, frozen=True):
 
 
 # An item for each prompt token, by id: its own, then the likeliest. The first token has null.
-PromptLogprobs = list[dict[str, PromptLogprob] | None]
+PromptLogprobItems = list[dict[str, PromptLogprob] | None]
 
 
 class ChatCompletion(msgspec.Struct, frozen=True, kw_only=True):
@@ -440,7 +440,7 @@ class ChatCompletion(msgspec.Struct, frozen=True, kw_only=True):
     system_fingerprint: str
     choices: list[Choice]
     usage: Usage
-    prompt_logprobs: PromptLogprobs | UnsetType = UNSET
+    prompt_logprobs: PromptLogprobItems | UnsetType = UNSET
 
 
 class FunctionDelta(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

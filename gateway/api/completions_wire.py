@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, cast
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from gateway.api.chat_wire import FinishReason, PromptLogprobs, Usage
+from gateway.api.chat_wire import FinishReason, PromptLogprobItems, Usage
 from gateway.api.generation_request import GenerationRequest, Prompt
 from gateway.api.parsing import BodyDecoder, UnsupportedField, check_served
 from gateway.api.sampling import (
@@ -134,7 +134,7 @@ class CompletionChoice(msgspec.Struct, frozen=True, kw_only=True):
     index: int
     text: str
     logprobs: CompletionLogprobs | None = None
-    prompt_logprobs: PromptLogprobs | UnsetType = UNSET
+    prompt_logprobs: PromptLogprobItems | UnsetType = UNSET
     finish_reason: FinishReason | None
 
 
