@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import sqlite3
+from typing import Literal
 from zoneinfo import ZoneInfo
 
 import msgspec
@@ -201,7 +202,9 @@ async def test_a_grant_is_never_below_what_is_needed(books: Books, ledger: Ledge
 
 
 @pytest.mark.parametrize("unit", ["tokens", "money"])
-async def test_a_request_without_an_answer_needs_its_prompt_alone(books: Books, ledger: Ledger, unit: str) -> None:
+async def test_a_request_without_an_answer_needs_its_prompt_alone(
+    books: Books, ledger: Ledger, unit: Literal["tokens", "money"]
+) -> None:
     books.budget(10 if unit == "tokens" else 10 * INPUT, unit=unit)
     alone, longer = (
         msgspec.structs.replace(books.request(prompt=prompt, most=1), min_tokens=0, max_tokens=0) for prompt in (10, 11)

@@ -64,7 +64,8 @@ def run(
     scheduler = Scheduler(
         SHIPPED_TIERS, models, arena, runner.adapters, time.monotonic, steps_ahead=runner.steps_ahead, **limits
     )
-    waiting, found, steps = list(later or []), {own: Reported() for own in [*sequences, *(later or [])]}, []
+    waiting, steps = list(later or []), list[Step]()
+    found = {own: Reported() for own in [*sequences, *waiting]}
     for own in sequences:
         assert scheduler.submit(own) is None
     in_flight: list[tuple[Step, Any]] = []

@@ -173,4 +173,4 @@ def test_the_official_client_reads_a_prompt_alone(stack: Stack, tokenizer: Token
     logprobs = answer.choices[0].logprobs
     assert logprobs is not None
     assert logprobs.token_logprobs is not None
-    assert logprobs.token_logprobs[0] is None  # type: ignore[comparison-overlap]
+    assert logprobs.token_logprobs[0] is None
