@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 import msgspec
 
 from engine.protocol.config import ModelConfig
-from engine.protocol.frames import FinishReason, Logprobs, ModelInfo, Sampling, TierRecompute
+from engine.protocol.frames import FinishReason, Logprobs, ModelInfo, PromptLogprobs, Sampling, TierRecompute
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -23,6 +23,8 @@ PENDING_ID = -1
 UNDRAWABLE = "its sampling could not be prepared"
 # Error of a row from which no id can be drawn.
 NO_ID = "the model's logits are not finite numbers, or its mask allows no id"
+# Rows of one step whose logits are kept for the log probabilities of prompts: so a device's buffer has a fixed size.
+PROMPT_LOGPROB_ROWS_MAX = 256
 
 
 @dataclass(slots=True, eq=False, weakref_slot=True)
@@ -81,6 +83,9 @@ class Chunk(msgspec.Struct, frozen=True, eq=False):
     """Compute tokens start ≤ i < start + count of a sequence; when `sample`, the last of them yields the next id.
     A decode is a chunk of count 1. The pages for all of it are in `sequence.pages` already.
 
+    `report_from`: the first token whose logits are reported as the log probabilities of the prompt token that follows
+    it; None: no token's. At most PROMPT_LOGPROB_ROWS_MAX tokens of a step are reported.
+
     If the last token's id is PENDING_ID, the chunk is a decode, and its token is the id that the previously begun step
     drew for this sequence on the device. The id is in `output_ids` when this chunk's id is drawn."""
 
@@ -88,6 +93,13 @@ class Chunk(msgspec.Struct, frozen=True, eq=False):
     start: int
     count: int
     sample: bool
+    report_from: int | None = None
+
+    def reported(self) -> range:
+        """The tokens whose logits are reported. The last token of a prompt is not: an output id follows it."""
+        if self.report_from is None:
+            return range(0)
+        return range(self.report_from, min(self.start + self.count, len(self.sequence.prompt_ids) - 1))
 
 
 @dataclass(slots=True, frozen=True)
@@ -117,12 +129,14 @@ class StepResult:
     """`ids[i]`: the id drawn for `step.chunks[i]`, or None if the chunk does not sample. `errors` (chunk index →
     message): chunks that failed alone; their requests end with reason "error", the others continue. `logprobs` (by
     chunk index): of chunks that drew an id and whose request wants them, from the unchanged logits. `skipped`:
-    `Masks.skip`; these chunks drew no id, and their last token is computed again in a later step."""
+    `Masks.skip`; these chunks drew no id, and their last token is computed again in a later step. `prompts` (by chunk
+    index): of chunks with reported tokens, the log probabilities of the tokens that follow them."""
 
     ids: list[int | None]
     errors: dict[int, str] = field(default_factory=dict)
     logprobs: dict[int, Logprobs] = field(default_factory=dict)
     skipped: frozenset[int] = frozenset()
+    prompts: dict[int, PromptLogprobs] = field(default_factory=dict)
 
 
 @dataclass(slots=True, frozen=True)
@@ -142,6 +156,7 @@ class StepOutcome:
     tokens: list[tuple[Sequence, int]] = field(default_factory=list)
     ended: list[RequestEnding] = field(default_factory=list)
     logprobs: dict[Sequence, Logprobs] = field(default_factory=dict)
+    prompts: list[tuple[Sequence, PromptLogprobs]] = field(default_factory=list)
 
 
 class AdapterMove(Protocol):

@@ -39,7 +39,7 @@ class HoldRequest(msgspec.Struct, frozen=True):
 
     def check(self) -> None:
         assert self.prompt_tokens >= 0
-        assert 1 <= self.min_tokens <= self.max_tokens
+        assert 0 <= self.min_tokens <= self.max_tokens
         assert self.prompt_tokens + self.max_tokens <= REQUEST_TOKENS_MAX
 
 
@@ -114,7 +114,7 @@ class Settlement(msgspec.Struct, frozen=True, kw_only=True, tag="settlement"):
 
 
 class Void(msgspec.Struct, frozen=True, tag="void"):
-    """Ends the hold of a request that made no tokens."""
+    """Ends the hold of a request that made no token and computed no prompt that is billed."""
 
     request_id: str
     reason: str

@@ -396,13 +396,13 @@ class LedgerTransaction:
 
 
 def _affordable(budget: LockedBudget, window: BudgetWindow, prompt_tokens: int, prices: UnitPrices) -> int | None:
-    """The completion tokens that the rest of the budget covers; None: any number; below 1: not even one."""
+    """The completion tokens that the rest of the budget covers; None: any number; below 0: not even the prompt."""
     left = budget.bound - window.held - window.posted
     if budget.unit == "tokens":
         return left - prompt_tokens
     left -= prompt_tokens * prices.input
     if prices.output == 0:
-        return None if left >= 0 else 0
+        return None if left >= 0 else -1
     return left // prices.output
 
 
@@ -418,8 +418,8 @@ def _refusal(
         f"{show(budget.bound)}, used {show(window.posted)}, held {show(window.held)} by running requests, "
         f"needed at least {show(needed)}. {when}"
     )
-    # The smallest request has one prompt token and one completion token.
-    nothing_left = budget.bound - window.posted < (2 if budget.unit == "tokens" else 1)
+    # The smallest request has one prompt token and no completion token.
+    nothing_left = budget.bound - window.posted < 1
     return HoldRefused(request.request_id, _REFUSAL_CODES[budget.scope], message, resets_at, nothing_left)
 
 

@@ -44,6 +44,7 @@ class PackedBatch:
     pages: Tensor  # [rows] arena page that takes the row's K and V
     slots: Tensor  # [rows] the token's index in that page
     sampled: Tensor  # [samples] rows of which logits are computed, in the order of the sampling chunks
+    reported: Tensor  # [reports] rows of which prompt logprobs are computed, in the order of the chunks
     fresh_pages: Tensor  # [n] pages written for the first time and not filled
     spans: list[Span]
 
@@ -56,6 +57,7 @@ def pack(chunks: Many[Chunk], tokens_per_page: int, device: torch.device, dtype:
     positions: list[int] = []
     pages: list[int] = []
     sampled: list[int] = []
+    reported: list[int] = []
     fresh: list[int] = []
     for chunk in ordered:
         stop = chunk.start + chunk.count
@@ -69,18 +71,22 @@ def pack(chunks: Many[Chunk], tokens_per_page: int, device: torch.device, dtype:
         starts.append(starts[-1] + chunk.count)
         if chunk.sample:
             sampled.append(starts[-1] - 1)
+        first_row = starts[-1] - stop
+        reported += [first_row + position for position in chunk.reported()]
     slots = [position % tokens_per_page for position in positions]
     ranges = _span_ranges(ordered, tokens_per_page)
     tables = [_page_table(ordered[first:last], tokens_per_page) for first, last in ranges]
-    parts = [ids, positions, pages, slots, sampled, fresh, *tables]
+    parts = [ids, positions, pages, slots, sampled, reported, fresh, *tables]
     packed = torch.tensor([number for part in parts for number in part], dtype=torch.int64).to(device)
     on_device = torch.split(packed, [len(part) for part in parts])
     spans = [
         _span(ordered[first:last], starts[first], starts[last], table, on_device[1], dtype)
-        for (first, last), table in zip(ranges, on_device[6:], strict=True)
+        for (first, last), table in zip(ranges, on_device[7:], strict=True)
     ]
-    all_ids, all_positions, all_pages, all_slots, samples, fresh_pages = on_device[:6]
-    return PackedBatch(ordered, starts, all_ids, all_positions, all_pages, all_slots, samples, fresh_pages, spans)
+    all_ids, all_positions, all_pages, all_slots, samples, reports, fresh_pages = on_device[:7]
+    return PackedBatch(
+        ordered, starts, all_ids, all_positions, all_pages, all_slots, samples, reports, fresh_pages, spans
+    )
 
 
 def _pages_used(chunk: Chunk, tokens_per_page: int) -> int:

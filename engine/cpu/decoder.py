@@ -58,6 +58,21 @@ class Decoder:
 
     def forward(self, batch: PackedBatch, lora: Lora | None) -> Tensor:
         """Logits [samples, vocab] of `batch.sampled`; K and V of every row are in the arena afterwards."""
+        return self._head(self._layers(batch, lora), batch.sampled)
+
+    def forward_reported(self, batch: PackedBatch, lora: Lora | None) -> tuple[Tensor, Tensor]:
+        """`forward`, and logits [reports, vocab] of `batch.reported`. The head runs twice, so that the logits of a
+        sample do not depend on the rows that are reported beside it."""
+        hidden = self._layers(batch, lora)
+        return self._head(hidden, batch.sampled), self._head(hidden, batch.reported)
+
+    def _head(self, hidden: Tensor, rows: Tensor) -> Tensor:
+        config, weights = self.config, self._weights
+        last = F.rms_norm(hidden.index_select(0, rows), (config.hidden,), weights.norm, config.norm_eps)
+        return weights.lm_head(last, out=last.new_empty(last.shape[0], config.vocab))
+
+    def _layers(self, batch: PackedBatch, lora: Lora | None) -> Tensor:
+        """The residual stream [rows, hidden] after all layers."""
         config, weights = self.config, self._weights
         if batch.fresh_pages.numel():
             self.kv.clear(batch.fresh_pages)
@@ -66,8 +81,7 @@ class Decoder:
         for index, layer in enumerate(weights.layers):
             self._attention(index, layer, batch, work, hidden, lora)
             self._mlp(index, layer, work, hidden, lora)
-        last = F.rms_norm(hidden.index_select(0, batch.sampled), (config.hidden,), weights.norm, config.norm_eps)
-        return weights.lm_head(last, out=last.new_empty(last.shape[0], config.vocab))
+        return hidden
 
     def _attention(
         self, index: int, layer: LayerWeights, batch: PackedBatch, work: _Workspace, hidden: Tensor, lora: Lora | None

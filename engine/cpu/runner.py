@@ -17,7 +17,7 @@ from adapters.device.layer import LoraBatch
 from adapters.device.pool import TilePool
 from adapters.files.spec import BaseShape
 from engine.compute.host_pool import build_host_pool
-from engine.compute.logprobs import logprobs
+from engine.compute.logprobs import NO_LOGPROB, logprobs, prompt_parts, prompt_report, reported_ids
 from engine.compute.masks import mask_rows
 from engine.compute.penalties import Draw
 from engine.compute.shared import PAGE_TOKENS, check_page, draw_of, host_memory, sort_out
@@ -29,7 +29,7 @@ from engine.models.compatibility import check_any_served, check_weights_fit, loa
 from engine.models.dummy import dummy_digest
 from engine.models.weights import model_digest
 from engine.protocol.config import EngineConfig, ModelConfig
-from engine.protocol.frames import Logprobs, ModelInfo
+from engine.protocol.frames import Logprobs, ModelInfo, PromptLogprobs
 from engine.step import NO_ID, UNDRAWABLE, Chunk, HostPool, Masks, Step, StepResult
 
 _log = logging.getLogger(__name__)
@@ -44,6 +44,7 @@ class TorchPending:
     errors: dict[int, str]  # by chunk index
     sampling: list[int]  # chunk index of each row of `logits`
     logits: Tensor | None  # [sampling, vocab]; None: no chunk samples
+    prompts: dict[int, PromptLogprobs]  # by chunk index
     drawn: StepResult | None = None
 
     @torch.inference_mode()
@@ -67,7 +68,7 @@ class TorchPending:
                     reported[index] = found
                 if token is None and index not in errors:
                     errors[index] = NO_ID
-        self.drawn = StepResult(ids, errors, reported, masks.skip)
+        self.drawn = StepResult(ids, errors, reported, masks.skip, self.prompts)
 
     def result(self) -> StepResult:
         assert self.drawn is not None, "the step was not drawn"
@@ -104,16 +105,29 @@ class TorchRunner:
         """One forward pass of all chunks. A chunk with an invalid id fails alone."""
         info, decoder = self.models[step.model], self.weights.decoder(step.model)
         good, errors = sort_out(step.chunks, info)
-        sampling, logits = self._forward(good, decoder) if good else ([], None)
-        indices = {id(chunk): index for index, chunk in enumerate(step.chunks)}
-        return TorchPending(step, info.vocab_size, errors, [indices[id(chunk)] for chunk in sampling], logits)
+        pending = TorchPending(step, info.vocab_size, errors, [], None, {})
+        if good:
+            self._forward(good, decoder, pending)
+        return pending
 
-    def _forward(self, chunks: list[Chunk], decoder: Decoder) -> tuple[list[Chunk], Tensor]:
-        """The sampling chunks, and the row of logits of each."""
+    def _forward(self, chunks: list[Chunk], decoder: Decoder, pending: TorchPending) -> None:
+        """Compute the logits and the prompt logprobs of the pending step."""
         batch = pack(chunks, decoder.kv.tokens_per_page, self._arena.device, decoder.dtype)
         lora = LoraBatch(self.adapters, [(c.sequence.adapter, c.count) for c in batch.chunks], self._arena.device)
-        logits = decoder.forward(batch, lora if lora else None)
-        return [chunk for chunk in batch.chunks if chunk.sample], logits
+        indices = {id(chunk): index for index, chunk in enumerate(pending.step.chunks)}
+        pending.sampling = [indices[id(chunk)] for chunk in batch.chunks if chunk.sample]
+        reporting = [chunk for chunk in batch.chunks if chunk.reported()]
+        if not reporting:
+            pending.logits = decoder.forward(batch, lora if lora else None)
+            return
+        pending.logits, logits = decoder.forward_reported(batch, lora if lora else None)
+        ids, most = reported_ids(reporting)
+        parts = prompt_parts(reporting, prompt_report(logits, torch.tensor(ids), most))
+        for chunk, part in zip(reporting, parts, strict=True):
+            if part is None:
+                pending.errors[indices[id(chunk)]] = NO_LOGPROB
+            else:
+                pending.prompts[indices[id(chunk)]] = part
 
     def load_model(self, model: ModelConfig) -> ModelInfo:
         """Check the model's files and register it. Raises ValueError with the reason, OSError."""

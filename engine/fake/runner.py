@@ -11,6 +11,7 @@ import math
 import re
 import time
 import zlib
+from array import array
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -24,7 +25,7 @@ from engine.fake.weights import FakeWeights
 from engine.models.compatibility import check_dtype, check_weights_fit, loading_order
 from engine.models.config import TokenizerFile
 from engine.protocol.config import EngineConfig, FakeConfig, ModelConfig
-from engine.protocol.frames import Logprobs, ModelInfo
+from engine.protocol.frames import Logprobs, ModelInfo, PromptLogprobs
 from engine.step import (
     PENDING_ID,
     UNDRAWABLE,
@@ -332,7 +333,8 @@ class FakeRunner:
             ids.append(token)
             if sequence.sampling.logprobs >= 0 and index not in errors:
                 logprobs[index] = _logprobs(token, sequence.sampling.logprobs, words)
-        return StepResult(ids, errors, logprobs, masks.skip)
+        prompts = {i: _prompt_part(chunk, words) for i, chunk in enumerate(step.chunks) if chunk.reported()}
+        return StepResult(ids, errors, logprobs, masks.skip, prompts)
 
     def _draw(self, sequence: Sequence, words: list[int]) -> int:
         """The next id: a pure function of prompt, outputs, adapter, seed and choice (greedy: of the first three)."""
@@ -386,6 +388,16 @@ def _logprobs(drawn: int, count: int, words: list[int]) -> Logprobs:
     """As if it had been the likeliest, and each next one half as likely: 1/2, 1/4, 1/8 and so on."""
     ranked = [drawn, *(word for word in words[: count + 1] if word != drawn)][:count]
     return [(drawn, -math.log(2)), *((word, -(rank + 1) * math.log(2)) for rank, word in enumerate(ranked))]
+
+
+def _prompt_part(chunk: Chunk, words: list[int]) -> PromptLogprobs:
+    """Of every prompt token, as `_logprobs` of a drawn id."""
+    rows, count = chunk.reported(), chunk.sequence.sampling.prompt_logprobs
+    found = [_logprobs(id_, count, words) for id_ in chunk.sequence.prompt_ids[rows.start + 1 : rows.stop + 1]]
+    ids = array("i", [id_ for own in found for id_, _ in own])
+    values = array("f", [value for own in found for _, value in own])
+    ranks = array("i", [1] * len(rows))
+    return PromptLogprobs(rows.start + 1, len(found[0]), ids.tobytes(), values.tobytes(), ranks.tobytes())
 
 
 def _hit(chunk: Chunk, fault_id: int | None) -> bool:

@@ -77,6 +77,11 @@ class GpuDecoder:
         last = work.x if decodes else work.x.index_select(0, step.sampled[:samples])
         weights.lm_head(last, out=logits)
 
+    def reported_logits(self, rows: Tensor, memory: StepMemory) -> Tensor:
+        """Logits [reports, vocab] of `rows` int64 [reports] of the step that was launched last, in `memory.reported`.
+        Not part of a graph."""
+        return self._weights.lm_head(memory.work.x.index_select(0, rows), out=memory.reported[: rows.shape[0]])
+
     def _attention(
         self,
         index: int,

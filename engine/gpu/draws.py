@@ -1,8 +1,9 @@
-"""The draw parameters of a step's rows as arrays for the device, and the requested logprobs on their way to the
-host."""
+"""The draw parameters of a step's rows as arrays for the device, and the requested logprobs, of drawn ids and of
+prompts, on their way to the host."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from collections.abc import Sequence as Many
 from dataclasses import dataclass
 from typing import Any
@@ -12,10 +13,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from engine.compute.logprobs import LOGPROB_MIN
+from engine.compute.logprobs import LOGPROB_MIN, ReportedRows, prompt_parts, prompt_report, reported_ids
 from engine.compute.penalties import Draw
-from engine.protocol.frames import Logprobs
-from engine.step import UNDRAWABLE
+from engine.gpu.packing import PackedStep
+from engine.protocol.frames import Logprobs, PromptLogprobs
+from engine.step import UNDRAWABLE, Chunk
 from kernels.sample import Mode
 
 
@@ -92,6 +94,33 @@ def report(logits: Tensor, drawn: Tensor, draws: Many[Draw]) -> PendingLogprobs 
     values = (torch.cat((raw.gather(1, own), likeliest), dim=1) - total).clamp(min=LOGPROB_MIN)
     ids = torch.cat((own, their_ids), dim=1)
     return PendingLogprobs(places, counts, to_host(ids), to_host(values))
+
+
+@dataclass(frozen=True, slots=True)
+class PendingPrompts:
+    """Log probabilities of prompts on their way to the host, of these chunks in order."""
+
+    chunks: list[Chunk]
+    report: ReportedRows  # page-locked
+
+    def parts(self) -> list[PromptLogprobs | None]:
+        """For each chunk; None: a log probability of it is no finite number. Valid once the copies are completed."""
+        return prompt_parts(self.chunks, self.report)
+
+
+def report_prompts(
+    packed: PackedStep, logits_of: Callable[[Tensor], Tensor], device: torch.device
+) -> PendingPrompts | None:
+    """Launch the computation of a step's prompt logprobs, behind its forward pass and without waiting. `logits_of`: the
+    logits [reports, vocab] of rows int64 [reports]. None: the step reports none."""
+    rows = packed.reported_rows()
+    if not rows:
+        return None
+    chunks = [chunk for chunk in packed.chunks if chunk.reported()]
+    ids, most = reported_ids(chunks)
+    numbers = torch.tensor([rows, ids]).pin_memory().to(device, non_blocking=True)
+    found = prompt_report(logits_of(numbers[0]), numbers[1], most)
+    return PendingPrompts(chunks, ReportedRows(*map(to_host, found)))
 
 
 def to_host(tensor: Tensor) -> Tensor:

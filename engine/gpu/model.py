@@ -19,6 +19,7 @@ from torch import Tensor
 
 from adapters.device.pool import TilePool
 from adapters.device.work import write_work
+from engine.compute.logprobs import prompt_report
 from engine.gpu.decoder import GpuDecoder, GpuLora
 from engine.gpu.draw_state import DrawState
 from engine.gpu.graphs import CapturedGraph, GraphKind, Graphs, Run
@@ -95,12 +96,18 @@ class GpuModel:
         zero = partial(torch.zeros, 1, device=self._decoder.device)
         whole, real = zero(dtype=torch.int32), zero(dtype=torch.float32)
         fields = Draws(real, zero(dtype=torch.int64), whole, whole, whole, real + 1, real)
+        index = zero(dtype=torch.int64)
+        prompt_report(self.reported_logits(index), index, 1)
         # Every kernel of a draw: no request compiles one. A mode with changes serves any of bias, penalties and mask.
         logits, drawn = self.memory.logits[:1], self._common.drawn[:1]
         self._common.draws.reserve(self.info.vocab_size)
         for changes in (None, self._common.draws.idle_changes(self.info.vocab_size)):
             for mode in Mode:
                 sample(logits, fields, self.memory.scratch, drawn, mode=mode, changes=changes)
+
+    def reported_logits(self, rows: Tensor) -> Tensor:
+        """Logits [reports, vocab] of rows int64 [reports] of the step that was launched last."""
+        return self._decoder.reported_logits(rows, self.memory)
 
     def warm_words(self) -> int:
         """Words of the largest step that `warm_up` sends."""

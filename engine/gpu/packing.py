@@ -165,6 +165,11 @@ class PackedStep:
             ids[row] = 0
         return ids, source
 
+    def reported_rows(self) -> list[int]:
+        """The rows of the reported tokens, in the order of the chunks."""
+        firsts = zip(self.chunks, self.sequence_rows.tolist(), strict=True)
+        return [first + position - chunk.start for chunk, first in firsts for position in chunk.reported()]
+
     def adapter_runs(self) -> list[tuple[str | None, int]]:
         """(digest or None, rows) of every chunk, in row order."""
         return [(chunk.sequence.adapter, chunk.count) for chunk in self.chunks]

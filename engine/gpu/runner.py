@@ -16,12 +16,22 @@ from torch import Tensor
 
 from adapters.device.pool import TilePool
 from adapters.device.table import AdapterRows
+from engine.compute.logprobs import NO_LOGPROB
 from engine.compute.masks import check_masks, sampling_rows
 from engine.compute.penalties import Draw, changes_logits
 from engine.compute.shared import check_page, draw_of, sort_out
 from engine.gpu.decoder import GpuDecoder
 from engine.gpu.draw_state import DrawRow, DrawState
-from engine.gpu.draws import PendingLogprobs, draw_fields, mode_of, report, to_host, undrawable
+from engine.gpu.draws import (
+    PendingLogprobs,
+    PendingPrompts,
+    draw_fields,
+    mode_of,
+    report,
+    report_prompts,
+    to_host,
+    undrawable,
+)
 from engine.gpu.driver import DriverError
 from engine.gpu.graphs import Graphs
 from engine.gpu.layouts import LayoutLimits, StepLayouts
@@ -33,7 +43,7 @@ from engine.gpu.weights import GpuWeights
 from engine.models.config import DecoderConfig, ModelRefused
 from engine.models.slab import slab_weights
 from engine.protocol.config import ModelConfig
-from engine.protocol.frames import Logprobs, ModelInfo
+from engine.protocol.frames import Logprobs, ModelInfo, PromptLogprobs
 from engine.step import NO_ID, Chunk, DeviceLost, HostPool, Masks, Sequence, Step, StepResult
 from kernels.changes import Changes
 from kernels.prefill_attention import PROGRAMS_PER_SM
@@ -63,6 +73,7 @@ class PendingStep:
     draws: list[Draw]  # likewise; their output ids are known once the step may be drawn
     layout: StepLayout | None  # None: no chunk can be computed
     launch: Callable[[PendingStep, Masks], DrawnStep]
+    prompts: PendingPrompts | None = None  # None: the step reports no log probabilities of prompts
     drawn: DrawnStep | None = None
 
     @torch.inference_mode()
@@ -89,7 +100,20 @@ class PendingStep:
         if self.drawn.reported is not None:
             found = {self.places[place]: own for place, own in self.drawn.reported.by_place().items()}
         reported = {index: own for index, own in found.items() if ids[index] is not None}
-        return StepResult(ids, errors, reported, skipped)
+        return StepResult(ids, errors, reported, skipped, self._prompt_parts(errors))
+
+    def _prompt_parts(self, errors: dict[int, str]) -> dict[int, PromptLogprobs]:
+        """By chunk index. Adds the errors of chunks that have none."""
+        parts: dict[int, PromptLogprobs] = {}
+        if self.prompts is not None:
+            indices = {id(chunk): index for index, chunk in enumerate(self.step.chunks)}
+            for chunk, part in zip(self.prompts.chunks, self.prompts.parts(), strict=True):
+                index = indices[id(chunk)]
+                if part is None:
+                    errors.setdefault(index, NO_LOGPROB)
+                else:
+                    parts[index] = part
+        return parts
 
 
 class GpuRunner:
@@ -232,7 +256,8 @@ class GpuRunner:
         layout = model.forward(packed, self._places, fields) if good else None
         self._places = {chunk.sequence: place for place, chunk in enumerate(chunks)}
         places = [indices[id(chunk)] for chunk in chunks]
-        return PendingStep(step, model, errors, places, draws, layout, self._launch_draw)
+        prompts = report_prompts(packed, model.reported_logits, self._drawn.device) if good else None
+        return PendingStep(step, model, errors, places, draws, layout, self._launch_draw, prompts)
 
     def _launch_draw(self, pending: PendingStep, masks: Masks) -> DrawnStep:
         """Launch the draw of the newest step; adds the rows that cannot be drawn to its errors."""

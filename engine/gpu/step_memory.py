@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from engine.models.config import DecoderConfig
+from engine.step import PROMPT_LOGPROB_ROWS_MAX
 from kernels.decode_attention import PROGRAMS_PER_SM as DECODE_PROGRAMS_PER_SM
 from kernels.decode_attention import DecodePlan, allocate_decode_plan
 from kernels.lora_work import LoraScratch, TileTable
@@ -58,6 +59,7 @@ class StepMemory:
     lora: LoraScratch
     deltas: Tensor  # [elements]
     logits: Tensor  # [sequences, vocab]
+    reported: Tensor  # [at most PROMPT_LOGPROB_ROWS_MAX, vocab]: logits for prompt logprobs; no graph writes them
     scratch: Scratch  # of the draw
 
 
@@ -107,6 +109,7 @@ def step_form(
         lora=LoraScratch.empty(rows, STACKED, on_no_device),
         deltas=torch.empty(rows * widest, dtype=dtype, device=META),
         logits=empty(sizes.sequences, config.vocab),
+        reported=empty(min(rows, PROMPT_LOGPROB_ROWS_MAX), config.vocab),
         scratch=new_scratch(sizes.sequences, config.vocab, META),
     )
 

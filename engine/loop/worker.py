@@ -32,6 +32,7 @@ from engine.protocol.frames import (
     LoadModel,
     Models,
     ModelState,
+    PromptPart,
     Recorded,
     Refused,
     Snapshot,
@@ -404,6 +405,8 @@ class EngineLoop:
             frames[gateway] = Tokens(step.number, frames[gateway].handles, frames[gateway].ids, own)
         for gateway, found in cached.items():
             frames[gateway] = msgspec.structs.replace(frames[gateway], cached=found)
+        for sequence, part in outcome.prompts:
+            self._outbox.add_frame(sequence.gateway, PromptPart(sequence.handle, part))
         for gateway, frame in frames.items():
             self._outbox.add_frame(gateway, frame)
         for ended in outcome.ended:

@@ -22,6 +22,8 @@ from engine.protocol.frames import (
     Logprobs,
     Models,
     ModelState,
+    PromptLogprobs,
+    PromptPart,
     ProtocolError,
     Recorded,
     Refused,
@@ -55,7 +57,8 @@ class Generation:
     bounded by the request's max_tokens."""
 
     __slots__ = (
-        "_aborted", "_ids", "_link", "_logprobs", "_logprobs_taken", "_on_news", "cached_tokens", "ending", "handle",
+        "_aborted", "_ids", "_link", "_logprobs", "_logprobs_taken", "_on_news", "_prompt", "cached_tokens", "ending",
+        "handle",
     )  # fmt: skip
 
     def __init__(self, link: Link, handle: int) -> None:
@@ -66,14 +69,16 @@ class Generation:
         self._ids: list[int] = []
         self._logprobs: list[Logprobs] = []  # one for each of _ids, or empty
         self._logprobs_taken: list[Logprobs] = []  # of the ids that were taken last
+        self._prompt: list[PromptLogprobs] = []
         self._on_news: Callable[[], None] | None = None
         self._aborted = False
 
     # ---- its reader
 
     def listen(self, on_news: Callable[[], None]) -> None:
-        """Call `on_news` once for each read of the stream that has news: ids to `take_ids`, the `ending`, or both. It
-        runs inside the connection's own callback, so it must not raise. Call `listen` before anything has arrived."""
+        """Call `on_news` once for each read of the stream that has news: ids to `take_ids`, parts to `take_prompt`, the
+        `ending`, or several of them. It runs inside the connection's own callback, so it must not raise. Call `listen`
+        before anything has arrived."""
         assert self._on_news is None, "a generation has one reader"
         assert not self._ids, "listen before anything arrives"
         self._on_news = on_news
@@ -89,6 +94,11 @@ class Generation:
         """If requested, one entry for each id that `take_ids` returned last. A second call returns none."""
         taken, self._logprobs_taken = self._logprobs_taken, []
         return taken
+
+    def take_prompt(self) -> list[PromptLogprobs]:
+        """If requested, the log probabilities of prompt tokens since the last call."""
+        parts, self._prompt = self._prompt, []
+        return parts
 
     def abort(self) -> None:
         """Ask the engine to stop it. Idempotent. The ending still arrives."""
@@ -112,14 +122,19 @@ class Generation:
         if logprobs is not None:
             self._logprobs.append(logprobs)
 
+    def push_prompt(self, part: PromptLogprobs) -> None:
+        """Log probabilities of prompt tokens arrived."""
+        if not self._aborted:
+            self._prompt.append(part)
+
     def set_ending(self, ending: GenerationEnding) -> None:
         """Nothing more arrives."""
         assert self.ending is None, "a generation ends once"
         self.ending = ending
 
     def announce(self) -> None:
-        """Call the reader, if there are ids or an ending."""
-        if not self._ids and self.ending is None:
+        """Call the reader, if there is news."""
+        if not self._ids and not self._prompt and self.ending is None:
             return
         on_news = self._on_news
         if on_news is not None:
@@ -213,6 +228,11 @@ class Link(asyncio.Protocol):
                 for handle, cached_tokens in (frame.cached or {}).items():
                     if handle in generations:
                         generations[handle].cached_tokens = cached_tokens
+            case PromptPart():
+                if (reported := self.generations.get(frame.handle)) is None:
+                    raise ProtocolError(f"a part of a prompt for handle {frame.handle}, which has ended")
+                reported.push_prompt(frame.part)
+                self._news[reported] = None
             case Finished() | Refused():
                 ended = self.generations.pop(frame.handle, None)
                 if ended is None:

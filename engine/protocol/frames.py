@@ -48,6 +48,22 @@ ModelName = Annotated[str, msgspec.Meta(max_length=128)]
 Logprobs = list[tuple[int, float]]
 
 
+class PromptLogprobs(msgspec.Struct, frozen=True, array_like=True):
+    """Log probabilities of consecutive prompt tokens, the first at index `position` ≥ 1: token 0 has none. Three packed
+    little-endian arrays: `ids` (int32) and `values` (float32), `width` of each token: its own id, then the likeliest
+    ids; `ranks` (int32), one for each token: 1 + the number of ids that are likelier than it. From the raw logits."""
+
+    position: int
+    width: int
+    ids: bytes
+    values: bytes
+    ranks: bytes
+
+    def tokens(self) -> int:
+        """The number of prompt tokens."""
+        return len(self.ranks) // 4
+
+
 class ProtocolError(Exception):
     """The peer sent bytes that are no valid frame. The stream is closed."""
 
@@ -72,6 +88,7 @@ class Sampling(msgspec.Struct, frozen=True, array_like=True):
     logit_bias: dict[int, float] = {}
     min_tokens: int = 0  # no stop id is drawn before this many tokens
     logprobs: int = -1  # likeliest ids to report beside each drawn one, 0 to 20; -1: none, nor the drawn one's
+    prompt_logprobs: int = -1  # the same of each prompt token but the first
 
 
 class Guide(msgspec.Struct, frozen=True, array_like=True):
@@ -135,7 +152,7 @@ class Submit(Frame, frozen=True, tag="submit", array_like=True):
     tier: str
     share: str  # fairness inside the tier counts by share: an opaque hash of the tenant
     prompt_ids: list[int]
-    max_tokens: int
+    max_tokens: int  # 0: compute the prompt and draw no id
     sampling: Sampling
     stop_ids: list[int]  # the model's end-of-sequence ids; drawing one ends the request, and it is counted
     weight: float = 1.0  # of `share`: a share of weight 2 is served twice as much as one of weight 1
@@ -234,6 +251,14 @@ class Tokens(Frame, frozen=True, tag="tokens", array_like=True):
     # By handle, with its first id: prompt tokens found in the prefix cache, if any. Finished repeats the number, but a
     # gateway that loses the engine never gets a Finished.
     cached: dict[int, int] | None = None
+
+
+class PromptPart(Frame, frozen=True, tag="prompt_part", array_like=True):
+    """Log probabilities of a part of a request's prompt, before its first Tokens frame and its ending. The parts are in
+    order and without a gap, each token in one part, however often the request is preempted."""
+
+    handle: int
+    part: PromptLogprobs
 
 
 class Finished(Frame, frozen=True, tag="finished", array_like=True):
@@ -405,9 +430,8 @@ class Heartbeat(Frame, frozen=True, tag="heartbeat", array_like=True):
 
 
 ToEngine = Submit | Abort | Recorded | LoadAdapter | UnloadAdapter | LoadModel | UnloadModel | Status | Watch
-FromEngine = (
-    Hello | Models | Tokens | Finished | Refused | AdapterState | ModelState | StatusReport | Snapshot | Heartbeat
-)
+OfRequest = Tokens | PromptPart | Finished | Refused
+FromEngine = Hello | Models | OfRequest | AdapterState | ModelState | StatusReport | Snapshot | Heartbeat
 
 _encoder = msgspec.msgpack.Encoder()
 _to_engine = msgspec.msgpack.Decoder(ToEngine)

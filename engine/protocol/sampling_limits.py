@@ -41,6 +41,7 @@ def find_fault(sampling: Sampling, max_tokens: int, vocab_size: int | None) -> s
         ),
         ("min_tokens", s.min_tokens, 0 <= s.min_tokens <= max_tokens, f"0 to max_tokens, {max_tokens},"),
         ("logprobs", s.logprobs, -1 <= s.logprobs <= LOGPROBS_MAX, f"-1 to {LOGPROBS_MAX}"),
+        ("prompt_logprobs", s.prompt_logprobs, -1 <= s.prompt_logprobs <= LOGPROBS_MAX, f"-1 to {LOGPROBS_MAX}"),
     )
     for name, value, good, limit in checks:
         if not good:

@@ -71,8 +71,8 @@ class AdmissionControl:
         if tokens > limits.context_tokens:
             message = f"prompt and max_tokens are {tokens} tokens; the limit is {limits.context_tokens}"
             return Refusal("too_long", message)
-        # The last id's KV is never computed.
-        pages = -(-(tokens - 1) // limits.tokens_per_page)
+        # The last id's KV is never computed; the prompt's always.
+        pages = -(-max(len(sequence.prompt_ids), tokens - 1) // limits.tokens_per_page)
         pages += self._residency.pages_min(sequence.adapter)
         capacity = self._pages.capacity(rank) - self._residency.pinned_pages(other_than=sequence.adapter)
         if not self._slots.capacity(rank):
@@ -111,8 +111,8 @@ def _malformed(sequence: Sequence, limits: ModelLimits) -> Refusal | None:
     ids = sequence.prompt_ids
     if not ids:
         return Refusal("bad_request", "the prompt is empty")
-    if sequence.max_tokens < 1:
-        return Refusal("bad_request", f"max_tokens is {sequence.max_tokens}; it must be at least 1")
+    if sequence.max_tokens < 0:
+        return Refusal("bad_request", f"max_tokens is {sequence.max_tokens}; it must be at least 0")
     if limits.vocab_size is not None and (min(ids) < 0 or max(ids) >= limits.vocab_size):
         return Refusal("bad_request", f"the prompt has an id outside the vocabulary of {limits.vocab_size}")
     wrong = find_fault(sequence.sampling, sequence.max_tokens, limits.vocab_size)

@@ -35,6 +35,17 @@ class Entry:
     slot_reserved: bool = False  # … in a slot that was preempted or reserved for it
     preempted_for_share: str = ""  # the share whose first request preempted it last; "": another cause
     skips: int = 0  # consecutive steps whose draw was skipped, because its mask was not ready
+    reported: int = 0  # prompt tokens whose logits were reported, if the request has prompt logprobs
+
+    def must_report(self) -> bool:
+        """Whether log probabilities of its prompt are still to be reported."""
+        own = self.sequence
+        return own.sampling.prompt_logprobs >= 0 and self.reported < len(own.prompt_ids) - 1
+
+    def is_last_in_flight(self) -> bool:
+        """Whether the request has nothing left to compute once its chunks in flight are completed."""
+        own = self.sequence
+        return len(own.output_ids) >= own.max_tokens if own.max_tokens else self.remaining() == 0
 
     def remaining(self) -> int:
         """Tokens to compute before the next id can be sampled; 1: a decode."""
@@ -44,7 +55,7 @@ class Entry:
         """A running request may be in the next step: not if it is certain to end with a step in flight."""
         if not self.in_flight:
             return True
-        return not self.aborting and len(self.sequence.output_ids) < self.sequence.max_tokens
+        return not self.aborting and not self.is_last_in_flight()
 
     def account(self, chunk: Chunk, seconds: float, *, skipped: bool = False) -> None:
         """The request's chunk took `seconds` of the device. The part that was computed before is accounted to the tier

@@ -179,7 +179,7 @@ class _ShareUse:
         self.pages += len(entry.sequence.pages)
         started_at = entry.sequence.started_at
         before = started_at is not None and started_at < self._queued_at
-        ending = entry.aborting or (entry.in_flight and len(entry.sequence.output_ids) >= entry.sequence.max_tokens)
+        ending = entry.aborting or (entry.in_flight and entry.is_last_in_flight())
         if before and not entry.reserved and not ending and entry.sequence.preemptions < self._preemptions_max:
             self._entries.append(entry)
 

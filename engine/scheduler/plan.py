@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from engine.protocol.config import check_step_tokens
 from engine.scheduler.costs import Costs, StepLoad
 from engine.scheduler.entry import Entry
-from engine.step import PENDING_ID, Chunk, Step
+from engine.step import PENDING_ID, PROMPT_LOGPROB_ROWS_MAX, Chunk, Step
 
 
 @dataclass(slots=True, frozen=True)
@@ -37,6 +37,7 @@ class StepPlan:
     def __init__(self, model: str, tokens: int) -> None:
         self.model = model
         self.tokens_left = tokens
+        self.report_left = PROMPT_LOGPROB_ROWS_MAX  # tokens whose logits may be reported
         self.chunks: dict[Entry, Chunk] = {}
         self.step: Step | None = None  # the step, once it has begun
         self.tier_left = 0  # of tokens_left, for the tier whose prefill is being planned
@@ -65,7 +66,17 @@ class StepPlan:
         assert 0 < count <= self.tokens_left
         self.tokens_left -= count
         self._kv_tokens += start + count
-        self.chunks[entry] = Chunk(sequence, start, count, start + count == sequence.token_count())
+        sample = start + count == sequence.token_count() and sequence.max_tokens > 0
+        report_from = max(start, entry.reported) if entry.must_report() else None
+        chunk = self.chunks[entry] = Chunk(sequence, start, count, sample, report_from)
+        self.report_left -= len(chunk.reported())
+
+    def remaining_reportable(self, entry: Entry) -> int:
+        """`entry.remaining()`, within the limit of reported tokens."""
+        remaining = entry.remaining()
+        if not entry.must_report():
+            return remaining
+        return min(remaining, max(0, entry.reported - entry.sequence.computed) + self.report_left)
 
     def add_prefill(self, entry: Entry, count: int) -> None:
         """`add_chunk`, counted as prefill, also if it is one token of a request that has just joined."""
@@ -80,6 +91,7 @@ class StepPlan:
         chunk = self.chunks.pop(entry, None)
         if chunk:
             self.tokens_left += chunk.count
+            self.report_left += len(chunk.reported())
             self._kv_tokens -= chunk.start + chunk.count
             if entry in self._prefilling:
                 self._prefilling.remove(entry)

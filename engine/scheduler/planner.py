@@ -261,10 +261,13 @@ class StepPlanner:
     def _plan_prefill(self, plan: StepPlan, entry: Entry) -> None:
         """A chunk as long as tokens and time allow, after delaying decodes of lower tiers and of shares that crowd the
         tier."""
+        remaining = plan.remaining_reportable(entry)
+        if not remaining:  # reported chunks of the step take the whole limit; its tokens are not short
+            return
         if self._may_prefill(plan, entry):
             self._delay_crowding_decodes(plan, entry)
-            self._delay_lower_decodes(plan, entry.tier, min(entry.remaining(), self._prefill_allowed(plan, entry)))
-        count = min(entry.remaining(), self._prefill_tokens(plan, entry), plan.tokens_left)
+            self._delay_lower_decodes(plan, entry.tier, min(remaining, self._prefill_allowed(plan, entry)))
+        count = min(remaining, self._prefill_tokens(plan, entry), plan.tokens_left)
         if not count:
             plan.short_of_tokens.add(entry.tier)
             return
@@ -340,7 +343,8 @@ class StepPlanner:
         entry.charged = max(entry.charged, sequence.computed)
         if not sequence.preemptions:
             sequence.cached_tokens = sequence.computed
-            self.prefix.looked_up(sequence.model, len(sequence.prompt_ids), sequence.computed)
+            if not entry.must_report():  # such a request looks for no page
+                self.prefix.looked_up(sequence.model, len(sequence.prompt_ids), sequence.computed)
         return True
 
     def _join_first(self, plan: StepPlan, tier: int) -> Entry | None:

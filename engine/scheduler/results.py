@@ -11,7 +11,7 @@ from engine.memory.prefix_cache import PrefixCache
 from engine.protocol.frames import FinishReason
 from engine.scheduler.entry import Entry
 from engine.scheduler.queues import TierQueue
-from engine.step import PENDING_ID, Chunk, Sequence
+from engine.step import PENDING_ID, Chunk, Sequence, StepOutcome, StepResult
 
 # A request ends with SKIPS_MESSAGE after this many consecutive steps whose draw was skipped.
 MASK_SKIPS_MAX = 3
@@ -47,7 +47,8 @@ class StepResults:
             entry.skips += 1
             return "error" if entry.skips >= MASK_SKIPS_MAX else None
         if not chunk.sample:
-            return None
+            ends = not sequence.max_tokens and computed >= len(sequence.prompt_ids)
+            return "length" if ends else None
         entry.skips = 0
         assert token is not None, "a sampling chunk yields an id or an error"
         index = computed - len(sequence.prompt_ids)
@@ -60,6 +61,15 @@ class StepResults:
         if token in sequence.stop_ids:
             return "stop"
         return "length" if index + 1 >= sequence.max_tokens else None
+
+    def take_reports(self, entry: Entry, index: int, chunk: Chunk, result: StepResult, outcome: StepOutcome) -> None:
+        """Add the chunk's log probabilities to the outcome. Those of prompt tokens are not reported again when the
+        request is preempted and its prompt recomputed."""
+        if index in result.logprobs:
+            outcome.logprobs[chunk.sequence] = result.logprobs[index]
+        if index in result.prompts:
+            outcome.prompts.append((chunk.sequence, result.prompts[index]))
+            entry.reported = chunk.reported().stop
 
     def count_overrun(self, chunk: Chunk, drew: bool, seconds: float) -> None:
         """Count what was computed for a request that had ended. `drew`: the chunk neither failed nor was skipped."""

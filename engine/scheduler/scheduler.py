@@ -296,8 +296,7 @@ class Scheduler:
                     self.results.count_lost_id(chunk)
                     self._fault(entry, error)
                     continue
-                if index in result.logprobs:
-                    outcome.logprobs[chunk.sequence] = result.logprobs[index]
+                self.results.take_reports(entry, index, chunk, result, outcome)
             if entry.aborting:
                 outcome.ended.append(self._end_entry(entry, "aborted"))
             elif reason or not good:

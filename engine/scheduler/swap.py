@@ -43,7 +43,7 @@ class Swap:
         memory has space for all. Called while it still has its pages; a step in flight writes them first, as the device
         works in order. Returns whether it copied."""
         sequence = entry.sequence
-        if self._pool is None or entry.aborting or len(sequence.output_ids) >= sequence.max_tokens:
+        if self._pool is None or entry.aborting or entry.is_last_in_flight():
             return False  # it ends with the step in flight
         page_tokens = entry.chain.tokens_per_page
         filled = sequence.pages[: -(-sequence.computed // page_tokens)]

@@ -13,13 +13,14 @@ from gateway.api import chat_wire
 from gateway.errors import ApiError
 from gateway.generation.answer import Answer, FinishReason, TextPiece, TokenUsage
 from gateway.generation.inflight import InFlight
-from gateway.generation.logprobs import chat_tokens, filled
+from gateway.generation.logprobs import chat_tokens, filled, prompt_logprobs
 from gateway.tools.parts import Part
 
 DONE = b"data: [DONE]\n\n"
 KEEP_ALIVE = b": keep-alive\n\n"
 NO_LOGPROBS = chat_wire.ChoiceLogprobs(content=[])
 MARK = b'"content":[]'  # the JSON of NO_LOGPROBS
+PROMPT_MARK = b'"prompt_logprobs":[]'  # of a body's last field
 
 
 class ChatShape:
@@ -32,7 +33,9 @@ class ChatShape:
         self._id = "chatcmpl-" + request.request_id.removeprefix("req_")
         self._created = int(time.time())
         self._include_usage = include_usage
-        self.has_logprobs = request.sampling.logprobs >= 0
+        self._of_tokens = request.sampling.logprobs >= 0
+        self._of_prompt = request.asked.prompt_logprobs is not None
+        self.has_logprobs = self._of_tokens or self._of_prompt
         tooling = request.asked.tooling
         self._reasoning = tooling is None or tooling.reasoning.shown
         self._writers: dict[int, DeltaWriter] = {}  # by text in parts
@@ -46,11 +49,18 @@ class ChatShape:
     def whole_parts(self, answer: Answer) -> Iterator[bytes]:
         pieces = answer.take_all()
         tokenizer = self._request.model.tokenizer
-        fillings = [_filling(tokenizer, piece) for piece in pieces] if self.has_logprobs else []
-        return filled(self._whole(answer, pieces), MARK, fillings)
+        fillings = [_filling(tokenizer, piece) for piece in pieces] if self._of_tokens else []
+        body, *rest = self._whole(answer, pieces).split(PROMPT_MARK)
+        yield from filled(body, MARK, fillings)
+        report = answer.texts[0].prompt
+        for after in rest:
+            assert report is not None, "an answer without an error has all of its prompt"
+            yield b'"prompt_logprobs":'
+            yield from prompt_logprobs(tokenizer, report)
+            yield after
 
     def _whole(self, answer: Answer, pieces: Sequence[TextPiece]) -> bytes:
-        """The body with MARK in place of each choice's logprobs."""
+        """The body with MARK in place of each choice's logprobs, and PROMPT_MARK of the prompt's."""
         request = self._request
         assert answer.usage is not None
         return chat_wire.encode(
@@ -62,6 +72,7 @@ class ChatShape:
                 system_fingerprint=request.fingerprint,
                 choices=[self._choice(answer, piece) for piece in pieces],
                 usage=usage_of(answer.usage),
+                prompt_logprobs=[] if self._of_prompt else UNSET,
             )
         )
 
@@ -71,7 +82,7 @@ class ChatShape:
         return chat_wire.Choice(
             index=piece.index,
             message=self._message(piece),
-            logprobs=NO_LOGPROBS if self.has_logprobs else None,
+            logprobs=NO_LOGPROBS if self._of_tokens else None,
             finish_reason=reason,
         )
 

@@ -7,14 +7,13 @@ from collections.abc import Iterator, Sequence
 
 from msgspec import UNSET, UnsetType
 
-from engine.text.tokenizer import Tokenizer
 from gateway.answers.chat_shape import DONE, KEEP_ALIVE, usage_of
 from gateway.api import chat_wire
 from gateway.api.completions_wire import Completion, CompletionChoice, CompletionLogprobs
 from gateway.errors import ApiError
-from gateway.generation.answer import Answer, TextPiece
+from gateway.generation.answer import Answer, AnswerText, TextPiece
 from gateway.generation.inflight import InFlight
-from gateway.generation.logprobs import filled, legacy_logprobs
+from gateway.generation.logprobs import filled, legacy_logprobs, prompt_logprobs
 from gateway.generation.text import DrawnIds
 
 NO_LOGPROBS = CompletionLogprobs([], [], [], [])
@@ -31,7 +30,7 @@ class CompletionShape:
         self._id = "cmpl-" + request.request_id.removeprefix("req_")
         self._created = int(time.time())
         self._usage: UnsetType | None = None if include_usage else UNSET  # of a chunk with text: null, or no field
-        self.has_logprobs = request.sampling.logprobs >= 0
+        self.has_logprobs = request.sampling.logprobs >= 0 or request.asked.prompt_logprobs is not None
         self._frames: dict[int, tuple[bytes, bytes]] = {}  # by text: a chunk's bytes before and after its text
 
     def render_body(self, answer: Answer) -> bytes:
@@ -39,8 +38,7 @@ class CompletionShape:
 
     def whole_parts(self, answer: Answer) -> Iterator[bytes]:
         pieces = answer.take_all()
-        tokenizer = self._request.model.tokenizer
-        fillings = [_filling(tokenizer, piece) for piece in pieces] if self.has_logprobs else []
+        fillings = [self._filling(piece, answer.texts[piece.index]) for piece in pieces] if self.has_logprobs else []
         return filled(self._whole(answer, pieces), MARK, fillings)
 
     def _whole(self, answer: Answer, pieces: Sequence[TextPiece]) -> bytes:
@@ -72,7 +70,7 @@ class CompletionShape:
             return
         choice = CompletionChoice(index=piece.index, text=piece.text, logprobs=NO_LOGPROBS, finish_reason=None)
         chunk = self._event([choice], self._usage)
-        yield from filled(chunk, MARK, [_filling(self._request.model.tokenizer, piece)])
+        yield from filled(chunk, MARK, [self._filling(piece)])
 
     def closing(self, answer: Answer) -> bytes:
         chunks = b""
@@ -110,8 +108,15 @@ class CompletionShape:
             usage=usage,
         )
 
-
-def _filling(tokenizer: Tokenizer, piece: TextPiece) -> Iterator[bytes]:
-    """The JSON of one choice's logprobs, in parts: it replaces MARK."""
-    yield b'"logprobs":'
-    yield from legacy_logprobs(tokenizer, piece.drawn or DrawnIds())
+    def _filling(self, piece: TextPiece, text: AnswerText | None = None) -> Iterator[bytes]:
+        """The JSON of one choice's logprobs, in parts: it replaces MARK. `text`: of a whole answer, which may have
+        `prompt_logprobs`."""
+        request = self._request
+        yield b'"logprobs":'
+        if request.sampling.logprobs >= 0:
+            yield from legacy_logprobs(request.model.tokenizer, piece.drawn or DrawnIds())
+        else:
+            yield b"null"
+        if text is not None and text.prompt is not None and request.asked.prompt_logprobs is not None:
+            yield b',"prompt_logprobs":'
+            yield from prompt_logprobs(request.model.tokenizer, text.prompt)

@@ -166,6 +166,7 @@ class ChatRequest(SamplingFields, frozen=True, kw_only=True, forbid_unknown_fiel
             service_tier=self.service_tier,
             stream=bool(self.stream),
             tooling=tooling,
+            prompt_logprobs=self.prompt_logprobs,
             sticky=self.prompt_cache_key or self.safety_identifier or self.user,
         )
 
@@ -418,6 +419,18 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True):
     finish_reason: FinishReason
 
 
+class PromptLogprob(msgspec.Struct, frozen=True):
+    """In vLLM's format. `rank`: 1 + the number of likelier ids."""
+
+    logprob: float
+    rank: int
+    decoded_token: str
+
+
+# An item for each prompt token, by id: its own, then the likeliest. The first token has null.
+PromptLogprobItems = list[dict[str, PromptLogprob] | None]
+
+
 class ChatCompletion(msgspec.Struct, frozen=True, kw_only=True):
     id: str
     object: Literal["chat.completion"] = "chat.completion"
@@ -427,6 +440,7 @@ class ChatCompletion(msgspec.Struct, frozen=True, kw_only=True):
     system_fingerprint: str
     choices: list[Choice]
     usage: Usage
+    prompt_logprobs: PromptLogprobItems | UnsetType = UNSET
 
 
 class FunctionDelta(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

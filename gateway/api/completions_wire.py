@@ -7,12 +7,13 @@ from typing import Annotated, Any, Literal, cast
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from gateway.api.chat_wire import FinishReason, Usage
+from gateway.api.chat_wire import FinishReason, PromptLogprobItems, Usage
 from gateway.api.generation_request import GenerationRequest, Prompt
 from gateway.api.parsing import BodyDecoder, UnsupportedField, check_served
 from gateway.api.sampling import (
     HINTS_SAMPLING,
     LOGPROBS_MAX,
+    MAX_TOKENS_MAX,
     UNSERVED_SAMPLING,
     SamplingFields,
     TokenId,
@@ -37,9 +38,14 @@ class CompletionRequest(SamplingFields, frozen=True, kw_only=True, forbid_unknow
         ],
         Meta(description=f"A text, a list of texts, a list of ids, or a list of lists of ids; at most {PROMPTS_MAX}"),
     ]
-    echo: Annotated[bool, Meta(description="Each text begins with its prompt; not together with logprobs")] | None = (
-        None
-    )
+    max_tokens: (
+        Annotated[
+            int,
+            Meta(ge=0, le=MAX_TOKENS_MAX, description="0: the prompt alone, with echo or prompt_logprobs"),
+        ]
+        | None
+    ) = None
+    echo: Annotated[bool, Meta(description="Each text begins with its prompt")] | None = None
     logprobs: Annotated[int, Meta(ge=0, le=LOGPROBS_MAX)] | None = None
     best_of: Annotated[int, Meta(ge=1, description="Must equal n")] | None = None
     suffix: Any = None  # in UNSUPPORTED_FIELDS
@@ -68,11 +74,12 @@ class CompletionRequest(SamplingFields, frozen=True, kw_only=True, forbid_unknow
             n=self.n or 1,
             max_tokens=self.max_tokens,
             max_tokens_default=MAX_TOKENS_DEFAULT,
-            sampling=self.sampling(self.logprobs),
+            sampling=self.sampling(self.logprobs, echo=bool(self.echo)),
             rules=self.rules(),
             service_tier=self.service_tier,
             stream=bool(self.stream),
             echo=bool(self.echo),
+            prompt_logprobs=self.prompt_logprobs,
             sticky=self.user,
         )
 
@@ -98,9 +105,8 @@ def parse_completion(body: bytes, unknown: UnknownFields) -> CompletionRequest:
             f"Unsupported value of 'best_of'. Every generated text is returned; send {n}, as 'n', or leave it out."
         )
         raise UnsupportedValue(message, param="best_of")
-    if request.echo and request.logprobs is not None:
-        message = "Unsupported value of 'echo'. Prompts have no log probabilities; leave out 'echo' or 'logprobs'."
-        raise UnsupportedValue(message, param="echo")
+    if request.max_tokens == 0 and not request.echo and request.prompt_logprobs is None:
+        raise InvalidRequest("'max_tokens' 0 needs 'echo' or 'prompt_logprobs'.", param="max_tokens")
     prompts = len(request.prompts())
     if prompts * n > TEXTS_MAX:
         message = f"{prompts} prompts and 'n' {n} ask for {prompts * n} texts; the limit is {TEXTS_MAX} a request."
@@ -112,14 +118,14 @@ def parse_completion(body: bytes, unknown: UnknownFields) -> CompletionRequest:
 
 
 class CompletionLogprobs(msgspec.Struct, frozen=True):
-    """Lists of equal length: an item for each completion token. `text_offset` counts characters from the text's
-    beginning; `top_logprobs` includes the drawn token. A token that is a part of a character is written
-    "bytes:\\\\xe2"."""
+    """Lists of equal length: an item for each completion token; with `echo`, before them an item for each prompt token,
+    the first with null for its log probabilities. `text_offset` counts characters from the text's beginning;
+    `top_logprobs` includes the token itself. A token that is a part of a character is written "bytes:\\\\xe2"."""
 
     text_offset: list[int]
-    token_logprobs: list[float]
+    token_logprobs: list[float | None]
     tokens: list[str]
-    top_logprobs: list[dict[str, float]]
+    top_logprobs: list[dict[str, float] | None]
 
 
 class CompletionChoice(msgspec.Struct, frozen=True, kw_only=True):
@@ -128,6 +134,7 @@ class CompletionChoice(msgspec.Struct, frozen=True, kw_only=True):
     index: int
     text: str
     logprobs: CompletionLogprobs | None = None
+    prompt_logprobs: PromptLogprobItems | UnsetType = UNSET
     finish_reason: FinishReason | None
 
 

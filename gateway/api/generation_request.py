@@ -47,12 +47,15 @@ class GenerationRequest(msgspec.Struct, frozen=True):
     prompts: list[Prompt] | LargeBody
     param: str  # the field that has the prompts, named in refusals
     n: int
-    max_tokens: int | None  # of each text; None: the caller's default, else the endpoint's, else the model's
+    max_tokens: (
+        int | None
+    )  # of each text; 0: the prompt alone; None: the caller's default, else the endpoint's, else the model's
     sampling: Sampling
     rules: TextRules
     service_tier: str | None
     stream: bool
     echo: bool = False  # each text begins with its prompt
+    prompt_logprobs: int | None = None  # likeliest ids beside each prompt token, in vLLM's format; None: not requested
     max_tokens_default: int | None = None  # the endpoint's
     tooling: Tooling | None = None  # None: the endpoint answers with text alone
     sticky: str | None = None  # an alias serves requests of one value by one model
@@ -79,9 +82,14 @@ class GenerationRequest(msgspec.Struct, frozen=True):
         return self._prompts * self.n
 
     @property
+    def answer_tokens_min(self) -> int:
+        """Tokens that each text needs beside its prompt."""
+        return 1 if self.max_tokens is None else self.max_tokens
+
+    @property
     def tokens_min(self) -> int:
         """A lower bound of the request's tokens (prompts and answers) for every model: a prompt has at least one."""
-        return self._prompts * (1 + self.n * (self.max_tokens or 1))
+        return self._prompts * (1 + self.n * self.answer_tokens_min)
 
     @property
     def _prompts(self) -> int:

@@ -13,7 +13,7 @@ from msgspec import Meta
 
 from engine.protocol import frames
 from gateway.api.parsing import UnsupportedField, check_value
-from gateway.errors import InvalidRequest
+from gateway.errors import InvalidRequest, UnsupportedValue
 
 MODEL_CHARS_MAX = 256
 MAX_TOKENS_MAX = 2**31 - 1
@@ -66,6 +66,13 @@ class SamplingFields(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     min_tokens: Annotated[int, Meta(ge=0, le=MAX_TOKENS_MAX)] | None = None
     ignore_eos: bool | None = None
     skip_special_tokens: bool | None = None
+    prompt_logprobs: (
+        Annotated[
+            int,
+            Meta(ge=0, le=LOGPROBS_MAX, description="Likeliest ids beside each prompt token; not with stream"),
+        ]
+        | None
+    ) = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     service_tier: str | None = None
@@ -82,7 +89,6 @@ class SamplingFields(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     include_stop_str_in_output: Any = None
     length_penalty: Any = None
     priority: Any = None
-    prompt_logprobs: Any = None
     response_format: Any = None
     return_token_ids: Any = None
     return_tokens_as_token_ids: Any = None
@@ -100,8 +106,10 @@ class SamplingFields(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
             skip_special_tokens=self.skip_special_tokens is not False,
         )
 
-    def sampling(self, logprobs: int | None) -> frames.Sampling:
-        """The engine's parameters. `logprobs`: number of likeliest ids reported beside the drawn; None: no logprobs."""
+    def sampling(self, logprobs: int | None, *, echo: bool = False) -> frames.Sampling:
+        """The engine's parameters. `logprobs`: number of likeliest ids reported beside the drawn; None: no logprobs.
+        `echo`: also beside the ids of the prompt."""
+        of_prompt = [count for count in (self.prompt_logprobs, logprobs if echo else None) if count is not None]
         return make_sampling(
             temperature=self.temperature,
             top_p=self.top_p,
@@ -114,6 +122,7 @@ class SamplingFields(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
             logit_bias={id_: float(bias) for id_, bias in (self.logit_bias or {}).items()},
             min_tokens=self.min_tokens or 0,
             logprobs=-1 if logprobs is None else logprobs,
+            prompt_logprobs=max(of_prompt, default=-1),
         )
 
     def wants_usage(self) -> bool:
@@ -145,7 +154,6 @@ UNSERVED_SAMPLING: dict[str, UnsupportedField] = {
     "include_stop_str_in_output": UnsupportedField("A text ends before its stop sequence", (False,)),
     "length_penalty": UnsupportedField("Beam search is not served", (1,)),
     "priority": UnsupportedField("Requests are ordered by service tier; use 'service_tier'", (0,)),
-    "prompt_logprobs": UnsupportedField("Prompts have no log probabilities"),
     "return_token_ids": UnsupportedField(_NO_IDS, (False,)),
     "return_tokens_as_token_ids": UnsupportedField(_NO_IDS, (False,)),
     "spaces_between_special_tokens": UnsupportedField("Special tokens are separated by spaces", (True,)),
@@ -194,11 +202,14 @@ def check_ids(rules: TextRules, sampling: frames.Sampling, vocab_size: int) -> N
 
 
 def check_sampling(request: SamplingFields) -> None:
-    """Check the values of `logit_bias` and `stream_options`, which their types do not check. Raises InvalidRequest."""
+    """Check what the types of the fields do not check: `logit_bias`, `stream_options`, and `prompt_logprobs` beside
+    `stream`. Raises InvalidRequest."""
     for bias in (request.logit_bias or {}).values():
         if type(bias) not in (int, float) or not -BIAS_MAX <= bias <= BIAS_MAX:
             message = f"'logit_bias' is wrong: each value must be a number from {-BIAS_MAX} to {BIAS_MAX}."
             raise InvalidRequest(message, param="logit_bias")
+    if request.stream and request.prompt_logprobs is not None:
+        raise UnsupportedValue("'prompt_logprobs' is not served with 'stream': true.", param="prompt_logprobs")
     options = request.stream_options
     if options is None:
         return

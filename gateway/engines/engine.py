@@ -22,6 +22,7 @@ from engine.protocol.frames import (
     Logprobs,
     ModelFailure,
     ModelInfo,
+    PromptLogprobs,
     RaisedTargets,
     Sampling,
     Snapshot,
@@ -137,8 +138,8 @@ class TokenStream(Protocol):
         ...
 
     def listen(self, on_news: Callable[[], None]) -> None:
-        """Call `on_news` when there is output to take, an ending, or both; it must not raise. Called once, in the turn
-        of the event loop in which the stream was made: nothing has arrived by then."""
+        """Call `on_news` when there is output or a part of the prompt to take, or an ending; it must not raise. Called
+        once, in the turn of the event loop in which the stream was made: nothing has arrived by then."""
         ...
 
     def take_output(self) -> Output:
@@ -147,6 +148,11 @@ class TokenStream(Protocol):
 
     def take_logprobs(self) -> list[Logprobs]:
         """Of a stream of ids, if requested: one entry for each id that was taken last. A second call gives none."""
+        ...
+
+    def take_prompt(self) -> list[PromptLogprobs]:
+        """Of an engine that reports them, if requested: log probabilities of prompt tokens since the last call, all of
+        them before the first output."""
         ...
 
     def abort(self) -> None:
@@ -168,6 +174,11 @@ class Engine(Protocol):
 
     on_connect: OnConnect | None
     on_models: OnModels | None
+
+    @property
+    def reports_prompts(self) -> bool:
+        """Whether its streams have log probabilities of prompts. Constant."""
+        ...
 
     @property
     def ready(self) -> bool:

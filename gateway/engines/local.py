@@ -57,6 +57,8 @@ class LocalStream(Generation):
 class LocalEngine:
     """Implements `Engine`."""
 
+    reports_prompts = True
+
     def __init__(self, socket_path: str | Path) -> None:
         self.on_connect: OnConnect | None = None
         self.on_models: OnModels | None = None

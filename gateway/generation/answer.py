@@ -15,7 +15,7 @@ import msgspec
 from gateway.errors import ApiError
 from gateway.generation.endings import EndingCode
 from gateway.generation.logprobs import piecewise
-from gateway.generation.text import DrawnIds
+from gateway.generation.text import DrawnIds, PromptReport
 from gateway.tools.parts import Part, joined
 
 # More unread pieces than these are joined: a reader that does not read costs its text, and not one object a token.
@@ -54,12 +54,13 @@ class EarlyEnding(msgspec.Struct, frozen=True):
 class AnswerText:
     """One of the answer's texts. Logprobs are held back until the text of their tokens is complete, or the end."""
 
-    __slots__ = ("_drawn", "_opened", "_parts", "_pieces", "finish_reason", "index", "matched")
+    __slots__ = ("_drawn", "_opened", "_parts", "_pieces", "finish_reason", "index", "matched", "prompt")
 
     def __init__(self, index: int) -> None:
         self.index = index
         self.finish_reason: FinishReason | None = None
         self.matched: str | None = None  # the stop sequence that ended it
+        self.prompt: PromptReport | None = None  # if requested, once all of it was reported
         self._opened = False
         self._pieces: list[str] = []
         self._parts: list[Part] | None = None

@@ -317,8 +317,10 @@ class Generator:
         tenant = (request.caller.tenant_id or "").encode()
         sampling = request.sampling
         if run.number or sampling.min_tokens > run.max_tokens:
-            min_tokens = min(sampling.min_tokens, run.max_tokens)
-            sampling = msgspec.structs.replace(sampling, choice=run.number, min_tokens=min_tokens)
+            changes = {"choice": run.number, "min_tokens": min(sampling.min_tokens, run.max_tokens)}
+            if run.number:  # the first text of the prompt has them
+                changes["prompt_logprobs"] = -1
+            sampling = msgspec.structs.replace(sampling, **changes)
         prompts = request.asked.prompts
         engine_request = EngineRequest(
             request_id=request.request_id,
@@ -339,11 +341,12 @@ class Generator:
         return self._engine.submit(engine_request)
 
     async def _close(self, request: InFlight, outcome: Outcome) -> None:
-        """Settle the hold, or void it if no token was made; then end the answer. A prompt is billed once, with its
-        first completion token. Raises ApiError for a request that never ran."""
+        """Settle the hold, or void it if nothing is billed and no token was made; then end the answer. A prompt is
+        billed once: with its first completion token, or when it is computed if `max_tokens` is 0. Raises ApiError for a
+        request that never ran."""
         record, metrics = request.line.record, self._metrics
         usage = TokenUsage(outcome.prompt, outcome.cached, outcome.billed, outcome.reasoning)
-        if outcome.made:
+        if outcome.settles:
             if request.first is not None and outcome.error is None:
                 await request.first.keep_answer(await request.answer.spell(usage))
             await self._holding.settle_hold(request, outcome)
@@ -359,7 +362,7 @@ class Generator:
         record.ending = outcome.ending.value
         record.cached_tokens, record.shared_tokens = outcome.cached, outcome.shared
         record.completion_tokens, record.discarded_tokens = outcome.billed, discarded
-        if outcome.made or outcome.error is None:
+        if outcome.settles or outcome.error is None:
             await request.admission.finish_request(request.prompt_tokens + outcome.made)
         else:  # it failed without a token: it does not count under the limits
             await request.admission.refund()
@@ -380,7 +383,7 @@ class Generator:
         its ending."""
         record = request.line.record
         record.ending, record.completion_tokens = outcome.ending.value, outcome.billed
-        if outcome.made:
+        if outcome.settles:
             self._holding.journal_settlement(request, outcome)
 
     async def _fail(self, request: InFlight, error: errors.ApiError) -> None:

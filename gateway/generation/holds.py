@@ -123,7 +123,7 @@ def _hold_request(request: InFlight, plan: RequestPlan) -> HoldRequest:
         tier=request.tier,
         prompt_tokens=plan.prompt_tokens,
         max_tokens=plan.max_tokens * plan.texts,
-        min_tokens=plan.texts,
+        min_tokens=min(plan.texts, plan.max_tokens * plan.texts),
         project_id=request.caller.project_id,
         first_key_id=request.caller.first_key_id,
     )

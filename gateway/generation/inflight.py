@@ -120,3 +120,8 @@ class InFlight(msgspec.Struct):
     @property
     def echo(self) -> bool:
         return self.asked.echo
+
+    @property
+    def prompt_alone(self) -> bool:
+        """No token is made: the answer is about the prompts."""
+        return self.max_tokens == 0

@@ -7,6 +7,7 @@ A part has at most PART_TOKENS tokens. All answers together encode one part per 
 from __future__ import annotations
 
 import asyncio
+import math
 import weakref
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from typing import TypeVar
@@ -15,7 +16,7 @@ import msgspec
 
 from engine.protocol.frames import Logprobs
 from engine.text.tokenizer import Tokenizer
-from gateway.generation.text import DrawnIds, Vocabulary
+from gateway.generation.text import DrawnIds, PromptReport, Vocabulary
 
 PART_TOKENS = 32  # with 20 alternatives each, half a millisecond and 60 KB
 KNOWN_MAX = 2**16  # ids per tokenizer and format whose JSON is cached
@@ -76,7 +77,7 @@ def chat_tokens(tokenizer: Tokenizer, drawn: DrawnIds) -> Iterator[bytes]:
 
 
 def legacy_logprobs(tokenizer: Tokenizer, drawn: DrawnIds) -> Iterator[bytes]:
-    """The `logprobs` object of a legacy completion: four lists of equal length."""
+    """The `logprobs` object of a legacy completion: four lists of equal length. A prompt's first token has null."""
     vocabulary = drawn.vocabulary or tokenizer
     known = _remembered(vocabulary)[1]
 
@@ -87,6 +88,8 @@ def legacy_logprobs(tokenizer: Tokenizer, drawn: DrawnIds) -> Iterator[bytes]:
         return spelled
 
     def top(_offset: int, logprobs: Logprobs) -> bytes:
+        if math.isnan(logprobs[0][1]):
+            return b"null"
         # Keyed by text: among alternatives with equal texts the last wins, and the drawn token is put last.
         by_text = {spell(id_): logprob for id_, logprob in [*logprobs[1:], logprobs[0]]}
         return b"{" + b",".join([text + b":" + _encode(logprob) for text, logprob in by_text.items()]) + b"}"
@@ -102,9 +105,35 @@ def legacy_logprobs(tokenizer: Tokenizer, drawn: DrawnIds) -> Iterator[bytes]:
     yield b"]}"
 
 
+def prompt_logprobs(tokenizer: Tokenizer, report: PromptReport) -> Iterator[bytes]:
+    """vLLM's list of a prompt's tokens: null for the first, then by id the log probability, rank and text of the token
+    and of the likeliest ids."""
+
+    def alternative(id_: int, logprob: float, rank: int) -> bytes:
+        text = _encode(tokenizer.token_bytes(id_).decode(errors="replace"))
+        return b'"%d":{"logprob":%b,"rank":%d,"decoded_token":%b}' % (id_, _encode(logprob), rank, text)
+
+    def item(at: int) -> bytes:
+        (own, logprob), *likeliest = report.listed.token(at)[1]
+        if not at:
+            return b"null"
+        found = {own: alternative(own, logprob, report.ranks[at])}
+        for rank, (id_, value) in enumerate(likeliest, 1):
+            found.setdefault(id_, alternative(id_, value, rank))
+        return b"{" + b",".join(found.values()) + b"}"
+
+    yield b"["
+    yield from _items(len(report.listed), item)
+    yield b"]"
+
+
 def _parts(drawn: DrawnIds, item: Callable[[int, Logprobs], bytes]) -> Iterator[bytes]:
-    for start in range(0, len(drawn), PART_TOKENS):
-        items = [item(*drawn.token(at)) for at in range(start, min(start + PART_TOKENS, len(drawn)))]
+    return _items(len(drawn), lambda at: item(*drawn.token(at)))
+
+
+def _items(count: int, item: Callable[[int], bytes]) -> Iterator[bytes]:
+    for start in range(0, count, PART_TOKENS):
+        items = [item(at) for at in range(start, min(start + PART_TOKENS, count))]
         yield (b"," if start else b"") + b",".join(items)
 
 

@@ -36,8 +36,8 @@ from gateway.large_work.jobs import ContextLimits, GrammarJob, ReadJob, ReadResu
 from gateway.large_work.pool import LargeWork
 from gateway.limits.turn_pace import RequestPace
 
-# Most log probabilities of one answer: per token 1 + `top_logprobs`. Each takes 12 bytes in memory and about 90 bytes
-# on the wire.
+# Most log probabilities of one answer: per token of a completion 1 + `top_logprobs`, and likewise of a prompt. Each
+# takes 12 bytes in memory and about 90 bytes on the wire.
 ALTERNATIVES_MAX = 2**17
 # Grammars that this process knows to be served. Each takes about 100 bytes.
 GRAMMARS_KNOWN_MAX = 4096
@@ -110,13 +110,16 @@ class RequestPlanner:
         the answer by the model's context. Raises ApiError: ModelUnavailable or EngineDown if the model is not served
         now, InvalidRequest and ContextLengthExceeded for a request that the model cannot serve."""
         model, info = self._served(target)
-        _check_alternatives(asked, asked.max_tokens or 1)
+        self._check_prompt_logprobs(asked)
+        _check_alternatives(asked, asked.answer_tokens_min, 0)
         check_ids(asked.rules, asked.sampling, info.vocab_size)
         check_tools(model, asked.tooling)
         known, encoding = {} if known is None else known, (model.encoding, info.vocab_size)
         if encoding not in known:
             known[encoding] = await self._count_prompts(caller, model, info, asked)
         prompts = known[encoding]
+        prompt_tokens = sum([len(prompt.ids) for prompt in prompts])
+        _check_alternatives(asked, asked.answer_tokens_min, prompt_tokens)
         answer = plan_answer(model, asked.tooling, prompts[0].ids)
         if answer.guide is not None and answer.guide.grammar is not None:
             await self._check_grammar(caller, model, info, answer.guide.grammar, answer.param)
@@ -161,7 +164,7 @@ class RequestPlanner:
         least: int | None = None,
     ) -> list[CountedPrompt]:
         """`least`: tokens that the answer needs; None: `max_tokens` of the request, or 1. Raises ApiError."""
-        least = (asked.max_tokens or 1) if least is None else least
+        least = asked.answer_tokens_min if least is None else least
         window = ContextLimits(info.context_tokens, info.vocab_size, least, asked.param)
         return await self._counter.count(
             model.tokenizer,
@@ -173,6 +176,13 @@ class RequestPlanner:
             dialect=model.dialect,
             tools=model.tools,
         )
+
+    def _check_prompt_logprobs(self, asked: GenerationRequest) -> None:
+        """Raises UnsupportedValue if the engine does not report what the request needs."""
+        if asked.sampling.prompt_logprobs < 0 or self._engine.reports_prompts:
+            return
+        message = "The engine of this model reports no log probabilities of prompts."
+        raise errors.UnsupportedValue(message, param="echo" if asked.prompt_logprobs is None else "prompt_logprobs")
 
     def check_served(self, target: ModelTarget) -> None:
         """Raises ModelUnavailable, EngineDown."""
@@ -188,24 +198,39 @@ class RequestPlanner:
         return model, info
 
 
-def _check_alternatives(asked: GenerationRequest, max_tokens: int) -> None:
-    """Raises InvalidRequest when the answer could have more than ALTERNATIVES_MAX log probabilities."""
-    if max_tokens > (room := _alternatives_room(asked)):
+def _check_alternatives(asked: GenerationRequest, max_tokens: int, prompt_tokens: int) -> None:
+    """Raises InvalidRequest when the answer could have more than ALTERNATIVES_MAX log probabilities. `prompt_tokens`:
+    those of all prompts, each prompt once."""
+    of_prompts = _prompt_alternatives(asked, prompt_tokens)
+    if of_prompts > ALTERNATIVES_MAX:
+        field = "logprobs" if asked.prompt_logprobs is None else "prompt_logprobs"
+        message = (
+            f"{field!r} asks for {of_prompts} log probabilities of prompt tokens; the limit is {ALTERNATIVES_MAX}."
+        )
+        raise errors.InvalidRequest(message, param=field)
+    if max_tokens > (room := _alternatives_room(asked, prompt_tokens)):
         field = "top_logprobs" if asked.param == "messages" else "logprobs"
+        beside = f", beside {of_prompts} of prompt tokens" if of_prompts else ""
         raise errors.InvalidRequest(
             f"{field!r} asks for {1 + asked.sampling.logprobs} log probabilities a token, of {asked.texts} texts of up "
-            f"to {max_tokens} tokens; the limit is {ALTERNATIVES_MAX} a request, here {room} tokens a text.",
+            f"to {max_tokens} tokens{beside}; the limit is {ALTERNATIVES_MAX} a request, here {room} tokens a text.",
             param=field,
         )
 
 
-def _alternatives_room(asked: GenerationRequest) -> int:
+def _prompt_alternatives(asked: GenerationRequest, prompt_tokens: int) -> int:
+    """The log probabilities of prompt tokens in the answer: every text has those of its prompt."""
+    echoed = 1 + asked.sampling.logprobs if asked.echo else 0
+    listed = 0 if asked.prompt_logprobs is None else 1 + asked.prompt_logprobs
+    return (echoed + listed) * prompt_tokens * asked.n
+
+
+def _alternatives_room(asked: GenerationRequest, prompt_tokens: int) -> int:
     """The most tokens that each text may have with the requested log probabilities."""
-    return (
-        ALTERNATIVES_MAX // (asked.texts * max(1, 1 + asked.sampling.logprobs))
-        if asked.sampling.logprobs >= 0
-        else MAX_TOKENS_MAX
-    )
+    if asked.sampling.logprobs < 0:
+        return MAX_TOKENS_MAX
+    left = ALTERNATIVES_MAX - _prompt_alternatives(asked, prompt_tokens)
+    return left // (asked.texts * (1 + asked.sampling.logprobs))
 
 
 def _tenant(caller: Caller) -> str:
@@ -222,14 +247,16 @@ def _bound(
     asked = request.max_tokens
     longest = max([len(prompt.ids) for prompt in prompts])
     # Checked again: the count may stem from another model with the same encoding and another context.
-    check_window(longest, ContextLimits(info.context_tokens, info.vocab_size, asked or 1, request.param))
+    check_window(longest, ContextLimits(info.context_tokens, info.vocab_size, request.answer_tokens_min, request.param))
     room = info.context_tokens - longest
     default = caller.default_max_tokens or request.max_tokens_default or model.default_max_tokens
-    bound = asked or min(room, default, _alternatives_room(request))
+    prompt_tokens = sum([len(prompt.ids) for prompt in prompts])
+    # A text has a token, unless `max_tokens` is 0: the alternatives were checked for it.
+    bound = min(room, default, _alternatives_room(request, prompt_tokens)) if asked is None else asked
     if request.rules.min_tokens > bound:
         message = f"'min_tokens' is {request.rules.min_tokens}, and the answer may have {bound} tokens at most."
         raise errors.InvalidRequest(message, param="min_tokens")
-    total = sum([len(prompt.ids) for prompt in prompts]) + bound * len(prompts) * request.n
+    total = prompt_tokens + bound * len(prompts) * request.n
     if total > REQUEST_TOKENS_MAX:
         param = "n" if request.n > 1 else request.param
         message = f"With this {param!r} the request may take {total} tokens; the limit is {REQUEST_TOKENS_MAX}."

@@ -3,11 +3,12 @@ text took. `TextOfIds` reads streams of ids, `TextOfTexts` streams of text."""
 
 from __future__ import annotations
 
+import math
 from array import array
 from collections.abc import Collection, Sequence
 from typing import ClassVar, Protocol
 
-from engine.protocol.frames import Logprobs
+from engine.protocol.frames import Logprobs, PromptLogprobs
 from engine.text.tokenizer import Detokenizer
 from gateway.engines.engine import Output, OutputText
 from gateway.generation.stops import StopScanner
@@ -54,6 +55,36 @@ class DrawnIds:
         """The offset and the logprobs of one id."""
         start, end = self._ends[at - 1] if at else 0, self._ends[at]
         return self._offsets[at], list(zip(self._ids[start:end], self._values[start:end], strict=True))
+
+
+class PromptReport:
+    """The log probabilities of one prompt's tokens, in the order of their parts. The first token has NaN, which JSON
+    writes as null."""
+
+    __slots__ = ("_chars", "_detokenizer", "_echoed", "_listed", "echoed", "listed", "ranks")
+
+    def __init__(self, ids: list[int], detokenizer: Detokenizer, *, echoed: int | None, listed: int | None) -> None:
+        """`echoed`, `listed`: the likeliest ids beside each token in the texts' logprobs, and in a list of the prompt
+        alone; None: the answer has no such list."""
+        self.echoed, self.listed = DrawnIds(), DrawnIds()
+        self.ranks = array("i", [0])  # of each token
+        self._echoed, self._listed = echoed, listed
+        self._detokenizer = detokenizer
+        self._chars = 0
+        self._add([(ids[0], math.nan)])
+
+    def add_part(self, part: PromptLogprobs) -> None:
+        ids, values, width = array("i", part.ids), array("f", part.values), part.width
+        for start in range(0, len(ids), width):
+            stop = start + width
+            self._add(list(zip(ids[start:stop], values[start:stop], strict=True)))
+        self.ranks.frombytes(part.ranks)
+
+    def _add(self, logprobs: Logprobs) -> None:
+        for drawn, count in ((self.echoed, self._echoed), (self.listed, self._listed)):
+            if count is not None:
+                drawn.add_id(self._chars, logprobs[: 1 + count])
+        self._chars += len(self._detokenizer.push_ids([logprobs[0][0]]))
 
 
 class DrawnTexts(DrawnIds):
@@ -125,15 +156,22 @@ class TextOfIds:
     __slots__ = ("_bulk", "_chars", "_detokenizer", "_drawn", "_min_tokens", "_scanner", "_stop_ids", "tokens")
 
     def __init__(
-        self, detokenizer: Detokenizer, stops: list[str], stop_ids: Collection[int] = (), min_tokens: int = 0
+        self,
+        detokenizer: Detokenizer,
+        stops: list[str],
+        stop_ids: Collection[int] = (),
+        min_tokens: int = 0,
+        *,
+        offset: int = 0,
     ) -> None:
+        """`offset`: of the first token, after an echoed prompt."""
         self.tokens = 0
         self._detokenizer = detokenizer
         self._scanner = StopScanner(stops)
         self._stop_ids = stop_ids
         self._min_tokens = min_tokens
         self._bulk = not stops
-        self._chars = 0
+        self._chars = offset
         self._drawn = DrawnIds()
 
     @property

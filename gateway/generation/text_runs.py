@@ -29,7 +29,7 @@ from gateway.generation.answer import FinishReason
 from gateway.generation.endings import REFUSAL_ENDINGS, EndingCode
 from gateway.generation.inflight import InFlight
 from gateway.generation.parts_readers import PartsOfIds, PartsOfTexts, PartsReader
-from gateway.generation.text import OutputReader, TextOfIds, TextOfTexts
+from gateway.generation.text import DrawnIds, OutputReader, PromptReport, TextOfIds, TextOfTexts
 
 ENGINE_UNAVAILABLE_MESSAGE = "The engine cannot take this request now. Try again in a moment."
 # The output of a text before it is submitted. Nothing is ever pushed into it.
@@ -64,11 +64,12 @@ class TextRun:
     started: asyncio.Event = field(default_factory=asyncio.Event)  # set at the first token, or at the ending
     stream: TokenStream | None = None  # None until it is submitted
     end: TextEnding | None = None
+    report: PromptReport | None = None  # of the prompt, if its log probabilities were requested; shared by its texts
 
 
 class Outcome(msgspec.Struct, frozen=True):
-    """How a request ended, for the ledger and for the caller. `prompt` counts the tokens of the prompts with at least
-    one billed completion token: a prompt without a token delivered is not billed."""
+    """How a request ended, for the ledger and for the caller. `prompt` counts the tokens of the billed prompts: those
+    with at least one billed completion token, and if `max_tokens` is 0 those that were computed to their end."""
 
     ending: EndingCode
     error: errors.ApiError | None
@@ -86,6 +87,11 @@ class Outcome(msgspec.Struct, frozen=True):
         """No engine ran it."""
         return self.error is not None and self.ending.refused
 
+    @property
+    def settles(self) -> bool:
+        """A token was made, or a prompt is billed: the hold is settled. Otherwise it is voided."""
+        return self.made > 0 or self.prompt > 0
+
 
 class TextRuns:
     """All texts of one request. `run` returns when each has ended; `stop` ends them early."""
@@ -101,7 +107,7 @@ class TextRuns:
     ) -> None:
         """`granted`: the completion tokens that the hold allows, divided evenly; the first texts get the remainder.
         `stopping`: whether this process is stopping. `first_token` is called at the first token of each text."""
-        assert granted >= request.texts, "the ledger grants each text a token, or refuses"
+        assert granted >= request.texts or request.prompt_alone, "the ledger grants each text a token, or refuses"
         self._request = request
         self._submit = submit
         self._stopping = stopping
@@ -113,12 +119,24 @@ class TextRuns:
             TextRun(index, *divmod(index, request.n), max_tokens=each + (index < remainder))
             for index in range(request.texts)
         ]
+        if request.sampling.prompt_logprobs >= 0:
+            for first in self.all[:: request.n]:
+                report = self._report_of(first.prompt)
+                for run in self.all[first.index : first.index + request.n]:
+                    run.report = report
+
+    def _report_of(self, prompt: int) -> PromptReport:
+        request = self._request
+        detokenizer = request.model.tokenizer.detokenizer(skip_special_tokens=request.rules.skip_special_tokens)
+        echoed = request.sampling.logprobs if request.echo and request.sampling.logprobs >= 0 else None
+        ids = request.prompts[prompt].ids
+        return PromptReport(ids, detokenizer, echoed=echoed, listed=request.asked.prompt_logprobs)
 
     def _set_reader(self, run: TextRun, kind: OutputKind) -> None:
         """For one text, by what its engine answers with."""
         request, syntax = self._request, self._request.plan.answer.syntax
         if syntax is None:
-            run.output = self._reader(kind)
+            run.output = self._reader(run, kind)
         else:
             rules = request.rules
             if kind == "text":
@@ -128,13 +146,14 @@ class TextRuns:
                 run.parts = PartsOfIds(detokenizer, syntax, rules.stops, request.stop_ids, rules.min_tokens)
             run.output = run.parts
 
-    def _reader(self, kind: OutputKind) -> OutputReader:
+    def _reader(self, run: TextRun, kind: OutputKind) -> OutputReader:
         """For a text without parts."""
         request, rules = self._request, self._request.rules
         if kind == "text":
             return TextOfTexts(rules.stops, rules.min_tokens)
         detokenizer = request.model.tokenizer.detokenizer(skip_special_tokens=rules.skip_special_tokens)
-        return TextOfIds(detokenizer, rules.stops, request.stop_ids, rules.min_tokens)
+        offset = len(self._echo_of(run)) if request.echo and request.sampling.logprobs >= 0 else 0
+        return TextOfIds(detokenizer, rules.stops, request.stop_ids, rules.min_tokens, offset=offset)
 
     async def run(self) -> Outcome:
         self._request.answer.on_leave(self.stop)
@@ -205,6 +224,8 @@ class TextRuns:
         assert ending is not None, "a stream reports its ending last"
         if ending.end is StreamEnd.REFUSED:
             return self._refused(ending)
+        if self._request.prompt_alone and ending.end is StreamEnd.LENGTH:
+            self._begin_text(run)
         if rest := run.output.flush_text():
             self._request.answer.add_text(run.index, rest)
         if run.parts is not None:
@@ -217,6 +238,9 @@ class TextRuns:
         if done.done():
             return
         try:
+            if run.report is not None and not run.number:
+                for part in stream.take_prompt():
+                    run.report.add_part(part)
             if output := stream.take_output():
                 self._take_output(run, stream, output)
         except Exception as error:  # noqa: BLE001 - raised again in the owner, which waits for `done`
@@ -243,14 +267,22 @@ class TextRuns:
             stream.abort()
 
     def _begin_text(self, run: TextRun) -> None:
-        """At the first token of a text."""
+        """At the first token of a text; of a text without a token, once its prompt is computed."""
         request = self._request
         run.started.set()
         self._first_token(request)
+        drawn = None
+        if run.report is not None:
+            request.answer.texts[run.index].prompt = run.report
+            drawn = DrawnIds()
+            drawn.extend(run.report.echoed)  # a copy: the text's own tokens are added to it
         if request.echo:
-            prompt, skip = request.prompts[run.prompt], request.rules.skip_special_tokens
-            text = prompt.text or request.model.tokenizer.decode(prompt.ids, skip_special_tokens=skip)
-            request.answer.add_text(run.index, text)
+            request.answer.add_text(run.index, self._echo_of(run), drawn)
+
+    def _echo_of(self, run: TextRun) -> str:
+        request = self._request
+        prompt, skip = request.prompts[run.prompt], request.rules.skip_special_tokens
+        return prompt.text or request.model.tokenizer.decode(prompt.ids, skip_special_tokens=skip)
 
     def _ending_of(self, run: TextRun, ending: StreamEnding) -> TextEnding:
         """The ending of a text that ran."""
@@ -306,7 +338,8 @@ class TextRuns:
         billed = [run.output.tokens if given else 0 for run in self.all]
         prompt = cached = 0
         for first, counted in zip(self.all[:: request.n], request.prompts, strict=True):
-            if any(billed[first.index : first.index + request.n]):
+            is_computed = request.prompt_alone and given and ends[first.index].ending is EndingCode.LENGTH
+            if is_computed or any(billed[first.index : first.index + request.n]):
                 prompt += len(counted.ids)
                 cached += min(ends[first.index].usage.cached_tokens, len(counted.ids))
         discards = [end.ending for end, tokens in zip(ends, billed, strict=True) if end.made > tokens]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import sqlite3
+from typing import Literal
 from zoneinfo import ZoneInfo
 
 import msgspec
@@ -198,6 +199,34 @@ async def test_a_grant_is_never_below_what_is_needed(books: Books, ledger: Ledge
     held = await ledger.hold(four)
     assert isinstance(held, Held)
     assert held.max_tokens == 4
+
+
+@pytest.mark.parametrize("unit", ["tokens", "money"])
+async def test_a_request_without_an_answer_needs_its_prompt_alone(
+    books: Books, ledger: Ledger, unit: Literal["tokens", "money"]
+) -> None:
+    books.budget(10 if unit == "tokens" else 10 * INPUT, unit=unit)
+    alone, longer = (
+        msgspec.structs.replace(books.request(prompt=prompt, most=1), min_tokens=0, max_tokens=0) for prompt in (10, 11)
+    )
+    assert isinstance(await ledger.hold(longer), HoldRefused)
+    held = await ledger.hold(alone)
+    assert isinstance(held, Held)
+    assert (held.max_tokens, held.hold_picos) == (0, 10 * INPUT)
+    assert (await ledger.settle(settlement(alone, 0))).cost_picos == 10 * INPUT
+    books.assert_sound()
+
+
+async def test_a_budget_that_is_used_up_refuses_a_free_answer_too(books: Books, ledger: Ledger) -> None:
+    """Completion tokens without a price do not make a prompt affordable."""
+    books.database.write_sync(
+        lambda connection: prices.publish(
+            connection, subject="half", input=5, cached_input=5, output=0, multipliers={"standard": 1}
+        )
+    )
+    books.budget(0, unit="money")
+    alone = msgspec.structs.replace(books.request(model="half", prompt=10, most=1), min_tokens=0, max_tokens=0)
+    assert isinstance(await ledger.hold(alone), HoldRefused)
 
 
 async def test_a_free_model_needs_no_money(books: Books, ledger: Ledger) -> None:

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 
+import engine.gpu.draws
 import engine.gpu.runner
 from adapters.device.pool import TilePool
 from adapters.device.table import AdapterRows
@@ -263,6 +264,52 @@ def mask_of(allowed: list[int], vocab: int) -> Any:
     bits = np.zeros(mask_words(vocab) * 32, np.uint8)
     bits[allowed] = 1
     return np.packbits(bits, bitorder="little").view(np.int32)
+
+
+@interpreted
+@torch.inference_mode()
+def test_prompt_logprobs_of_a_mixed_step_are_the_oracles(
+    directories: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two prompts in chunks beside one without prompt logprobs; one prompt's beginning was reported before."""
+    served = Served(directories[:1], graphs_of(Recorder(), 1000))
+    runner, model = runner_of(served, monkeypatch), oracle.load(directories[0])
+    monkeypatch.setattr(engine.gpu.draws, "to_host", lambda tensor: tensor.clone())
+    monkeypatch.setattr(torch.Tensor, "pin_memory", lambda tensor: tensor)
+    dice = torch.Generator().manual_seed(9)
+    own, again, plain = (
+        Sequence(
+            i, 0, "r", "m", None, "n", "t", "s", torch.randint(1, 190, (length,), generator=dice).tolist(), 99,
+            Sampling(0.0, prompt_logprobs=most), frozenset(), 0.0, [], list(range(5 * i, 5 * i + 5)),
+        )
+        for i, (length, most) in enumerate(((30, 3), (21, 0), (12, -1)))
+    )  # fmt: skip
+    steps = [
+        [Chunk(plain, 0, 12, True), Chunk(own, 0, 17, False, 0)],
+        [Chunk(own, 17, 13, True, 17), Chunk(again, 0, 20, False, 9)],
+        [Chunk(again, 20, 1, True, 20)],
+    ]
+    values: dict[Sequence, list[float]] = {own: [], again: []}
+    for number, chunks in enumerate(steps):
+        pending = runner.begin_step(Step(number, "0", chunks))
+        pending.draw(None)
+        result = pending.result()
+        assert not result.errors
+        assert set(result.prompts) == {index for index, chunk in enumerate(chunks) if chunk.reported()}
+        for index, part in result.prompts.items():
+            sequence, rows = chunks[index].sequence, chunks[index].reported()
+            assert (part.position, part.tokens()) == (rows.start + 1, len(rows))
+            assert part.width == 1 + sequence.sampling.prompt_logprobs
+            ids = np.frombuffer(part.ids, "<i4").reshape(-1, part.width)
+            found = np.frombuffer(part.values, "<f4").reshape(-1, part.width)
+            expected = oracle.logits(model, sequence.prompt_ids).log_softmax(-1)[rows.start : rows.stop]
+            assert ids[:, 0].tolist() == sequence.prompt_ids[rows.start + 1 : rows.stop + 1]
+            assert found == pytest.approx(expected.gather(1, torch.from_numpy(ids.copy()).long()).numpy(), abs=1e-4)
+            assert found[:, 1:] == pytest.approx(expected.topk(part.width - 1).values.numpy(), abs=1e-4)
+            above = expected > expected.gather(1, torch.tensor(ids[:, :1].tolist()))
+            assert np.frombuffer(part.ranks, "<i4").tolist() == (above.sum(-1) + 1).tolist()
+            values[sequence] += found[:, 0].tolist()
+    assert [len(values[own]), len(values[again])] == [29, 20 - 9]
 
 
 @interpreted

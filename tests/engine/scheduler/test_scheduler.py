@@ -776,7 +776,7 @@ def test_no_model_starves_among_many() -> None:
         ({"adapter": "unknown"}, "adapter_unknown"),
         ({"adapter": "of the other"}, "adapter_unknown"),
         ({"prompt_ids": []}, "bad_request"),
-        ({"max_tokens": 0}, "bad_request"),
+        ({"max_tokens": -1}, "bad_request"),
         ({"prompt_ids": [1, VOCAB]}, "bad_request"),
         ({"prompt_ids": [1, -1]}, "bad_request"),
         ({"max_tokens": 99}, "too_long"),

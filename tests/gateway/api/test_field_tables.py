@@ -68,6 +68,7 @@ EXAMPLES: dict[str, Any] = {
     "chat_template_kwargs": {"enable_thinking": False},
     "prompt": "Other",
     "echo": True,
+    "prompt_logprobs": 3,
     "best_of": (2, {"n": 2}),  # only as `n`
     "system": "Other",
     "output_config": None,  # each of its fields has a row

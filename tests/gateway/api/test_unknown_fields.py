@@ -57,7 +57,7 @@ TOOL = {"type": "function", "function": {"name": "f"}}
             "Structured",
         ),
         ("completions", {"best_of": 4, "n": 2}, UnsupportedValue, "best_of", "send 2, as 'n'"),
-        ("completions", {"echo": True, "logprobs": 2}, UnsupportedValue, "echo", "no log probabilities"),
+        ("completions", {"prompt_logprobs": 2, "stream": True}, UnsupportedValue, "prompt_logprobs", "'stream'"),
         ("messages", {"container": "c"}, UnsupportedParameter, "container", "No code is run"),
         (
             "chat",

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 import msgspec
 
-from engine.protocol.frames import EngineUsage, Logprobs, ModelInfo, Snapshot, StatusReport
+from engine.protocol.frames import EngineUsage, Logprobs, ModelInfo, PromptLogprobs, Snapshot, StatusReport
 from engine.text.tokenizer import Tokenizer
 from gateway.api.generation_request import ChatPrompt
 from gateway.engines import engine as protocol
@@ -51,6 +51,9 @@ class TextStream:
         return pieces
 
     def take_logprobs(self) -> list[Logprobs]:
+        return []
+
+    def take_prompt(self) -> list[PromptLogprobs]:
         return []
 
     def abort(self) -> None:
@@ -104,6 +107,7 @@ class TextEngine:
     """Implements `Engine`."""
 
     ready, stuck, epoch, last_heartbeat = True, False, EPOCH, None
+    reports_prompts = False
     refused: ClassVar[dict[str, str]] = {}
 
     def __init__(self, model_dir: Path, settings: Settings) -> None:
