@@ -13,11 +13,12 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import llguidance
 
+from engine.guided.mask_times import MaskTimes
 from engine.text.grammar_process import GrammarProcess
 from engine.text.grammars import GrammarRefused, GrammarTokenizer, compile_grammar, start_with_stack
 
@@ -37,6 +38,7 @@ class Compiled:
 
     matcher: llguidance.LLMatcher
     tokenizer: GrammarTokenizer
+    times: MaskTimes = field(default_factory=MaskTimes)
 
 
 # A compiled grammar, or why it is refused.

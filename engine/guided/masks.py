@@ -1,7 +1,7 @@
 """The masks of a step: each guided text fills its own words on a thread, and one matrix is packed from them.
 
 A text's words that are not ready in time skip the draw of its row alone. They are used by a later step, which computes
-the same position again.
+the same position again. A draw waits a little for masks, but not for those of grammars that were slow lately.
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ from engine.text.grammars import start_with_stack
 MASK_WAIT_ALONE_S = 1.0
 POLL_S = 0.002
 THREADS_MAX = 8
+# Threads for the texts of slow grammars, apart: they delay no other text's mask.
+SLOW_THREADS = 1
 
 
 class _Batch:
@@ -43,10 +45,12 @@ class _Batch:
                 text = self.left.popleft()
             except IndexError:
                 return
+            began = time.thread_time()
             try:
                 text.fill_words()
             except BaseException as error:  # noqa: BLE001 - one text's edge; a Rust panic is no Exception
                 text.error = f"the mask could not be computed: {type(error).__name__}"
+            text.times.note_mask(time.thread_time() - began)
             self.filled.append(text)
             if len(self.filled) == self.count:
                 self.all_filled.set()
@@ -90,12 +94,14 @@ class MaskFiller:
         self.masks_made = 0
         self.draws_skipped = 0
         self._threads = MaskThreads(threads or max(2, min(THREADS_MAX, (os.cpu_count() or 1) // 2)))
+        self._slow_threads = MaskThreads(SLOW_THREADS)
         self._wait_s, self._clock = wait_s, clock
         self._filling: set[GuidedText] = set()  # not to be touched: a thread may fill them
         self._batches: list[_Batch] = []  # that are not filled
 
     def stop(self) -> None:
         self._threads.stop()
+        self._slow_threads.stop()
 
     def fill_masks(self, step: Step, texts: dict[Sequence, GuidedText]) -> Masks | None:
         """The masks of a step's rows, when the ids of all earlier steps are known. None: no row has a constraint."""
@@ -137,19 +143,24 @@ class MaskFiller:
 
     def _fill(self, wanted: set[GuidedText], new: Set[GuidedText], rows: int, began: float) -> None:
         """Fill the words of `wanted`, of which no thread fills the `new` yet; wait for `wait_s`, or until the first
-        is filled if no row of the step is ready."""
-        if new:
-            batch = _Batch(new)
-            self._filling |= new
-            self._batches.append(batch)
-            self._threads.fill(batch)
+        is filled if no row of the step is ready. Texts of slow grammars are not waited for."""
+        slow = {text for text in new if text.times.is_slow}
+        self._begin_batch(new - slow, self._threads)
+        self._begin_batch(slow, self._slow_threads)
         for batch in self._batches:
-            if not wanted.isdisjoint(batch.texts):
+            if any(text in wanted and not text.times.is_slow for text in batch.texts):
                 batch.all_filled.wait(max(0.0, began + self._wait_s - self._clock()))
         self._take_filled()
         while len(wanted) == rows and wanted <= self._filling and self._clock() < began + MASK_WAIT_ALONE_S:
             self._batches[-1].all_filled.wait(POLL_S)
             self._take_filled()
+
+    def _begin_batch(self, texts: Set[GuidedText], threads: MaskThreads) -> None:
+        if texts:
+            batch = _Batch(texts)
+            self._filling |= texts
+            self._batches.append(batch)
+            threads.fill(batch)
 
     def _take_filled(self) -> list[GuidedText]:
         """The texts that were filled since the last call."""

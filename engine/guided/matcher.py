@@ -12,6 +12,7 @@ import llguidance
 import numpy as np
 from numpy.typing import NDArray
 
+from engine.guided.mask_times import MaskTimes
 from engine.guided.reasoning import Reasoning
 from engine.protocol.frames import Guide
 from engine.text.grammars import GrammarTokenizer
@@ -33,10 +34,12 @@ class GuidedText:
         vocab_size: int,
         stop_ids: frozenset[int],
         min_tokens: int = 0,
+        times: MaskTimes | None = None,
     ) -> None:
         """`compiled`: at its start, shared by texts and never advanced. `min_tokens`: no stop id is allowed before that
-        many ids, unless the grammar allows nothing else."""
+        many ids, unless the grammar allows nothing else. `times`: shared by the texts of the grammar."""
         self.error = ""
+        self.times = MaskTimes() if times is None else times
         self.words_count = -(-vocab_size // 32)
         self.words: Words = _NO_WORDS  # until they are filled
         self.filled_at = -1  # number of output ids that `words` is for

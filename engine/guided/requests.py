@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from engine.guided.masks import MaskFiller
     from engine.guided.matcher import GuidedText
 
-# Seconds that a draw waits for masks, which take some 50 µs each. A slower mask costs the step's other rows this much.
+# Seconds that a draw waits for masks, which take some 50 µs each. A slow grammar costs the step's other rows this much
+# once; after that its masks are not waited for (mask_times.py).
 MASK_WAIT_S = 0.02
 # Requests that wait for a grammar. Many may wait for one.
 WAITING_MAX = 4096
@@ -172,6 +173,7 @@ class GuidedRequests:
             vocab_size,
             sequence.stop_ids,
             min_tokens,
+            compiled.times if compiled else None,
         )
 
 

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
+from engine.guided.mask_times import MaskTimes
 from engine.guided.masks import MaskFiller
 from engine.guided.matcher import GuidedText
 from engine.protocol.frames import Guide, Sampling
@@ -153,3 +154,32 @@ def test_many_texts_on_several_threads(filler: MaskFiller) -> None:
     allowed = np.unpackbits(masks.words.view(np.uint8), axis=1, bitorder="little")
     assert (allowed.sum(axis=1) == allowed[0].sum()).all()
     assert allowed[:, YES[-1]].all()
+
+
+def test_a_slow_grammar_is_not_waited_for_and_its_masks_are_used_when_they_are_ready() -> None:
+    patient = MaskFiller(wait_s=60.0)
+    slow, quick = sequence(), sequence()
+    late = guided(SlowText)
+    late.go = threading.Event()  # type: ignore[attr-defined]
+    late.times.note_mask(1.0)
+    texts = {slow: late, quick: guided()}
+    step = Step(1, "m", [decode(slow), decode(quick)])
+    for _ in range(2):
+        masks = patient.fill_masks(step, texts)
+        assert masks is not None
+        assert masks.skip == {0}
+    assert patient.seconds < 30
+    late.go.set()  # type: ignore[attr-defined]
+    while 0 in masks.skip:
+        masks = patient.fill_masks(step, texts)
+        assert masks is not None
+    patient.stop()
+
+
+def test_a_grammar_whose_masks_are_quick_again_is_waited_for_again() -> None:
+    times = MaskTimes()
+    times.note_mask(0.03)
+    assert times.is_slow
+    for _ in range(100):
+        times.note_mask(0.0001)
+    assert not times.is_slow
