@@ -4,6 +4,7 @@ whose scripted engine answers by the grammar of each request: each answer is the
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,11 +12,12 @@ import httpx
 import pytest
 
 from support.gateway.agent_stack import AgentStack, read_answer
-from support.paths import TESTS
+from support.paths import REPO, TESTS
 
 RECORDED = TESTS / "clients" / "recorded"
 AGENTS = {file.stem: json.loads(file.read_text()) for file in sorted((RECORDED / "tools").glob("*.json"))}
-# The cases that every client has; instructor and smolagents have their own.
+OWN_CASES = {"claude_code", "instructor", "smolagents"}
+# The cases of the other clients.
 LOOPS = {"single", "parallel", "streamed", "no_arguments", "none", "strict", "cut", "loop", "thinking"}
 FORCED = {"forced", "result_after_tool"}  # either
 Request = dict[str, Any]
@@ -62,7 +64,7 @@ def test_a_recorded_loop_is_answered_as_then(agents: AgentStack, http: httpx.Cli
     assert agents.outside == []
 
 
-@pytest.mark.parametrize("client", sorted(set(AGENTS) - {"instructor", "smolagents"}))
+@pytest.mark.parametrize("client", sorted(set(AGENTS) - OWN_CASES))
 def test_a_recording_has_every_kind_of_call(client: str) -> None:
     """A recording that lost a case would prove less, silently."""
     recorded = {request["case"] for request in AGENTS[client]["requests"]}
@@ -70,14 +72,19 @@ def test_a_recording_has_every_kind_of_call(client: str) -> None:
     assert recorded & FORCED
 
 
-def test_the_tools_of_claude_code_are_served(agents: AgentStack, http: httpx.Client) -> None:
-    recorded = json.loads((RECORDED / "claude_code.json").read_text())["requests"]
-    requests = [request for request in recorded if request["case"] == "agent_tools"]
-    assert requests
-    for request in requests:
-        answer = send(http, agents, request)
-        assert answer.status_code == 200, answer.text
-        assert read_answer("/v1/messages", answer.content)["text"] == "I call nothing."
+@pytest.mark.parametrize("client", AGENTS)
+def test_the_page_names_the_versions_that_were_recorded(client: str) -> None:
+    page = (REPO / "docs" / "users" / "clients.md").read_text()
+    for package, version in AGENTS[client]["versions"].items():
+        if package not in ("python", "node", "openai", "anthropic"):
+            assert f"{package} {version}" in page
+
+
+@pytest.mark.parametrize("client", [client for client in AGENTS if client not in ("ai_sdk", "claude_code")])
+def test_the_requirements_are_what_was_recorded(client: str) -> None:
+    required = re.sub(r"\[\w+\]", "", (TESTS / "programs" / "clients" / "requirements.txt").read_text()).splitlines()
+    for package, version in AGENTS[client]["versions"].items():
+        assert f"{package}=={version}" in required or package in ("python", "anthropic")
 
 
 def test_an_answer_outside_its_grammar_is_noticed(agents: AgentStack, http: httpx.Client) -> None:

@@ -3,6 +3,8 @@
     python -m venv VENV
     VENV/bin/pip install -r tests/programs/clients/requirements.txt
     npm install --prefix tests/programs/clients            # for the AI SDK
+    npm install --prefix DIRECTORY @anthropic-ai/claude-code
+    export CLAUDE_CODE=DIRECTORY/node_modules/.bin/claude
     PYTHONPATH=tests python tests/programs/clients/record_agents.py VENV/bin/python [CLIENT …] [--record]
 
 A client is NAME of agent_NAME.py or agent_NAME.mjs in this folder; none: all of them. `--record` writes
@@ -26,6 +28,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from record import KEPT_HEADERS, RECORDED, Handler
+from record_claude_code import scrubbed
 
 from support.gateway.agent_stack import AgentStack, read_answer
 
@@ -125,8 +128,18 @@ def run(stack: AgentStack, script: Path, interpreter: str, *, record: bool) -> i
     return len(failed) + len(stack.outside)
 
 
+def without_texts(body: Json) -> Json:
+    """Of Claude Code: every text is replaced, and the first message names the case again."""
+    kept: Json = scrubbed(body)
+    said = {"type": "text", "text": "Case claude_edit."}
+    [first, *others] = kept["messages"]
+    content = [said] if isinstance(first["content"], str) else [*first["content"], said]
+    return kept | {"messages": [first | {"content": content}, *others]}
+
+
 def write_record(name: str, versions: Json, requests: list[Json]) -> None:
-    kept = [request | {"body": shortened(request["body"])} for request in requests]
+    scrub = without_texts if name == "claude_code" else shortened
+    kept = [request | {"body": scrub(request["body"])} for request in requests]
     today = datetime.datetime.now(datetime.UTC).date().isoformat()
     record = {"client": name, "versions": versions, "recorded": today, "requests": kept}
     (RECORDED / "tools").mkdir(exist_ok=True)

@@ -20,10 +20,9 @@ from support.gateway.scripted_engine import Said, ScriptedStack
 from support.gateway.tool_model import make_tool_model, says_text
 from support.stack import MODEL
 
-CONTEXT_TOKENS = 32_768
+CONTEXT_TOKENS = 262_144
 # Ids that the grammar's vocabulary has room for: the small model's and the markers that make_tool_model adds.
 VOCABULARY = 4096
-_CASE = re.compile(r"Case (\w+)\.")
 
 
 def call(name: str, **arguments: Any) -> str:
@@ -34,6 +33,8 @@ def call(name: str, **arguments: Any) -> str:
 PARIS, ROME, NOW = call("get_weather", city="Paris"), call("get_weather", city="Rome"), call("now")
 FORECAST = {"city": "Paris", "sky": "grey"}
 FORECAST_TEXT = json.dumps(FORECAST)
+# Of agent_claude_code.py: absolute, as its tools need them.
+NOTES, OTHER_NOTES = "/tmp/laneway-agent/repository/notes.txt", "/tmp/laneway-agent/repository/more.txt"
 THOUGHT = "<think>\nParis is in France.\n</think>\n\n"
 # The answers of each case, in turn. A client chooses its case by the first words of its prompt: "Case loop."
 ANSWERS = {
@@ -62,7 +63,17 @@ ANSWERS = {
     "smol_parallel": [f"{PARIS}\n{ROME}", call("final_answer", answer="It is 12 degrees in Paris and in Rome.")],
     "smol_code": ["Thought: I look.\n<code>\nfinal_answer(get_weather('Paris'))\n</code>"],
     "handoff": [call("transfer_to_clock"), NOW, "It is noon."],
+    "claude_edit": [
+        f"I read.\n{call('Read', file_path=NOTES)}\n{call('Read', file_path=OTHER_NOTES)}",
+        f"{THOUGHT}{call('Edit', file_path=NOTES, old_string='one', new_string='two')}",
+        "The notes say two.",
+    ],
 }  # fmt: skip
+
+
+# Of requests without tools, which some agents send beside their loop.
+WITHOUT_TOOLS = {"claude_edit": '{"title": "Edit the notes"}'}
+_CASE = re.compile(rf"Case ({'|'.join(ANSWERS)})\.")
 
 
 class AgentStack(ScriptedStack):
@@ -86,12 +97,16 @@ class AgentStack(ScriptedStack):
         found = _CASE.search(prompt)
         case = found[1] if found is not None else "none"
         answers = ANSWERS[case]
+        if case in WITHOUT_TOOLS and "<tools>" not in prompt:
+            return self._say(submit, case, WITHOUT_TOOLS[case])
         turn = prompt.count("<|assistant|>") - 1
         if turn >= len(answers):
             self.outside.append(f"{case}: turn {turn} has no answer")
-        text = answers[min(turn, len(answers) - 1)]
+        return self._say(submit, f"{case}: turn {turn}", answers[min(turn, len(answers) - 1)])
+
+    def _say(self, submit: Submit, where: str, text: str) -> Said:
         if reason := self._refusal(submit, text):
-            self.outside.append(f"{case}: turn {turn}: {reason}")
+            self.outside.append(f"{where}: {reason}")
         return says_text(self._tokenizer, text)(submit)
 
     def _refusal(self, submit: Submit, text: str) -> str:
