@@ -168,8 +168,6 @@ def _only_neutral(kind: inspect.Type) -> str | None:
             return " or ".join([v for v in neutral if v != "`null`"]) if len(neutral) == len(found) else None
         case inspect.ListType(max_length=0):
             return "`[]`"
-        case inspect.DictType(value_type=inspect.NoneType()):
-            return "an object whose values are all `null`"
     return None
 
 

@@ -29,16 +29,21 @@ def run(package: str, cases: list[Case], refused: dict[str, int], also: tuple[st
     versions = {name: metadata.version(name) for name in (package, *also)}
     tell(versions={**versions, "python": platform.python_version()})
     for case in cases:
-        name = case.__name__
-        began = time.monotonic()
-        try:
-            detail = case(URL.format(case=name))
-            ok = name not in refused
-        except Exception as error:  # noqa: BLE001 - whatever the client raises is the finding
-            status = getattr(error, "status_code", None)
-            ok = name in refused and status == refused[name]
-            detail = f"{type(error).__name__} {status}: {error}"
-        tell(case=name, ok=ok, seconds=round(time.monotonic() - began, 2), detail=str(detail)[:300])
+        run_case(case, refused)
+
+
+def run_case(case: Case, refused: dict[str, int]) -> None:
+    """Print its line of JSON."""
+    name = case.__name__
+    began = time.monotonic()
+    try:
+        detail = case(URL.format(case=name))
+        ok = name not in refused
+    except Exception as error:  # noqa: BLE001 - whatever the client raises is the finding
+        status = getattr(error, "status_code", None)
+        ok = name in refused and status == refused[name]
+        detail = f"{type(error).__name__} {status}: {error}"
+    tell(case=name, ok=ok, seconds=round(time.monotonic() - began, 2), detail=str(detail)[:300])
 
 
 def tell(**fields: object) -> None:

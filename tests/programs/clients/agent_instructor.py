@@ -1,0 +1,95 @@
+"""instructor: a pydantic class from tools, from JSON and from a schema, streamed in part, and asked for again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Literal
+
+import instructor
+import speak
+from instructor import Mode
+from instructor.core.exceptions import IncompleteOutputException
+from openai import OpenAI
+from pydantic import BaseModel
+from speak import MODEL
+from weather import FORECAST, MAX_TOKENS_CUT, ask
+
+
+class Forecast(BaseModel):
+    """A forecast."""
+
+    city: str
+    sky: Literal["clear", "grey"]
+
+
+def api(url: str, mode: Mode) -> instructor.Instructor:
+    return instructor.from_openai(OpenAI(base_url=f"{url}/v1", api_key=speak.KEY, max_retries=0), mode=mode)
+
+
+def asked(case: str, **settings: object) -> dict[str, object]:
+    messages = [{"role": "user", "content": ask(case)}]
+    return {"model": MODEL, "messages": messages, "max_tokens": 200, "max_retries": 0} | settings
+
+
+def forecast(url: str) -> object:
+    answer = api(url, Mode.TOOLS).create(response_model=Forecast, **asked("forecast"))
+    assert answer.model_dump() == FORECAST
+    return answer
+
+
+def strict(url: str) -> object:
+    answer = api(url, Mode.TOOLS_STRICT).create(response_model=Forecast, **asked("forecast"))
+    assert answer.model_dump() == FORECAST
+    return answer
+
+
+def streamed(url: str) -> object:
+    pieces = list(api(url, Mode.TOOLS).create_partial(response_model=Forecast, **asked("forecast_stream")))
+    assert pieces[-1].model_dump() == FORECAST
+    return pieces[-1]
+
+
+def retry(url: str) -> object:
+    """The first answer is not valid: its call goes back with an error as its result."""
+    answer = api(url, Mode.TOOLS).create(response_model=Forecast, **asked("forecast_retry", max_retries=2))
+    assert answer.model_dump() == FORECAST
+    return answer
+
+
+def parallel(url: str) -> object:
+    found = list(api(url, Mode.PARALLEL_TOOLS).create(response_model=Iterable[Forecast], **asked("forecast_parallel")))
+    assert [one.city for one in found] == ["Paris", "Rome"]
+    return found
+
+
+def json(url: str) -> object:
+    answer = api(url, Mode.JSON).create(response_model=Forecast, **asked("schema"))
+    assert answer.model_dump() == FORECAST
+    return answer
+
+
+def json_schema(url: str) -> object:
+    answer = api(url, Mode.JSON_SCHEMA).create(response_model=Forecast, **asked("schema"))
+    assert answer.model_dump() == FORECAST
+    return answer
+
+
+def markdown(url: str) -> object:
+    answer = api(url, Mode.MD_JSON).create(response_model=Forecast, **asked("forecast_markdown"))
+    assert answer.model_dump() == FORECAST
+    return answer
+
+
+def cut(url: str) -> object:
+    """instructor raises when the answer ended with `length`."""
+    settings = asked("forecast_cut", max_tokens=MAX_TOKENS_CUT)
+    try:
+        return api(url, Mode.TOOLS).create(response_model=Forecast, **settings)
+    except IncompleteOutputException as error:
+        return type(error).__name__
+
+
+CASES: list[speak.Case] = [forecast, strict, streamed, retry, parallel, json, json_schema, markdown, cut]
+
+if __name__ == "__main__":
+    speak.run("instructor", CASES, {}, also=("openai",))
