@@ -216,14 +216,26 @@ def test_a_required_call_that_was_cut_and_a_schema(scripted: Scripted, open_page
 
     # The next request of a required call may answer with text.
     page.get_by_label("max_tokens").fill("200")
-    scripted.says(CALL, "Done.")
+    scripted.says(CALL + CALL[CALL.index("\n") :], "Done.")
     send(page)
     answer.get_by_text("has the tool choice auto").wait_for()
     required = scripted.submitted()[-1].guide
-    answer.get_by_label("Result of get_weather").fill(RESULT)
-    send(page, "Send the result")
+    answer.get_by_label("Result of get_weather, call 1").fill("one")
+    answer.get_by_label("Result of get_weather, call 2").fill("two")
+    # A continuation that failed is sent again with the same results.
+    page.expected.append(503)  # type: ignore[attr-defined]
+    refusal = '{"error": {"message": "The queue is full."}}'
+    page.route("**/v1/chat/completions", lambda route: route.fulfill(status=503, body=refusal), times=1)
+    send(page, "Send the results")
+    answer.get_by_role("alert").get_by_text("The queue is full.").wait_for()
+    answer.get_by_role("button", name="Try again").click()
     answer.get_by_text("Done.").wait_for()
-    assert (required.grammar if required else None) != scripted.submitted()[-1].guide.grammar  # type: ignore[union-attr]
+    assert "<tool_response>\none\n" in scripted.prompt()
+    assert "<tool_response>\ntwo\n" in scripted.prompt()
+    continued = scripted.submitted()[-1].guide
+    assert required is not None
+    assert continued is not None
+    assert required.grammar != continued.grammar
 
     page.get_by_label("Tool definitions").fill("")
     schema: dict[str, Any] = {"type": "object", "properties": {"n": {"type": "integer", "maximum": 2**63 - 1}}}

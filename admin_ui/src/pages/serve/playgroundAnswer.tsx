@@ -35,7 +35,9 @@ export function Answer({ name, of, secret }: { name: string; of: ReturnType<type
   const called = run.body?.model ?? name;
   const busy = run.state === "waiting" || run.state === "answering";
   // An answer that ended with "length" may have ended inside its last call.
-  const whole = run.state === "done" && run.finish !== "length";
+  const whole = run.state === "done" && run.finish !== null && run.finish !== "length";
+  // The button that was pressed is removed: the focus must not be lost.
+  const focusHead = () => head.current?.focus({ preventScroll: true });
   return (
     <section className="panel answer" aria-label={`Response of ${called}`} aria-busy={busy}>
       <div className="answer-head">
@@ -52,7 +54,7 @@ export function Answer({ name, of, secret }: { name: string; of: ReturnType<type
       ))}
       {run.reasoning !== "" && <Reasoning text={run.reasoning} tokens={run.reasoning_tokens} busy={busy} open />}
       {(run.text !== "" || (run.calls.length === 0 && run.error === null)) && (
-        <p className="answer-text">
+        <p className={run.calls.length === 0 ? "answer-text answer-main" : "answer-text"}>
           {run.text === "" ? <span className="faint">{withoutText(run.state)}</span> : run.text}
         </p>
       )}
@@ -63,7 +65,7 @@ export function Answer({ name, of, secret }: { name: string; of: ReturnType<type
             calls={run.calls}
             required={run.body?.tool_choice === "required"}
             send={(results) => {
-              head.current?.focus({ preventScroll: true }); // the form with the focus is removed
+              focusHead();
               void of.continue_(results, secret);
             }}
           />
@@ -73,13 +75,24 @@ export function Answer({ name, of, secret }: { name: string; of: ReturnType<type
               <CallCard
                 key={index}
                 call={call}
+                title={titleOf(run.calls, index)}
                 state={index < run.calls.length - 1 ? "whole" : busy ? "streaming" : "cut"}
               />
             ))}
           </ol>
         ))}
       {run.error !== null && (
-        <Problem error={run.error} again={run.earlier.length === 0 ? undefined : () => void of.retry(secret)} />
+        <Problem
+          error={run.error}
+          again={
+            run.earlier.length === 0
+              ? undefined
+              : () => {
+                  focusHead();
+                  void of.retry(secret);
+                }
+          }
+        />
       )}
       <RunFacts run={run} />
       {run.request_id !== null && (
@@ -123,12 +136,20 @@ function Reasoning({
   );
 }
 
+/** The name of the tool, with the number of the call where other calls have the same name. */
+function titleOf(calls: readonly Call[], index: number): string {
+  const name = calls[index]?.name ?? "";
+  return calls.some((call, other) => other !== index && call.name === name) ? `${name}, call ${index + 1}` : name;
+}
+
 function CallCard({
   call,
+  title,
   state,
   children,
 }: {
   call: Call;
+  title: string;
   state: "streaming" | "whole" | "cut";
   children?: ReactNode;
 }) {
@@ -137,12 +158,12 @@ function CallCard({
   return (
     <li className="call">
       <div className="call-head">
-        <h3>{call.name}</h3>
+        <h3>{title}</h3>
         {state === "streaming" && <Badge tone="accent">streaming</Badge>}
         {state === "cut" && <Badge tone="warn">not whole</Badge>}
         <Id value={call.id} />
       </div>
-      <CodeBlock label={`${what} of ${call.name}`} text={shown} />
+      <CodeBlock label={`${what} of ${title}`} text={shown} />
       {children}
     </li>
   );
@@ -162,18 +183,18 @@ function Results({
   const save = async (values: Record<string, string>) => {
     const results = calls.map((_, index) => values[nameOf(index)] ?? "");
     const blank = results.findIndex((result) => result.trim() === "");
-    if (blank >= 0) throw fieldError(nameOf(blank), `Enter the result of ${calls[blank]?.name ?? "the call"}.`);
+    if (blank >= 0) throw fieldError(nameOf(blank), `Enter the result of ${titleOf(calls, blank)}.`);
     send(results);
   };
   return (
     <Form form={form} verb={calls.length === 1 ? "Send the result" : "Send the results"} save={save}>
       <ol className="calls" aria-label="Calls">
         {calls.map((call, index) => (
-          <CallCard key={call.id} call={call} state="whole">
+          <CallCard key={call.id} call={call} title={titleOf(calls, index)} state="whole">
             <TextArea
               form={form}
               name={nameOf(index)}
-              label={`Result of ${call.name}`}
+              label={`Result of ${titleOf(calls, index)}`}
               mono
               rows={2}
               placeholder="What the tool returns, as text or JSON"
@@ -198,8 +219,9 @@ function EarlierTurn({ turn }: { turn: Turn }) {
       {turn.text !== "" && <p className="answer-text">{turn.text}</p>}
       <ol className="calls" aria-label="Calls with their results">
         {turn.calls.map((call, index) => (
-          <CallCard key={call.id} call={call} state="whole">
-            <CodeBlock label={`Result of ${call.name}`} text={turn.results[index] ?? ""} />
+          <CallCard key={call.id} call={call} title={titleOf(turn.calls, index)} state="whole">
+            <p className="faint">Result</p>
+            <CodeBlock label={`Result of ${titleOf(turn.calls, index)}`} text={turn.results[index] ?? ""} />
           </CallCard>
         ))}
       </ol>

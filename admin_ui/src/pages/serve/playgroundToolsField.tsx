@@ -82,7 +82,7 @@ function summaryOf(values: ToolValues, served: { tools: boolean; response_format
   const said = [];
   if (!served.tools) said.push("not served by this model");
   else if ("fault" in tools) said.push("the definitions have an error");
-  else if (tools.value.length > 0) said.push(`${tools.value.length} with tool choice ${values.tool_choice}`);
+  else if (tools.value.length > 0) said.push(`${toolsOf(tools.value.length)}, tool choice ${values.tool_choice}`);
   else said.push("none");
   if (served.response_format && values.response_format.trim() !== "") said.push("the answer has a schema");
   return said.join("; ");
@@ -97,7 +97,7 @@ function toolsHint(values: ToolValues, lack: string[], served: boolean, refused:
   if ("fault" in tools) return (refused ? "A JSON list of OpenAI's tool definitions." : tools.fault) + warning;
   if (tools.value.length === 0) return "A JSON list of OpenAI's tool definitions." + warning;
   const names = toolNames(tools.value).join(", ");
-  return `${count(tools.value.length)} ${tools.value.length === 1 ? "tool" : "tools"}: ${names}.${warning}`;
+  return `${toolsOf(tools.value.length)}: ${names}.${warning}`;
 }
 
 function formatHint(values: ToolValues, lack: string[], served: boolean, refused: boolean): string {
@@ -108,6 +108,10 @@ function formatHint(values: ToolValues, lack: string[], served: boolean, refused
   const format = readFormat(values.response_format);
   if ("fault" in format && !refused) return format.fault;
   return "The text of the answer is JSON that follows the schema. A whole response_format is accepted too.";
+}
+
+function toolsOf(number: number): string {
+  return `${count(number)} ${number === 1 ? "tool" : "tools"}`;
 }
 
 function modelsOf(names: readonly string[], one: string, several: string): string {
