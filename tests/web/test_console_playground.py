@@ -38,9 +38,12 @@ class PlaygroundStack(ScriptedStack):
 
     def prepare(self) -> None:
         super().prepare()
-        unit = {"input": 20_000, "cached_input": 20_000, "output": 60_000}
-        rates = {"premium": 3, "standard": 1, "batch": 1}
-        self.write(lambda connection: prices.publish(connection, subject=PLAIN, multipliers=rates, **unit))
+        multipliers = {"premium": 3, "standard": 1, "batch": 1}
+        self.write(
+            lambda connection: prices.publish(
+                connection, subject=PLAIN, input=20_000, cached_input=20_000, output=60_000, multipliers=multipliers
+            )
+        )
 
     def start_engine(self) -> None:
         super().start_engine()

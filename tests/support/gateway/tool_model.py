@@ -84,8 +84,6 @@ def says_ids(ids: Sequence[int], *, reason: str = "stop", held_from: int | None 
         frames: list[Any] = [Tokens(step, [submit.handle], [id_]) for step, id_ in enumerate(given)]
         usage = EngineUsage(completion_tokens=len(given))
         frames.append(Finished(submit.handle, ended, usage))  # type: ignore[arg-type]
-        return [
-            (0.0 if held_from is None or index < held_from else HELD, frame) for index, frame in enumerate(frames)
-        ]
+        return [(0.0 if held_from is None or index < held_from else HELD, frame) for index, frame in enumerate(frames)]
 
     return script
