@@ -2,7 +2,7 @@
 import { useEffect, useRef, useState } from "react";
 import { respond } from "./client";
 import { ApiError, errorOf } from "./errors";
-import { parseJson } from "./json";
+import { parseJson, writeJson } from "./json";
 import { loadSession, csrfToken, recovered } from "./session";
 
 /** Reads an event stream while the tab is visible; `on` maps event names to handlers. Returns the state of the stream.
@@ -60,7 +60,7 @@ export async function* streamed(
 ): AsyncGenerator<unknown> {
   const headers: Record<string, string> = { "content-type": "application/json" };
   if (key !== null) headers.authorization = `Bearer ${key}`;
-  const init = { method: "POST", headers, body: JSON.stringify(body), signal };
+  const init = { method: "POST", headers, body: writeJson(body), signal };
   const answer = key === null ? await respond(url, init) : await fetch(url, { ...init, credentials: "omit" });
   if (!answer.ok || answer.body === null) throw await refusedBy(answer);
   const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();

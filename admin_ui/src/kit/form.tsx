@@ -225,8 +225,16 @@ export function TextArea<V extends Values>({
   form,
   rows = 4,
   placeholder,
+  mono,
+  disabled,
   ...field
-}: Of<V, string> & { rows?: number; placeholder?: string }) {
+}: Of<V, string> & {
+  rows?: number;
+  placeholder?: string;
+  /** For code: a fixed pitch, and no spelling check. */
+  mono?: boolean;
+  disabled?: boolean;
+}) {
   return (
     <Field {...field}>
       {(wired) => (
@@ -234,6 +242,9 @@ export function TextArea<V extends Values>({
           {...wired}
           rows={rows}
           placeholder={placeholder}
+          className={mono ? "mono" : undefined}
+          spellCheck={mono ? false : undefined}
+          disabled={disabled}
           value={form.values[field.name] as string}
           onChange={(event) => form.set(field.name, event.target.value as V[typeof field.name])}
         />
@@ -259,13 +270,15 @@ export function Options({ options }: { options: readonly Option[] }) {
 export function SelectField<V extends Values>({
   form,
   options,
+  disabled,
   ...field
-}: Of<V, string> & { options: readonly Option[] }) {
+}: Of<V, string> & { options: readonly Option[]; disabled?: boolean }) {
   return (
     <Field {...field}>
       {(wired) => (
         <select
           {...wired}
+          disabled={disabled}
           value={form.values[field.name] as string}
           onChange={(event) => form.set(field.name, event.target.value as V[typeof field.name])}
         >

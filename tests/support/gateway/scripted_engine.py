@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
+import math
 import threading
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -32,7 +34,8 @@ from support.stack import MODEL, Stack
 
 EPOCH = "scripted"
 HEARTBEAT_S = 0.5
-# What is said to one Submit: each frame so many seconds after it came.
+HELD = math.inf
+# The answer to one Submit: each frame with its delay in seconds after the Submit, or HELD until `release_held`.
 Said = Iterable[tuple[float, FromEngine]]
 
 
@@ -48,6 +51,7 @@ class ScriptedEngine:
         self.aborts: list[int] = []
         self._path = path
         self._open: set[int] = set()
+        self._held: list[Callable[[], None]] = []
         self._loop = asyncio.new_event_loop()
         self._stop = asyncio.Event()
         self._listening = threading.Event()
@@ -62,6 +66,16 @@ class ScriptedEngine:
         self._thread.join(10)
         assert not self._thread.is_alive()
         self._loop.close()
+
+    def release_held(self) -> None:
+        """Send the frames that are HELD, in their order."""
+
+        def send_all() -> None:
+            sends, self._held = self._held, []
+            for send in sends:
+                send()
+
+        self._loop.call_soon_threadsafe(send_all)
 
     async def _serve(self) -> None:
         tasks: set[asyncio.Task[None]] = set()
@@ -111,7 +125,10 @@ class ScriptedEngine:
                             self.submits.append(frame)
                             self._open.add(frame.handle)
                             for delay_s, answer in self.script(frame):
-                                loop.call_later(delay_s, send, answer)
+                                if delay_s == HELD:
+                                    self._held.append(functools.partial(send, answer))
+                                else:
+                                    loop.call_later(delay_s, send, answer)
                         case Abort():
                             self.aborts.append(frame.handle)
                             send(Finished(frame.handle, "aborted", EngineUsage()))

@@ -13,7 +13,7 @@ import tokenizers
 
 from engine.protocol.frames import EngineUsage, Finished, Submit, Tokens
 from engine.text.tokenizer import Tokenizer
-from support.gateway.scripted_engine import Said
+from support.gateway.scripted_engine import HELD, Said
 from support.paths import EXAMPLES
 
 MARKERS = ("<tool_call>", "</tool_call>", "<think>", "</think>")
@@ -65,21 +65,25 @@ def make_tool_model(directory: Path, template: str = TEMPLATE) -> Path:
     return directory
 
 
-def says_text(tokenizer: Tokenizer, text: str, *, reason: str = "stop") -> Callable[[Submit], Said]:
+def says_text(
+    tokenizer: Tokenizer, text: str, *, reason: str = "stop", held_after: str | None = None
+) -> Callable[[Submit], Said]:
     """A script that answers every request with this text, one id a frame, its markers as ids where the vocabulary has
-    them. It ends like a model: with its end id, or with `reason` "length" after `max_tokens` ids."""
+    them. It ends like a model: with its end id, or with `reason` "length" after `max_tokens` ids. The ids behind the
+    text's beginning `held_after` are HELD."""
     ids = tokenizer.encode(text)
     if reason == "stop":
         ids.append(min(tokenizer.eos_ids))
-    return says_ids(ids, reason=reason)
+    return says_ids(ids, reason=reason, held_from=None if held_after is None else len(tokenizer.encode(held_after)))
 
 
-def says_ids(ids: Sequence[int], *, reason: str = "stop") -> Callable[[Submit], Said]:
+def says_ids(ids: Sequence[int], *, reason: str = "stop", held_from: int | None = None) -> Callable[[Submit], Said]:
     def script(submit: Submit) -> Said:
         given = list(ids)[: submit.max_tokens]
         ended = reason if len(given) == len(ids) else "length"
         frames: list[Any] = [Tokens(step, [submit.handle], [id_]) for step, id_ in enumerate(given)]
         usage = EngineUsage(completion_tokens=len(given))
-        return [(0.0, frame) for frame in [*frames, Finished(submit.handle, ended, usage)]]  # type: ignore[arg-type]
+        frames.append(Finished(submit.handle, ended, usage))  # type: ignore[arg-type]
+        return [(0.0 if held_from is None or index < held_from else HELD, frame) for index, frame in enumerate(frames)]
 
     return script

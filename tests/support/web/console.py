@@ -43,6 +43,11 @@ class Console:
         url = f"sqlite:///{directory}/laneway.db"
         settings = {"step_ms": 8.0, **(fake or {})}
         stack = Stack(directory, url, model_dir.absolute(), fake=settings, engine_json=engine_json or {}, toml=BILLING)
+        return cls.over(stack, **history)
+
+    @classmethod
+    def over(cls, stack: Stack, **history: Any) -> Console:
+        """Prepares and starts the stack, with a history."""
         stack.prepare()
         History(stack, **history).write()
         console = cls(stack, {})

@@ -3,13 +3,11 @@ import { useQuery } from "@tanstack/react-query";
 import { useEffect, useState } from "react";
 import { type ApiError, apiError, useSession } from "../../api";
 import { errorOf } from "../../api/errors";
-import type { components } from "../../api/schema";
 import {
   ConfirmDialog,
   EmptyState,
   Form,
   Link,
-  Money,
   PageHead,
   Problem,
   SelectField,
@@ -17,31 +15,24 @@ import {
   TextArea,
   TextField,
   Time,
-  count,
-  duration,
+  fieldError,
   numberOf,
   place,
   useForm,
 } from "../../kit";
+import { Answer } from "./playgroundAnswer";
 import { type PlaygroundKey, usePlaygroundKey } from "./playgroundKey";
-import { type Run, useRun } from "./playgroundRun";
+import { type Body, useRun } from "./playgroundRun";
+import { type Card, lacking, readFormat, readTools } from "./playgroundTools";
+import { ToolsField, type ToolValues } from "./playgroundToolsField";
 import "./playground.css";
 
-type Card = components["schemas"]["ModelCard"];
 const TIERS = [
   ["auto", "the key's tier"],
   ["priority", "premium (priority)"],
   ["default", "standard (default)"],
   ["flex", "batch (flex)"],
 ] as const;
-const SAYS: Record<Run["state"], string> = {
-  idle: "",
-  waiting: "waiting for the first token",
-  answering: "answering",
-  done: "done",
-  stopped: "stopped",
-  refused: "refused",
-};
 
 export default function Playground() {
   const session = useSession();
@@ -139,6 +130,9 @@ function Bench({ with_: key }: { with_: PlaygroundKey }) {
     top_p: "",
     seed: "",
     service_tier: "auto",
+    tools: "",
+    tool_choice: "auto",
+    response_format: "",
   });
   const [left, right] = [useRun(), useRun()];
   const { data } = models;
@@ -153,9 +147,18 @@ function Bench({ with_: key }: { with_: PlaygroundKey }) {
   const names =
     data?.map((one) => [one.id, one.parent == null ? one.id : `${one.id} (of ${one.parent})`] as const) ?? [];
   const busy = [left, right].some(({ run }) => run.state === "waiting" || run.state === "answering");
+  const chosen = [...new Set([form.values.left, form.values.right])].filter((name) => name !== "");
+  const lack = {
+    tools: lacking(data ?? [], chosen, "tools"),
+    response_format: lacking(data ?? [], chosen, "structured_outputs"),
+  };
+  const served = {
+    tools: lack.tools.length < Math.max(1, chosen.length),
+    response_format: lack.response_format.length < Math.max(1, chosen.length),
+  };
   const send = async (values: typeof form.values) => {
     if (busy) return;
-    const body = bodyOf(values);
+    const body = { ...bodyOf(values), ...toolFields(values, served) };
     const calls = [left.start({ ...body, model: values.left }, key.secret)];
     if (values.right === "") right.clear();
     else calls.push(right.start({ ...body, model: values.right }, key.secret));
@@ -177,6 +180,7 @@ function Bench({ with_: key }: { with_: PlaygroundKey }) {
           <TextField form={form} name="top_p" label="top_p" type="number" placeholder="1" />
           <TextField form={form} name="seed" label="seed" type="number" />
         </div>
+        <ToolsField form={form} lack={lack} served={served} />
         {busy && (
           <div className="row">
             <button
@@ -194,12 +198,15 @@ function Bench({ with_: key }: { with_: PlaygroundKey }) {
         )}
       </Form>
       <div className="playground-answers">
-        <Answer name={form.values.left} run={left.run} />
-        {form.values.right !== "" && <Answer name={form.values.right} run={right.run} />}
+        <Answer name={form.values.left} of={left} secret={key.secret} />
+        {form.values.right !== "" && <Answer name={form.values.right} of={right} secret={key.secret} />}
       </div>
     </div>
   );
 }
+
+/** The body of a request without its model. */
+type Settings = Record<string, unknown> & Pick<Body, "messages">;
 
 /** Blank fields are omitted; the API validates the others. */
 function bodyOf(values: {
@@ -210,12 +217,12 @@ function bodyOf(values: {
   top_p: string;
   seed: string;
   service_tier: string;
-}): Record<string, unknown> {
+}): Settings {
   const messages = [
     ...(values.system.trim() === "" ? [] : [{ role: "system", content: values.system }]),
     { role: "user", content: values.prompt },
   ];
-  const body: Record<string, unknown> = {
+  const body: Settings = {
     messages,
     service_tier: values.service_tier,
     stream: true,
@@ -228,78 +235,14 @@ function bodyOf(values: {
   return body;
 }
 
-function Answer({ name, run }: { name: string; run: Run }) {
-  const { settled } = run;
-  const completion = settled?.completion_tokens ?? run.completion_tokens;
-  return (
-    <section
-      className="panel answer"
-      aria-label={`Response of ${name}`}
-      aria-busy={run.state === "waiting" || run.state === "answering"}
-    >
-      <div className="answer-head">
-        <h2>{name}</h2>
-        <span className="faint" role="status">
-          {SAYS[run.state]}
-          {run.finish !== null && run.state === "done" ? `: ${run.finish}` : ""}
-        </span>
-      </div>
-      {run.error !== null ? (
-        <Problem error={run.error} />
-      ) : (
-        <p className="answer-text">
-          {run.text === "" ? (
-            <span className="faint">{run.state === "idle" ? "Nothing sent yet." : "…"}</span>
-          ) : (
-            run.text
-          )}
-        </p>
-      )}
-      <dl className="answer-facts num">
-        <div>
-          <dt>Served by</dt>
-          <dd>{run.model ?? "–"}</dd>
-        </div>
-        <div>
-          <dt>First token</dt>
-          <dd>{run.ttft_s === null ? "–" : duration(run.ttft_s)}</dd>
-        </div>
-        <div>
-          <dt>Tokens per second</dt>
-          <dd>{run.tokens_s === null ? "–" : run.tokens_s.toFixed(1)}</dd>
-        </div>
-        <div>
-          <dt>Prompt</dt>
-          <dd>
-            {run.prompt_tokens === null && settled === null
-              ? "–"
-              : count(settled?.prompt_tokens ?? run.prompt_tokens ?? 0)}
-          </dd>
-        </div>
-        <div>
-          <dt>Completion</dt>
-          <dd>{completion === null ? "–" : count(completion)}</dd>
-        </div>
-        <div>
-          <dt>Tier</dt>
-          <dd>{settled?.tier ?? run.tier ?? "–"}</dd>
-        </div>
-        <div>
-          <dt>Cost</dt>
-          <dd>
-            {settled?.cost_picos == null ? (
-              "–"
-            ) : (
-              <Money picos={settled.cost_picos} currency={settled.currency ?? undefined} />
-            )}
-          </dd>
-        </div>
-      </dl>
-      {run.request_id !== null && (
-        <p>
-          <Link to={place("/requests", run.request_id)}> View request </Link>
-        </p>
-      )}
-    </section>
-  );
+/** Fields that no chosen model serves are disabled and not sent. Throws the error of a field. */
+function toolFields(values: ToolValues, served: { tools: boolean; response_format: boolean }): Record<string, unknown> {
+  const tools = readTools(served.tools ? values.tools : "");
+  if ("fault" in tools) throw fieldError("tools", tools.fault);
+  const format = readFormat(served.response_format ? values.response_format : "");
+  if ("fault" in format) throw fieldError("response_format", format.fault);
+  return {
+    ...(tools.value.length === 0 ? {} : { tools: tools.value, tool_choice: values.tool_choice }),
+    ...(format.value === null ? {} : { response_format: format.value }),
+  };
 }

@@ -1,11 +1,21 @@
-// One streamed response with timings measured in the browser, and its cost from the request afterwards.
+// One streamed response with timings measured in the browser, and its cost from the request afterwards. Results of the
+// calls in it continue the conversation with a further request.
 import { useEffect, useRef, useState } from "react";
 import { type ApiError, type AnswerOf, api, apiError, streamed } from "../../api";
+import { type Delta, NO_PARTS, type Parts, type Turn, historyOf, withDelta } from "./playgroundParts";
 
 type RequestView = AnswerOf<"/v1/admin/requests/{request_id}">;
 
-export interface Run {
-  text: string;
+export interface Body extends Record<string, unknown> {
+  model: string;
+  messages: readonly Record<string, unknown>[];
+}
+
+export interface Run extends Parts {
+  /** What was sent; null before the first request. */
+  body: Body | null;
+  /** The answers whose calls have their results in `body`. */
+  earlier: readonly Turn[];
   state: "idle" | "waiting" | "answering" | "done" | "stopped" | "refused";
   error: ApiError | null;
   finish: string | null;
@@ -19,6 +29,8 @@ export interface Run {
   tokens_s: number | null;
   prompt_tokens: number | null;
   completion_tokens: number | null;
+  /** Of the completion. */
+  reasoning_tokens: number | null;
   /** Known once the request is settled. */
   settled: RequestView | null;
 }
@@ -27,12 +39,18 @@ interface Chunk {
   id: string;
   model?: string;
   service_tier?: string | null;
-  choices: { delta: { content?: string | null }; finish_reason: string | null }[];
-  usage?: { prompt_tokens: number; completion_tokens: number } | null;
+  choices: { delta: Delta; finish_reason: string | null }[];
+  usage?: {
+    prompt_tokens: number;
+    completion_tokens: number;
+    completion_tokens_details?: { reasoning_tokens?: number | null } | null;
+  } | null;
 }
 
 export const IDLE: Run = {
-  text: "",
+  ...NO_PARTS,
+  body: null,
+  earlier: [],
   state: "idle",
   error: null,
   finish: null,
@@ -43,6 +61,7 @@ export const IDLE: Run = {
   tokens_s: null,
   prompt_tokens: null,
   completion_tokens: null,
+  reasoning_tokens: null,
   settled: null,
 };
 const SETTLED_TRIES = 8;
@@ -52,29 +71,29 @@ export function useRun() {
   const [run, setRun] = useState(IDLE);
   const stopper = useRef<AbortController | null>(null);
   useEffect(() => () => stopper.current?.abort(), []); // the page is left: an unread answer would be billed
-  const start = async (body: Record<string, unknown>, secret: string) => {
+  const start = async (body: Body, secret: string, earlier: readonly Turn[] = []) => {
     const aborter = new AbortController();
     stopper.current = aborter;
     // A late result of an earlier run must not change this one.
     const change = (part: Partial<Run>) => stopper.current === aborter && setRun((now) => ({ ...now, ...part }));
-    setRun({ ...IDLE, state: "waiting" });
+    setRun({ ...IDLE, body, earlier, state: "waiting" });
     const sent = performance.now();
-    let [first, last, text, request_id] = [0, 0, "", null as string | null];
+    let [first, last, parts, request_id] = [0, 0, NO_PARTS, null as string | null];
     try {
       for await (const one of streamed("/v1/chat/completions", body, secret, aborter.signal)) {
         const chunk = one as Chunk;
         request_id = `req_${chunk.id.replace(/^chatcmpl-/, "")}`;
-        const piece = chunk.choices[0]?.delta.content ?? "";
-        if (piece !== "") {
+        const next = withDelta(parts, chunk.choices[0]?.delta ?? {});
+        if (next !== parts) {
           last = performance.now();
           first ||= last;
-          text += piece;
+          parts = next;
         }
         const finish = chunk.choices[0]?.finish_reason ?? null;
         change({
-          text,
+          ...parts,
           request_id,
-          state: text === "" ? "waiting" : "answering",
+          state: first === 0 ? "waiting" : "answering",
           ...(finish === null ? {} : { finish }),
           ...(chunk.service_tier == null ? {} : { tier: chunk.service_tier }),
           ...(chunk.model === undefined ? {} : { model: chunk.model }),
@@ -89,18 +108,32 @@ export function useRun() {
     }
     if (request_id !== null) change({ settled: await settled(request_id) });
   };
+  /** Sends the results of the calls in the answer, one for each. */
+  const continue_ = async (results: readonly string[], secret: string) => {
+    if (run.body === null) return;
+    const { text, reasoning, calls, reasoning_tokens, request_id } = run;
+    const turn = { text, reasoning, calls, reasoning_tokens, request_id, results };
+    // A choice that requires a call would be followed by a further call without end.
+    const choice = run.body.tool_choice === "required" ? { tool_choice: "auto" } : {};
+    const body = { ...run.body, ...choice, messages: [...run.body.messages, ...historyOf(turn)] };
+    await start(body, secret, [...run.earlier, turn]);
+  };
+  const retry = async (secret: string) => {
+    if (run.body !== null) await start(run.body, secret, run.earlier);
+  };
   const clear = () => {
     stopper.current = null;
     setRun(IDLE);
   };
-  return { run, start, stop: () => stopper.current?.abort(), clear };
+  return { run, start, continue_, retry, stop: () => stopper.current?.abort(), clear };
 }
 
 function counted(usage: Chunk["usage"], first: number, last: number): Partial<Run> {
   if (usage == null) return {};
   const { prompt_tokens, completion_tokens } = usage;
   const tokens_s = completion_tokens > 1 && last > first ? ((completion_tokens - 1) * 1000) / (last - first) : null;
-  return { prompt_tokens, completion_tokens, tokens_s };
+  const reasoning_tokens = usage.completion_tokens_details?.reasoning_tokens ?? null;
+  return { prompt_tokens, completion_tokens, reasoning_tokens, tokens_s };
 }
 
 /** The request once its cost is known; null after a timeout, or if the role may not read it. */
