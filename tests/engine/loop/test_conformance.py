@@ -261,7 +261,7 @@ async def test_another_epoch_is_refused(subject: Subject, peer: Peer) -> None:
         ({"tier": "gold"}, "tier_unknown"),
         ({"max_tokens": 10_000_000}, "too_long"),
         ({"max_tokens": 2**62}, "too_long"),
-        ({"max_tokens": 0}, "bad_request"),
+        ({"max_tokens": -1}, "bad_request"),
         ({"max_tokens": -5}, "bad_request"),
         ({"prompt_ids": []}, "bad_request"),
         ({"prompt_ids": [-1]}, "bad_request"),

@@ -195,7 +195,7 @@ BAD: dict[str, tuple[Bad, str]] = {
     ),
     "an absolute path": (lambda g, _: [("f", ("/etc/passwd", b"", "")), *g.configured()], "'/etc/passwd' is a path"),
     "a path of another system": (lambda g, _: [("f", ("a\\b", b"", "")), *g.configured()], "is a path"),
-    "a third file": (lambda g, _: [*g.configured(), ("f", ("adapter_model.bin", b"x", ""))], "is not taken"),
+    "a third file": (lambda g, _: [*g.configured(), ("f", ("adapter_model.bin", b"x", ""))], "is not expected"),
     "a file twice": (lambda g, _: [*g.configured(), g.configured()[0]], f"{CONFIG_FILE} is in the form twice"),
     "no weights": (lambda g, _: g.configured()[:1], f"The form lacks the file {WEIGHTS_FILE}"),
     "a field that there is not": (lambda g, _: [("color", (None, b"red", "")), *g.configured()], "no field 'color'"),  # type: ignore[list-item]
