@@ -80,14 +80,6 @@ class UserMessage(ChatMessage, frozen=True, kw_only=True, tag="user"):
     pass
 
 
-class ProviderFields(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """litellm's copies of what an answer has beside OpenAI's fields, sent back. `reasoning` is a hint: litellm sends
-    the same text as `reasoning_content`."""
-
-    refusal: None = None
-    reasoning: str | None = None
-
-
 class AssistantMessage(ChatMessage, frozen=True, kw_only=True, tag="assistant"):
     """Written by a client, or returned by Laneway before: SDKs send the empty fields of an answer back. `reasoning` and
     `reasoning_content` are two names of one text."""
@@ -100,7 +92,7 @@ class AssistantMessage(ChatMessage, frozen=True, kw_only=True, tag="assistant"):
     reasoning_content: str | None = None
     audio: None = None
     function_call: None = None
-    provider_specific_fields: ProviderFields | None = None
+    provider_specific_fields: dict[str, Any] | None = None  # a hint
 
     def reasoning_text(self) -> str:
         return self.reasoning or self.reasoning_content or ""
@@ -199,7 +191,7 @@ class ChatRequest(SamplingFields, frozen=True, kw_only=True, forbid_unknown_fiel
 # By path in the body: why the field has no effect on the answer, a sentence without its full stop.
 HINTS: dict[str, str] = {
     "messages[].name": "Templates do not get it",
-    "messages[].provider_specific_fields.reasoning": "`reasoning_content` has the same text",
+    "messages[].provider_specific_fields": "litellm's copies of an answer's fields; the message's own count",
     "messages[].tool_calls[].index": "Calls are in the order of the list",
     "response_format.json_schema.name": "The schema alone counts",
     "response_format.json_schema.description": "The schema alone counts",

@@ -100,11 +100,13 @@ HINTS: dict[str, Any] = {
     "diagnostics": {"previous_message_id": "msg_1"},
     "fallbacks": [{"model": "other"}],
     "messages[].tool_calls[].index": 1,
+    "messages[].provider_specific_fields": {"reasoning": "I think."},
     "output_config.task_budget": {"type": "tokens", "total": 9},
 }
 # What a hint stands in, by the beginning of its path.
 HINTS_BESIDE: dict[str, dict[str, Any]] = {
     "response_format": {"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": {}}}},
+    "messages[].provider_specific_fields": {"messages": [{"role": "assistant", "content": "Well"}]},
     "messages[].tool_calls": {
         "messages": [
             {

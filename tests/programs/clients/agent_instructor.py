@@ -1,4 +1,4 @@
-"""instructor: a pydantic class from tools, from JSON and from a schema, streamed in part, and asked for again."""
+"""instructor over both SDKs: a pydantic class from tools, JSON and a schema, streamed in part, asked for again."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Literal
 
 import instructor
 import speak
+from anthropic import Anthropic
 from instructor import Mode
 from instructor.core.exceptions import IncompleteOutputException
 from openai import OpenAI
@@ -89,7 +90,43 @@ def cut(url: str) -> object:
         return type(error).__name__
 
 
-CASES: list[speak.Case] = [forecast, strict, streamed, retry, parallel, json, json_schema, markdown, cut]
+def anthropic_api(url: str, mode: Mode) -> instructor.Instructor:
+    return instructor.from_anthropic(Anthropic(base_url=url, api_key=speak.KEY, max_retries=0), mode=mode)
+
+
+def anthropic_forecast(url: str) -> object:
+    answer = anthropic_api(url, Mode.ANTHROPIC_TOOLS).create(response_model=Forecast, **asked("forecast"))
+    assert answer.model_dump() == FORECAST
+    return answer
+
+
+def anthropic_retry(url: str) -> object:
+    settings = asked("forecast_retry", max_retries=2)
+    answer = anthropic_api(url, Mode.ANTHROPIC_TOOLS).create(response_model=Forecast, **settings)
+    assert answer.model_dump() == FORECAST
+    return answer
+
+
+def anthropic_json(url: str) -> object:
+    answer = anthropic_api(url, Mode.ANTHROPIC_JSON).create(response_model=Forecast, **asked("schema"))
+    assert answer.model_dump() == FORECAST
+    return answer
+
+
+CASES: list[speak.Case] = [
+    forecast,
+    strict,
+    streamed,
+    retry,
+    parallel,
+    json,
+    json_schema,
+    markdown,
+    cut,
+    anthropic_forecast,
+    anthropic_retry,
+    anthropic_json,
+]
 
 if __name__ == "__main__":
-    speak.run("instructor", CASES, {}, also=("openai",))
+    speak.run("instructor", CASES, {}, also=("openai", "anthropic"))

@@ -108,7 +108,7 @@ CHAT_ACCEPTED: list[Fields] = [
     {"messages": [CHAT_RETURNED | {"provider_specific_fields": {"refusal": None}}]},  # litellm gives it back
     {"messages": [CHAT_RETURNED | {"provider_specific_fields": None}]},
     {"messages": [CHAT_RETURNED | {"provider_specific_fields": {"refusal": None, "reasoning": "I think."}}]},
-    {"messages": [CHAT_RETURNED | {"provider_specific_fields": {"citations": None}}]},
+    {"messages": [CHAT_RETURNED | {"provider_specific_fields": {"thinking_blocks": [{}]}}]},
     {"messages": [USER, CHAT_RETURNED], "add_generation_prompt": False, "continue_final_message": True},
     {"messages": [USER, CHAT_RETURNED], "continue_final_message": True},
     {"include_stop_str_in_output": False, "use_beam_search": False, "length_penalty": 1.0, "echo": False},
@@ -160,10 +160,7 @@ CHAT_REFUSED: list[tuple[Fields, str]] = [
     ({"messages": [CHAT_RETURNED | {"tool_calls": [{"id": "1"}]}]}, "messages[0].tool_calls[0].type"),
     ({"messages": [{"role": "assistant", "content": None}]}, "messages[0].content"),
     ({"messages": [CHAT_RETURNED | {"refusal": "no"}]}, "messages[0].refusal"),
-    (
-        {"messages": [CHAT_RETURNED | {"provider_specific_fields": {"refusal": "no"}}]},
-        "messages[0].provider_specific_fields.refusal",
-    ),
+    ({"messages": [CHAT_RETURNED | {"provider_specific_fields": "no"}]}, "messages[0].provider_specific_fields"),
     ({"max_tokens": 0}, "max_tokens"),
     ({"max_tokens": -1}, "max_tokens"),
     ({"max_tokens": "10"}, "max_tokens"),
