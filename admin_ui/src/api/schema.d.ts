@@ -1522,9 +1522,7 @@ export interface components {
             /** @default null */
             name: string | null;
             /** @default null */
-            provider_specific_fields: {
-                [key: string]: null;
-            } | null;
+            provider_specific_fields: Record<string, never> | null;
             /** @default null */
             reasoning: string | null;
             /** @default null */
@@ -1694,6 +1692,9 @@ export interface components {
              * @enum {unknown}
              */
             object: "chat.completion";
+            prompt_logprobs?: ({
+                [key: string]: components["schemas"]["PromptLogprob"];
+            } | null)[];
             service_tier: string;
             system_fingerprint: string;
             usage: components["schemas"]["Usage"];
@@ -1880,12 +1881,8 @@ export interface components {
             prompt_cache_options: Record<string, never> | null;
             /** @default null */
             prompt_cache_retention: string | null;
-            /**
-             * @description Prompts have no log probabilities: only these values are accepted.
-             * @default null
-             * @enum {unknown}
-             */
-            prompt_logprobs: null;
+            /** @default null */
+            prompt_logprobs: number | null;
             /** @default null */
             reasoning_effort: string | null;
             /** @default null */
@@ -2063,21 +2060,24 @@ export interface components {
             index: number;
             /** @default null */
             logprobs: components["schemas"]["CompletionLogprobs"] | null;
+            prompt_logprobs?: ({
+                [key: string]: components["schemas"]["PromptLogprob"];
+            } | null)[];
             text: string;
         };
         /**
          * CompletionLogprobs
-         * @description Lists of equal length: an item for each completion token. `text_offset` counts characters from the text's
-         *         beginning; `top_logprobs` includes the drawn token. A token that is a part of a character is written
-         *         "bytes:\\xe2".
+         * @description Lists of equal length: an item for each completion token; with `echo`, before them an item for each prompt token,
+         *         the first with null for its log probabilities. `text_offset` counts characters from the text's beginning;
+         *         `top_logprobs` includes the token itself. A token that is a part of a character is written "bytes:\\xe2".
          */
         CompletionLogprobs: {
             text_offset: number[];
-            token_logprobs: number[];
+            token_logprobs: (number | null)[];
             tokens: string[];
-            top_logprobs: {
+            top_logprobs: ({
                 [key: string]: number;
-            }[];
+            } | null)[];
         };
         /**
          * CompletionRequest
@@ -2171,12 +2171,8 @@ export interface components {
             priority: null | 0;
             /** @description A text, a list of texts, a list of ids, or a list of lists of ids; at most 64 */
             prompt: string | (string | number | number[])[];
-            /**
-             * @description Prompts have no log probabilities: only these values are accepted.
-             * @default null
-             * @enum {unknown}
-             */
-            prompt_logprobs: null;
+            /** @default null */
+            prompt_logprobs: number | null;
             /** @default null */
             repetition_penalty: number | null;
             /**
@@ -3597,6 +3593,15 @@ export interface components {
         /** Promotion */
         Promotion: {
             version: number | string;
+        };
+        /**
+         * PromptLogprob
+         * @description In vLLM's format. `rank`: 1 + the number of likelier ids.
+         */
+        PromptLogprob: {
+            decoded_token: string;
+            logprob: number;
+            rank: number;
         };
         /** PromptTokensDetails */
         PromptTokensDetails: {
