@@ -68,9 +68,9 @@ class TimedScheduler(Scheduler):
 
     sequences = 0
 
-    def schedule(self) -> Step | None:
+    def schedule(self, skipped: frozenset[int] = frozenset()) -> Step | None:
         began = time.thread_time()
-        step = super().schedule()
+        step = super().schedule(skipped)
         if step is not None and self._full(step):
             self.schedule_s.append(time.thread_time() - began)
         return step
