@@ -148,7 +148,7 @@ class Guided:
         )
 
     def add_all(self, sequences: list[Sequence], grammars: list[str | None]) -> set[Sequence]:
-        """Wait until the grammars of all are compiled. Returns those that have one."""
+        """Wait until every grammar is compiled. Returns the sequences that have a grammar."""
         guided = {own: text for own, text in zip(sequences, grammars, strict=True) if text is not None}
         self._ready.clear()
         ready_at_once = 0
@@ -233,8 +233,8 @@ def drive(kind: str, bench: Bench, scheduler: Scheduler, guided: Guided, seed: i
 
 
 def measure(bench: Bench, seconds: float) -> dict[str, list[Run]]:
-    """By kind, a run in each round. Rounds begin for `seconds`, at least ROUNDS_MIN after one that warms everything;
-    every second one takes the kinds in reverse."""
+    """By kind, its run in each round. A first round warms every kernel and does not count. Then rounds begin until
+    `seconds` have passed, and at least ROUNDS_MIN rounds run. Every second round runs the kinds in reverse order."""
     found: dict[str, list[Run]] = {kind: [] for kind in KINDS}
     scheduler = new_scheduler(bench)
     with guided_requests(bench) as guided:

@@ -1,4 +1,4 @@
-"""The proof that the ledger's entries are those of usage and corrections, over a month or over all months."""
+"""The proof that the ledger's entries add up to usage and corrections, over a month or over all months."""
 
 from __future__ import annotations
 

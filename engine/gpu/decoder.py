@@ -117,8 +117,8 @@ class GpuDecoder:
         self._join_residual(work, layer.post_norm, delta, step.adapted)
 
     def _attend(self, index: int, step: StepTensors, memory: StepMemory, work: Workspace, decodes: bool) -> None:
-        """Sequences of one row by the decode kernel, also in a mixed step: a block of prefill attention would compute
-        BLOCK_ROWS rows for one. Then the others."""
+        """The decode kernel computes sequences of one row, also in a mixed step, where a block of prefill attention
+        would compute BLOCK_ROWS rows for one. The prefill kernel computes all longer chunks."""
         config = self.config
         decode_attention(
             work.q,

@@ -158,7 +158,7 @@ class DrawState:
         return Changes(step[:rows], step[self._stride : self._stride + rows], self._tokens, self._settings, masks)
 
     def _slot_index(self, sequence: Sequence, draw: Draw, vocab: int) -> int:
-        """The sequence's slot, whose tables are those of `draw` once the device has executed what was sent."""
+        """The sequence's slot. Its tables fit `draw` once the device has executed the queued copies."""
         slot = self._of.get(sequence)
         if slot is None:
             slot = self._take_slot(sequence)
@@ -176,7 +176,7 @@ class DrawState:
         return slot.index
 
     def _take_slot(self, sequence: Sequence) -> _Slot:
-        """A slot of a sequence that is gone, else the one whose sequence has not drawn for the longest time."""
+        """The slot of an ended sequence, else the slot whose sequence drew least recently."""
         index, oldest = -1, self._draws
         for found, owner in enumerate(self._owners):
             before = owner() if owner is not None else None

@@ -1,7 +1,7 @@
 """The masks of a step: each guided text fills its own words on a thread, and one matrix is packed from them.
 
 A text's words that are not ready in time skip the draw of its row alone. They are used by a later step, which computes
-the same position again. A draw waits a little for masks, but not for those of grammars that were slow lately.
+the same position again. A draw waits for masks at most `wait_s`, and not at all for a slow grammar.
 """
 
 from __future__ import annotations
@@ -191,7 +191,7 @@ def _attach_rows(words: Words, new: dict[GuidedText, int]) -> None:
 
 
 def _finish_rows(words: Words, masked: list[tuple[int, GuidedText]], new: dict[GuidedText, int]) -> None:
-    """Complete the rows that no thread filled; those of skipped draws are not read."""
+    """Complete the rows that no thread filled. The rows of skipped draws are not read."""
     free = set(range(len(words))).difference(row for row, _ in masked).difference(new.values())
     words[sorted(free)] = ALL
     for row, text in masked:

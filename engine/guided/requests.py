@@ -1,4 +1,4 @@
-"""The guided requests of an engine: those that wait for their grammar, and the texts of those that have it.
+"""The guided requests of an engine: requests whose grammar is being compiled, and the matchers of all others.
 
 A request waits here before it enters the scheduler's queue, so that it delays no other request.
 """

@@ -120,8 +120,8 @@ class Markers:
 def emitted_tokens(
     added: Iterable[str], template: jinja2.nodes.Template, render: Callable[..., str], arguments: Iterable[str]
 ) -> set[str]:
-    """Those of the texts of added tokens that a chat template emits or mentions: in a constant of its source, or in
-    what it renders of conversations with a system message, reasoning, tools, calls and results. Blanks are no markers.
+    """The added tokens, as texts, that a chat template emits: in a constant of its source, or when it renders
+    conversations with a system message, reasoning, tools, calls and results. Blanks are no markers.
 
     `render(messages, tools, arguments)` raises ValueError where the template refuses; `arguments`: names that it reads.
     """

@@ -1,7 +1,8 @@
 """Fields by which agents (Claude Code, the Claude Agent SDK) tune Anthropic's own service.
 
-They are accepted so that no agent stops at a 400, and the response header `laneway-ignored` names those that would have
-changed the answer. They are typed, so that a field can get an effect later without another parser.
+The gateway accepts these fields, because a 400 would stop the agent. The response header `laneway-ignored` names each
+ignored field that Anthropic's service would have used. The fields are typed, so that a field can get an effect later
+without another parser.
 """
 
 from __future__ import annotations

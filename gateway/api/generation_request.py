@@ -15,8 +15,8 @@ from gateway.tools.definitions import ReasoningRequest, Tooling, ToolSpec
 
 
 class ChatPrompt(msgspec.Struct, frozen=True):
-    """A conversation for the model's chat template: each message has a role and one text, and what
-    `tools.rendering.Message` says beside it. `tools`: those that the prompt describes."""
+    """A conversation for the model's chat template: each message has a role, one text, and the further keys of
+    `tools.rendering.Message`. `tools`: the tools that the prompt describes to the model."""
 
     messages: list[dict[str, Any]]
     add_generation_prompt: bool = True  # the template adds the beginning of an assistant's turn

@@ -1,4 +1,5 @@
-"""Sampling and stop fields: those that OpenAI's two endpoints share, their limits, and the engine's `Sampling` of them.
+"""Sampling and stop fields: the fields that chat completions and completions share, their limits, and the conversion to
+the engine's `Sampling`.
 
 Prompts are not known here.
 """

@@ -24,7 +24,7 @@ class ModelCapabilities(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def capabilities(model: ServedModel) -> ModelCapabilities:
-    """Those of a base model, and of its adapters."""
+    """The capabilities of a base model, which its adapters share."""
     dialect = model.dialect
     return ModelCapabilities(
         tools=dialect.format is not None, reasoning=dialect.reasoning is not None, structured_outputs=True

@@ -91,7 +91,7 @@ class ServedModels:
         self._apply()
 
     def capabilities(self, name: str) -> ModelCapabilities | None:
-        """Those of a base model; None: it is not served."""
+        """The capabilities of a base model; None: it is not served."""
         model = self.served.get(name)
         return None if model is None else capabilities(model)
 

@@ -25,7 +25,9 @@ VERSION_COLUMNS = ("number", "served", "replaced", "rank_max", "targets", "bytes
 DIGEST_CHARS_SHOWN = 12
 
 model_option = click.option(
-    "--model", "base_model", help="The base model. Default: the only one, or the one that adapter_config.json names."
+    "--model",
+    "base_model",
+    help="The base model. Default: the only served model, or the model that adapter_config.json names.",
 )
 owner_option = click.option("--tenant", help="The owning tenant, a slug or an id, if several have this name.")
 

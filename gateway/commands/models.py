@@ -196,7 +196,7 @@ async def _engine(console: Console, wait_s: float) -> AsyncIterator[Engine]:
 
 
 async def _states(console: Console) -> tuple[frozenset[str], dict[str, str]] | None:
-    """The models that the engine serves, and those that it refuses, each with the reason; None: no engine runs."""
+    """The models that the engine serves, and the models that it refuses, with reasons; None: no engine runs."""
     try:
         async with _engine(console, LOOK_S_MAX) as engine:
             return frozenset(engine.models), dict(engine.refused)

@@ -62,7 +62,7 @@ class RequestPlanner:
         self._large_work = large_work
         self._ignore_unknown = config.gateway.unknown_fields == "ignore"
         self._counter = PromptCounter(large_work)
-        self._grammars: OrderedDict[bytes, None] = OrderedDict()  # digests of those that were checked
+        self._grammars: OrderedDict[bytes, None] = OrderedDict()  # digests of the grammars that were accepted
         self._text_pace = RequestPace(
             at_once=1
         )  # one large text per turn of the event loop; further ones go to processes
@@ -200,7 +200,7 @@ class RequestPlanner:
 
 def _check_alternatives(asked: GenerationRequest, max_tokens: int, prompt_tokens: int) -> None:
     """Raises InvalidRequest when the answer could have more than ALTERNATIVES_MAX log probabilities. `prompt_tokens`:
-    those of all prompts, each prompt once."""
+    the tokens of all prompts, each prompt counted once."""
     of_prompts = _prompt_alternatives(asked, prompt_tokens)
     if of_prompts > ALTERNATIVES_MAX:
         field = "logprobs" if asked.prompt_logprobs is None else "prompt_logprobs"
@@ -219,7 +219,7 @@ def _check_alternatives(asked: GenerationRequest, max_tokens: int, prompt_tokens
 
 
 def _prompt_alternatives(asked: GenerationRequest, prompt_tokens: int) -> int:
-    """The log probabilities of prompt tokens in the answer: every text has those of its prompt."""
+    """The log probabilities of prompt tokens in the answer: every text repeats the values of its prompt."""
     echoed = 1 + asked.sampling.logprobs if asked.echo else 0
     listed = 0 if asked.prompt_logprobs is None else 1 + asked.prompt_logprobs
     return (echoed + listed) * prompt_tokens * asked.n

@@ -121,7 +121,7 @@ class OutputReader(Protocol):
 
     @property
     def reasoning(self) -> int:
-        """Of `tokens`, those of the reasoning."""
+        """The reasoning tokens, which `tokens` counts too."""
         ...
 
     @property

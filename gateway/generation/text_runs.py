@@ -68,8 +68,8 @@ class TextRun:
 
 
 class Outcome(msgspec.Struct, frozen=True):
-    """How a request ended, for the ledger and for the caller. `prompt` counts the tokens of the billed prompts: those
-    with at least one billed completion token, and if `max_tokens` is 0 those that were computed to their end."""
+    """How a request ended, for the ledger and for the caller. `prompt` counts the tokens of the billed prompts: a
+    prompt is billed with its first billed completion token, or, if `max_tokens` is 0, when all of it is computed."""
 
     ending: EndingCode
     error: errors.ApiError | None

@@ -33,7 +33,8 @@ class ReasoningMarkers(msgspec.Struct, frozen=True):
 
 class AnswerSyntax(msgspec.Struct, frozen=True):
     """How to read one request's answers. `reasoning`: None if the model does not reason; `reasoning_open`: the prompt
-    ends inside the reasoning. `format`: None if the answer has no calls; `tools`: those that it may call, by name."""
+    ends inside the reasoning. `format`: None if the answer has no calls; `tools`: the tools that the answer may call,
+    by name."""
 
     markers: AnswerMarkers
     reasoning: ReasoningMarkers | None = None

@@ -51,7 +51,7 @@ def template_tools(dialect: ModelDialect, tools: Sequence[ToolSpec]) -> list[dic
 def template_arguments(
     dialect: ModelDialect, reasoning: ReasoningRequest, given: Mapping[str, Any]
 ) -> Mapping[str, Any]:
-    """The caller's arguments of the template, and those that the reasoning asked for sets."""
+    """The template's arguments: the caller's, and the arguments that switch reasoning on or off."""
     added: dict[str, Any] = {}
     if dialect.switch is not None and reasoning.enabled is not None:
         added[dialect.switch] = reasoning.enabled

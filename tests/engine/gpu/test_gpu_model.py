@@ -41,7 +41,8 @@ from support import oracle
 CPU = torch.device("cpu")
 # Kernels on host tensors: Triton runs them in its interpreter, which the process has either on or off.
 interpreted = pytest.mark.skipif(
-    os.environ.get("TRITON_INTERPRET") != "1", reason="there is a GPU: kernels are compiled"
+    os.environ.get("TRITON_INTERPRET") != "1",
+    reason="on host tensors kernels need Triton's interpreter, which is off beside a GPU",
 )
 LIMITS = LayoutLimits(rows=64, sequences=4, pages=0)
 NEW = 6

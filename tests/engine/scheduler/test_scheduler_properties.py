@@ -83,7 +83,7 @@ class Run:
     steps: int
     fault: int | None  # which chunk fails
     breaks: bool  # with it all others
-    skips: frozenset[int]  # which chunks' draws are skipped, of those that sample
+    skips: frozenset[int]  # indices of sampling chunks whose draws are skipped
 
 
 asks = st.builds(

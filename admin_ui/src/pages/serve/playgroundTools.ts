@@ -61,14 +61,14 @@ export function readFormat(text: string): Read<Fields | null> {
   return { value: { type: "json_schema", json_schema: { name: "answer", schema: read.value } } };
 }
 
-/** The text of the field with the example's tool behind those that it has; null if it has the example's or a fault. */
+/** The field's tools with the example tool appended, as text; null if the text has a fault, or the example tool already. */
 export function withExample(text: string): string | null {
   const read = readTools(text);
   if ("fault" in read || toolNames(read.value).includes(EXAMPLE_NAME)) return null;
   return indented(writeJson([...read.value, EXAMPLE]));
 }
 
-/** Those of the named models of which it is known that they cannot do it. */
+/** The named models whose card says that they lack the capability; a model without a card is left out. */
 export function lacking(
   cards: readonly Card[],
   names: readonly string[],
