@@ -167,6 +167,8 @@ class PackedStep:
 
     def reported_rows(self) -> list[int]:
         """The rows of the reported tokens, in the order of the chunks."""
+        if all(chunk.report_from is None for chunk in self.chunks):
+            return []
         firsts = zip(self.chunks, self.sequence_rows.tolist(), strict=True)
         return [first + position - chunk.start for chunk, first in firsts for position in chunk.reported()]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from engine.memory.prefix_cache import Chain
 from engine.protocol.frames import TierRecompute
@@ -35,12 +35,15 @@ class Entry:
     slot_reserved: bool = False  # … in a slot that was preempted or reserved for it
     preempted_for_share: str = ""  # the share whose first request preempted it last; "": another cause
     skips: int = 0  # consecutive steps whose draw was skipped, because its mask was not ready
-    reported: int = 0  # prompt tokens whose logits were reported, if the request has prompt logprobs
+    reports_prompt: bool = field(init=False)  # the request has prompt logprobs; looked up for each chunk
+    reported: int = 0  # prompt tokens whose logits were reported, if `reports_prompt`
+
+    def __post_init__(self) -> None:
+        self.reports_prompt = self.sequence.sampling.prompt_logprobs >= 0
 
     def must_report(self) -> bool:
         """Whether log probabilities of its prompt are still to be reported."""
-        own = self.sequence
-        return own.sampling.prompt_logprobs >= 0 and self.reported < len(own.prompt_ids) - 1
+        return self.reports_prompt and self.reported < len(self.sequence.prompt_ids) - 1
 
     def is_last_in_flight(self) -> bool:
         """Whether the request has nothing left to compute once its chunks in flight are completed."""
@@ -55,13 +58,18 @@ class Entry:
         """A running request may be in the next step: not if it is certain to end with a step in flight."""
         if not self.in_flight:
             return True
-        return not self.aborting and not self.is_last_in_flight()
+        if self.aborting:
+            return False
+        own = self.sequence  # as `is_last_in_flight`, without the call: this runs for each decode of each step
+        return len(own.output_ids) < own.max_tokens if own.max_tokens else self.remaining() > 0
 
-    def account(self, chunk: Chunk, seconds: float, *, skipped: bool = False) -> None:
+    def account(self, chunk: Chunk, seconds: float, skipped: bool) -> None:
         """The request's chunk took `seconds` of the device. The part that was computed before is accounted to the tier
         that the request was preempted for. `skipped`: its last token is computed again, which is no recompute."""
         sequence = self.sequence
-        computed = chunk.start + chunk.count - skipped
+        computed = chunk.start + chunk.count
+        if skipped:
+            computed -= 1
         recomputed = min(self.peak, computed) - chunk.start
         if computed > self.peak:
             self.peak = computed

@@ -67,9 +67,12 @@ class StepPlan:
         self.tokens_left -= count
         self._kv_tokens += start + count
         sample = start + count == sequence.token_count() and sequence.max_tokens > 0
-        report_from = max(start, entry.reported) if entry.must_report() else None
-        chunk = self.chunks[entry] = Chunk(sequence, start, count, sample, report_from)
-        self.report_left -= len(chunk.reported())
+        if entry.reports_prompt and entry.must_report():
+            chunk = Chunk(sequence, start, count, sample, max(start, entry.reported))
+            self.report_left -= len(chunk.reported())
+        else:
+            chunk = Chunk(sequence, start, count, sample)
+        self.chunks[entry] = chunk
 
     def remaining_reportable(self, entry: Entry) -> int:
         """`entry.remaining()`, within the limit of reported tokens."""
@@ -91,7 +94,8 @@ class StepPlan:
         chunk = self.chunks.pop(entry, None)
         if chunk:
             self.tokens_left += chunk.count
-            self.report_left += len(chunk.reported())
+            if chunk.report_from is not None:
+                self.report_left += len(chunk.reported())
             self._kv_tokens -= chunk.start + chunk.count
             if entry in self._prefilling:
                 self._prefilling.remove(entry)
@@ -169,7 +173,9 @@ class StepPlan:
         self._assumed, self.skipped = True, skipped
         for index, (entry, chunk) in enumerate(self.chunks.items()):
             if not entry.ended:
-                sequence, draws = entry.sequence, index not in skipped
-                sequence.computed = chunk.start + chunk.count - (not draws)
-                if chunk.sample and draws:
+                sequence = entry.sequence
+                sequence.computed = chunk.start + chunk.count
+                if index in skipped:
+                    sequence.computed -= 1
+                elif chunk.sample:
                     sequence.output_ids.append(PENDING_ID)

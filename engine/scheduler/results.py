@@ -39,7 +39,9 @@ class StepResults:
         `skipped`: its draw was skipped; the KV of its last token is written again. Returns why the request ends with
         it, or None."""
         sequence = entry.sequence
-        computed = chunk.start + chunk.count - skipped
+        computed = chunk.start + chunk.count
+        if skipped:
+            computed -= 1
         self._queues[entry.tier].charge(entry, computed)
         if entry.running:  # if it was preempted meanwhile, its pages have other owners
             self._publish_pages(entry, computed)
@@ -49,7 +51,8 @@ class StepResults:
         if not chunk.sample:
             ends = not sequence.max_tokens and computed >= len(sequence.prompt_ids)
             return "length" if ends else None
-        entry.skips = 0
+        if entry.skips:
+            entry.skips = 0
         assert token is not None, "a sampling chunk yields an id or an error"
         index = computed - len(sequence.prompt_ids)
         assert sequence.output_ids[index] == PENDING_ID

@@ -276,18 +276,18 @@ class Scheduler:
         assert plan.step is step, "not the oldest step in flight"
         assert len(result.ids) == len(step.chunks)
         plan.assume(result.skipped)
-        now, load = self._clock(), plan.step_load()
+        now, load, errors, skips = self._clock(), plan.step_load(), result.errors, plan.skipped
         outcome = StepOutcome(ended=self.take_failed())
         self._cost_models.observe(step.model, load, seconds)
         self._turns.note_step_completed(step.model, self.served.shares(step.model), seconds)
         parts = self._cost_models.of(step.model).split(step.chunks, load.adapters, seconds)
         for index, (entry, chunk) in enumerate(plan.chunks.items()):
             entry.in_flight -= 1
-            good, skipped = index not in result.errors, index in plan.skipped
+            good, skipped = index not in errors, index in skips
             if entry.ended:
                 self.results.count_overrun(chunk, good and not skipped, parts[index])
                 continue
-            entry.account(chunk, parts[index], skipped=skipped)
+            entry.account(chunk, parts[index], skipped)
             reason: FinishReason | None = None
             if good:
                 try:
@@ -296,11 +296,12 @@ class Scheduler:
                     self.results.count_lost_id(chunk)
                     self._fault(entry, error)
                     continue
-                self.results.take_reports(entry, index, chunk, result, outcome)
+                if result.logprobs or result.prompts:
+                    self.results.take_reports(entry, index, chunk, result, outcome)
             if entry.aborting:
                 outcome.ended.append(self._end_entry(entry, "aborted"))
             elif reason or not good:
-                message = result.errors.get(index, SKIPS_MESSAGE if reason == "error" else "")
+                message = errors.get(index, SKIPS_MESSAGE if reason == "error" else "")
                 outcome.ended.append(self._end_entry(entry, reason or "error", message))
         if self.faults.unchecked:
             outcome.ended.extend(self.take_failed())
