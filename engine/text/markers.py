@@ -38,9 +38,9 @@ class Markers:
         self._id_set = frozenset(self.ids.values())
         self._pattern = _any_of(self.ids)
         self._strips = {text: (token.lstrip, token.rstrip) for text, (_, token) in chosen.items()}
-        self._beginnings = frozenset(text[:end] for text in self.ids for end in range(1, len(text)))
-        self._endings = frozenset(text[start:] for text in self.ids for start in range(1, len(text)))
-        self._lengths = range(1, max(map(len, self.ids), default=1))
+        # Tuples: `startswith` and `endswith` try all of them in one call, for each text of each request.
+        self._beginnings = tuple({text[:end] for text in self.ids for end in range(1, len(text))})
+        self._endings = tuple({text[start:] for text in self.ids for start in range(1, len(text))})
         # A normalizer can make a marker from other characters (NFKC makes "<" from U+FF1C). Every chat is then encoded
         # in parts.
         self._normalized = encoder.normalizer is not None and any(token.normalized for _, token in chosen.values())
@@ -93,11 +93,11 @@ class Markers:
 
     def _begins_within(self, text: str) -> bool:
         """Whether the text begins with the end of a marker."""
-        return any(text[:length] in self._endings for length in self._lengths)
+        return text.startswith(self._endings)
 
     def _ends_within(self, text: str) -> bool:
         """Whether the text ends with the beginning of a marker."""
-        return any(text[-length:] in self._beginnings for length in self._lengths)
+        return text.endswith(self._beginnings)
 
     def _divide(self, text: str, mark: str) -> str:
         text = text.replace(mark, "")
