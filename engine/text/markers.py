@@ -50,7 +50,7 @@ class Markers:
     def choose_break(self, *data: Any) -> str | None:
         """The character that breaks up markers in `data` (plain JSON data of a caller); None when the data can be
         rendered unchanged, because no text in it has a marker or begins or ends within one."""
-        if not self.ids or not (self._normalized or any(map(self._is_suspect, _strings(data)))):
+        if not self.ids or not (self._normalized or any(map(self._is_suspect, set(_strings(data))))):
             return None
         return next((one for one in BREAKS if not any(one in text for text in _strings(data))), BREAKS[0])
 
@@ -155,17 +155,20 @@ _TOOL = {
 }
 
 
-def _strings(value: Any) -> Iterator[str]:
-    """Every text in plain JSON data, names of fields included."""
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, Mapping):
-        for name, item in value.items():
-            yield name
-            yield from _strings(item)
-    elif isinstance(value, (list, tuple)):
-        for item in value:
-            yield from _strings(item)
+def _strings(value: Any) -> list[str]:
+    """Every text in plain JSON data, names of fields included, in no order. Iterative: this runs for each request."""
+    found: list[str] = []
+    left = [value]
+    while left:
+        item = left.pop()
+        if isinstance(item, str):
+            found.append(item)
+        elif isinstance(item, dict):
+            found += item
+            left += item.values()
+        elif isinstance(item, (list, tuple)):
+            left += item
+    return found
 
 
 def _any_of(texts: Iterable[str]) -> re.Pattern[str]:
