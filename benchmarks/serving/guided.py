@@ -191,7 +191,7 @@ def drive(kind: str, bench: Bench, scheduler: Scheduler, guided: Guided, seed: i
     sequences = sequences_of(kind, bench, seed)
     with_grammar = guided.add_all(sequences, [grammar_of(kind, index, bench) for index in range(bench.rows)])
     before = guided.requests.counts()
-    flights = StepFlights(bench.runner, time.perf_counter, guided.requests.fill_masks)
+    flights = StepFlights(bench.runner, time.perf_counter, guided.requests)
     run, last_at, ended = Run(), dict.fromkeys(sequences, 0.0), 0
     started = completed_at = time.perf_counter()
     for sequence in sequences:

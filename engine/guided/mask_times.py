@@ -1,23 +1,52 @@
-"""How long the masks of a grammar take: a draw does not wait for the masks of a slow grammar."""
+"""How long the masks of a grammar take: a draw does not wait for the masks of a slow grammar.
+
+Masks of several texts are computed in one call. Such a call is timed as a whole, so that a long one makes its grammars
+suspects, whose next masks are computed and timed alone.
+"""
 
 from __future__ import annotations
 
-# CPU seconds. An ordinary mask takes some 50 µs; those near the end of a bounded string take up to 3 ms.
+# CPU seconds. An ordinary mask takes some 20 µs; those near the end of a bounded string take up to 1.5 ms.
 MASK_SLOW_S = 0.005
 # Each mask lowers the memory of slower ones by this factor: 100 quick masks after one of 30 ms end its effect.
 SLOW_DECAY = 0.98
+# Masks that a suspect's texts compute alone.
+SUSPECT_MASKS = 8
+# Of a grammar whose masks are not known yet.
+TYPICAL_S = 0.0001
+MEAN_SHARE = 0.1
 
 
 class MaskTimes:
-    """Of one compiled grammar, for all of its texts. No numpy here: the compiler makes it."""
+    """Of one compiled grammar, for all of its texts. From any thread: a note lost to a race changes little. No numpy
+    here: the compiler makes it."""
 
     def __init__(self) -> None:
+        self.mean_s = TYPICAL_S  # of the latest masks, without those that were slow
         self._recent_s = 0.0
+        self._alone = SUSPECT_MASKS
 
     @property
     def is_slow(self) -> bool:
         return self._recent_s > MASK_SLOW_S
 
+    @property
+    def is_suspect(self) -> bool:
+        """Whether the next mask must be computed and timed alone. True of a new grammar."""
+        return self._alone > 0
+
     def note_mask(self, seconds: float) -> None:
-        """One mask took `seconds` of CPU on its thread. From any thread: a note lost to a race changes little."""
+        """One mask took `seconds` of CPU on its thread."""
         self._recent_s = max(seconds, SLOW_DECAY * self._recent_s)
+        self._alone = SUSPECT_MASKS if seconds > MASK_SLOW_S else max(0, self._alone - 1)
+        self._note_mean(seconds)
+
+    def note_masks(self, seconds: float, count: int) -> None:
+        """A call took `seconds` of wall time for `count` masks, of which this grammar's was one."""
+        self._recent_s *= SLOW_DECAY
+        if seconds > MASK_SLOW_S:
+            self._alone = SUSPECT_MASKS
+        self._note_mean(seconds / count)
+
+    def _note_mean(self, seconds: float) -> None:
+        self.mean_s += MEAN_SHARE * (min(seconds, MASK_SLOW_S) - self.mean_s)

@@ -86,10 +86,30 @@ class GuidedText:
 
     def fill_words(self) -> None:
         """Compute `words` for the next id. The GIL is released for most of it."""
-        if self._unconsumed and self._matcher is not None:
+        if self._unconsumed and self._matcher is not None and not self.error:
             ids, self._unconsumed = self._unconsumed, []
-            if not all(map(self._matcher.consume_token, ids)):
-                self.error = _message(self._matcher)
+            self.note_consumed(all(map(self._matcher.consume_token, ids)))
+        if (matcher := self.begin_words()) is not None:
+            matcher.unsafe_compute_mask_ptr(self._address, self.words.nbytes)
+            self.finish_words()
+
+    def must_fill_alone(self) -> bool:
+        """Whether `fill_words` must compute this text's words, and not one call for several texts."""
+        return self.times.is_suspect or len(self._unconsumed) > 1
+
+    def take_unconsumed(self) -> tuple[llguidance.LLMatcher, int] | None:
+        """The matcher and its only new id, which the caller lets it consume; `note_consumed` follows."""
+        if not self._unconsumed or self._matcher is None or self.error:
+            return None
+        return self._matcher, self._unconsumed.pop()
+
+    def note_consumed(self, allowed: bool) -> None:
+        if not allowed and self._matcher is not None:
+            self.error = _message(self._matcher)
+
+    def begin_words(self) -> llguidance.LLMatcher | None:
+        """Once all ids are consumed: compute `words`, unless the grammar decides the next id. If it does, the matcher:
+        the caller computes its mask into `words`, and `finish_words` follows."""
         if self.words is _NO_WORDS:
             own: Words = np.zeros(self.words_count, np.int32)
             self.attach_words(own, own.ctypes.data)
@@ -106,14 +126,20 @@ class GuidedText:
             for id_ in (*self._stop_ids, *self._foreign):
                 _forbid(words, id_)
         else:
-            self._fill_answer(self._matcher)
-            if (opening := reasoning.opening_id()) is not None:
-                _allow(words, opening)
+            return self._matcher
+        self.filled_at = self._taken
+        return None
+
+    def finish_words(self) -> None:
+        """Complete the matcher's mask in `words`: the stop ids, and an id that opens reasoning."""
+        assert self._matcher is not None
+        self._complete_mask(self._matcher)
+        if not self.error and (opening := self._reasoning.opening_id()) is not None:
+            _allow(self.words, opening)
         self.filled_at = self._taken
 
-    def _fill_answer(self, matcher: llguidance.LLMatcher) -> None:
+    def _complete_mask(self, matcher: llguidance.LLMatcher) -> None:
         words = self.words
-        matcher.unsafe_compute_mask_ptr(self._address, words.nbytes)
         if matcher.is_error():
             self.error = _message(matcher)
             words.fill(0)

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from engine.guided.masks import MaskFiller
     from engine.guided.matcher import GuidedText
 
-# Seconds that a draw waits for masks, which take some 50 µs each. A slow grammar costs the step's other rows this much
-# once; after that its masks are not waited for (mask_times.py).
+# Seconds that a draw waits for masks where no forward pass runs meanwhile. A slow grammar costs the step's other rows
+# this much once; after that its masks are not waited for (mask_times.py).
 MASK_WAIT_S = 0.02
 # Requests that wait for a grammar. Many may wait for one.
 WAITING_MAX = 4096
@@ -133,9 +133,13 @@ class GuidedRequests:
                 errors[index] = text.error
         return errors
 
-    def fill_masks(self, step: Step) -> Masks | None:
-        """The masks of a step, when all earlier ids are known."""
-        return self.filler.fill_masks(step, self._texts) if self._texts and self.filler is not None else None
+    def begin_masks(self, step: Step) -> bool:
+        """Begin the masks of a step, when all earlier ids are known; `take_masks` follows. False: it has none."""
+        return self.filler.begin_masks(step, self._texts) if self._texts and self.filler is not None else False
+
+    def take_masks(self, is_computed: Callable[[], bool] | None) -> Masks | None:
+        """The masks that were begun. `is_computed`: see MaskFiller."""
+        return self.filler.take_masks(is_computed) if self.filler is not None else None
 
     def counts(self) -> GuidedCounts:
         compiler, filler = self.compiler, self.filler

@@ -9,15 +9,35 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 from engine.step import DeviceLost, Masks, Pending, Runner, Step, StepResult
 
 NO_SKIPS: frozenset[int] = frozenset()
 
 
-def no_masks(step: Step) -> Masks | None:
+class StepMasks(Protocol):
+    """The source of a step's masks."""
+
+    def begin_masks(self, step: Step) -> bool:
+        """Begin the masks of a step when the ids of all earlier steps are in its sequences. False: it has none.
+        Otherwise `take_masks` follows."""
+        ...
+
+    def take_masks(self, is_computed: Callable[[], bool] | None) -> Masks | None:
+        """The masks that were begun. `is_computed`: whether the step's forward pass, which runs meanwhile, has ended;
+        None: it ended before."""
+        ...
+
+
+class NoMasks(StepMasks):
     """Of requests without constraints."""
-    return None
+
+    def begin_masks(self, step: Step) -> bool:
+        return False
+
+    def take_masks(self, is_computed: Callable[[], bool] | None) -> Masks | None:
+        return None
 
 
 @dataclass(slots=True)
@@ -28,6 +48,7 @@ class StepInFlight:
     step: Step
     began: float
     pending: Pending | None = None
+    draw_begun: bool = False
     drawn: bool = False
     skipped: frozenset[int] = NO_SKIPS  # chunk indices, once drawn
     error: Exception | None = None
@@ -44,13 +65,11 @@ class StepInFlight:
 class StepFlights:
     """At most one step is in flight whose ids are not drawn: the newest, while the one before is not completed."""
 
-    def __init__(
-        self, runner: Runner, clock: Callable[[], float], masks: Callable[[Step], Masks | None] = no_masks
-    ) -> None:
-        """`masks` is called right before a step's draw, when all earlier ids are in the sequences."""
+    def __init__(self, runner: Runner, clock: Callable[[], float], masks: StepMasks | None = None) -> None:
         self._runner = runner
         self._clock = clock
-        self._masks = masks
+        self._masks = masks or NoMasks()
+        self._masks_begun = False  # of the only step in flight
         self._flights: deque[StepInFlight] = deque()  # oldest first
 
     def __bool__(self) -> bool:
@@ -85,18 +104,33 @@ class StepFlights:
         """Remove the oldest step in flight. The caller takes its result in, then calls `draw_oldest`."""
         return self._flights.popleft()
 
-    def draw_oldest(self) -> None:
-        """Draw the ids of the only step in flight, since all earlier ids are known now. Raises DeviceLost."""
-        if len(self._flights) != 1:
-            return
-        flight = self._flights[0]
-        if flight.drawn or flight.error is not None or flight.pending is None:
-            return
-        masks = None
+    def begin_masks(self) -> bool:
+        """Begin the masks of the only step in flight, since all earlier ids are known now. True: the caller may do
+        other work before `draw_oldest`, which waits for them."""
+        flight = self._undrawn()
+        if flight is None:
+            return False
         try:
-            masks = self._masks(flight.step)
+            self._masks_begun = self._masks.begin_masks(flight.step)
         except Exception as error:  # noqa: BLE001 - raised again, logged and counted when its turn comes
             flight.error = error
+        return self._masks_begun
+
+    def draw_oldest(self) -> None:
+        """Draw the ids of the only step in flight, since all earlier ids are known now. Raises DeviceLost."""
+        if not self._masks_begun:
+            self.begin_masks()
+        flight = self._undrawn()
+        if flight is None:
+            return
+        assert flight.pending is not None
+        flight.draw_begun, masks = True, None
+        if self._masks_begun:
+            self._masks_begun = False
+            try:
+                masks = self._masks.take_masks(flight.pending.is_computed if self._runner.steps_ahead else None)
+            except Exception as error:  # noqa: BLE001 - raised again, logged and counted when its turn comes
+                flight.error = error
         try:
             flight.pending.draw(masks)  # also without masks: a runner completes every step that it has begun
             flight.drawn = True
@@ -106,3 +140,8 @@ class StepFlights:
             flight.error = error
         if masks is not None:
             flight.skipped = masks.skip
+
+    def _undrawn(self) -> StepInFlight | None:
+        """The only step in flight, if its ids can be drawn and are not."""
+        flight = self._flights[0] if len(self._flights) == 1 else None
+        return None if flight is None or flight.draw_begun or flight.pending is None else flight

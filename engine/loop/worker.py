@@ -14,7 +14,7 @@ import msgspec
 
 from engine.guided.requests import MASK_WAIT_S, GuideRefused, build_guided_requests
 from engine.loop.adapter_changes import AdapterChanges
-from engine.loop.flights import StepFlights
+from engine.loop.flights import StepFlights, StepMasks
 from engine.loop.gauges import read_gauges
 from engine.loop.metrics import EngineMetrics
 from engine.loop.model_changes import ModelChanges
@@ -48,7 +48,7 @@ from engine.protocol.inbox import Command, GatewayDisconnected, Inbox, LoopCall,
 from engine.protocol.outbox import Outbox
 from engine.protocol.server import OutgoingFrames
 from engine.scheduler.scheduler import RequestEnding, Scheduler, StepOutcome
-from engine.step import DeviceLost, Masks, Runner, Sequence, Step, StepResult
+from engine.step import DeviceLost, Runner, Sequence, Step, StepResult
 
 # Seconds of idleness after which the loop checks the integrity of its data once.
 INTEGRITY_AFTER_S = 1.0
@@ -77,13 +77,12 @@ class EngineLoop:
         tell_models: Callable[[Models], None] = lambda _: None,
         configs: Iterable[ModelConfig] = (),
         targets_out_of_reach: int = 0,
-        masks: Callable[[Step], Masks | None] | None = None,
+        masks: StepMasks | None = None,
         mask_wait_s: float = MASK_WAIT_S,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`tell_models` sends to every stream, before later frames of `send`; `configs`: the configurations of the
-        models in `hello`; `masks`: of the ids that a step may draw, called when all earlier ids are known; None:
-        those of the guided requests, for which a draw waits `mask_wait_s` at most."""
+        """`tell_models` sends to every stream, before later frames of `send`; `configs`: of the models in `hello`;
+        `masks`: None: those of the guided requests, for which a draw waits `mask_wait_s` at most."""
         self._hello = hello
         self._scheduler = scheduler
         self._runner = runner
@@ -109,7 +108,7 @@ class EngineLoop:
         self._guided = build_guided_requests(
             inbox, mask_wait_s, self._models.tokenizer_of, self._queue, self._refuse_guided
         )
-        self._in_flight = StepFlights(runner, clock, masks or self._guided.fill_masks)
+        self._in_flight = StepFlights(runner, clock, masks or self._guided)
         self._completed_at = 0.0  # when the last step was completed
         self._gateways: set[int] = set()
         self._unrecorded = UnrecordedRequests()
@@ -175,8 +174,7 @@ class EngineLoop:
 
     def _complete(self) -> None:
         """Wait for the oldest step in flight, and handle its result; the next step's ids are drawn before any frame is
-        made. The step's seconds count from its beginning, or from the completion of the previous step if that is
-        later."""
+        made, unless its masks are computed meanwhile."""
         flight = self._in_flight.take_oldest()
         step = flight.step
         try:
@@ -187,14 +185,18 @@ class EngineLoop:
         except Exception as error:  # noqa: BLE001 - the step's edge: its requests end, the loop goes on, it is counted
             result, failed_alone = self._failed(step, error), {}
         now = self._clock()
-        seconds = now - max(flight.began, self._completed_at)
+        seconds = now - max(flight.began, self._completed_at)  # of the device
         self._completed_at = now
         self._metrics.step.observe(seconds)
         outcome = self._scheduler.complete(step, result, seconds)
-        self._in_flight.draw_oldest()
+        if not (waits_for_masks := self._in_flight.begin_masks()):
+            self._in_flight.draw_oldest()
         if failed_alone:
             self._note_failed(step, failed_alone, outcome)
         self._publish(step, outcome)
+        if waits_for_masks:
+            self._outbox.post()  # no frame waits for a mask
+            self._in_flight.draw_oldest()
         self._progress.step = step.number
         self._changes.note_step_completed()
 

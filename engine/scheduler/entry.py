@@ -35,6 +35,7 @@ class Entry:
     slot_reserved: bool = False  # … in a slot that was preempted or reserved for it
     preempted_for_share: str = ""  # the share whose first request preempted it last; "": another cause
     skips: int = 0  # consecutive steps whose draw was skipped, because its mask was not ready
+    skipped_since: float = 0.0  # when the first of `skips` was completed
     reports_prompt: bool = field(init=False)  # the request has prompt logprobs; looked up for each chunk
     reported: int = 0  # prompt tokens whose logits were reported, if `reports_prompt`
 

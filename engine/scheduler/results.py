@@ -13,9 +13,11 @@ from engine.scheduler.entry import Entry
 from engine.scheduler.queues import TierQueue
 from engine.step import PENDING_ID, Chunk, Sequence, StepOutcome, StepResult
 
-# A request ends with SKIPS_MESSAGE after this many consecutive steps whose draw was skipped.
+# A request ends with SKIPS_MESSAGE once this many consecutive draws of it were skipped, and the first of them this many
+# seconds ago: the steps of a small model alone would end requests whose mask is a few milliseconds late.
 MASK_SKIPS_MAX = 3
-SKIPS_MESSAGE = f"the mask of its grammar was not ready in {MASK_SKIPS_MAX} consecutive steps"
+MASK_LATE_S = 1.0
+SKIPS_MESSAGE = f"the mask of its grammar was not ready within {MASK_SKIPS_MAX} steps and {MASK_LATE_S:g} s"
 
 
 class StepResults:
@@ -46,8 +48,10 @@ class StepResults:
         if entry.running:  # if it was preempted meanwhile, its pages have other owners
             self._publish_pages(entry, computed)
         if skipped:
+            if not entry.skips:
+                entry.skipped_since = now
             entry.skips += 1
-            return "error" if entry.skips >= MASK_SKIPS_MAX else None
+            return "error" if entry.skips >= MASK_SKIPS_MAX and now - entry.skipped_since >= MASK_LATE_S else None
         if not chunk.sample:
             ends = not sequence.max_tokens and computed >= len(sequence.prompt_ids)
             return "length" if ends else None

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from engine.fake.runner import FakePending, FakeRunner, fake_model
-from engine.loop.flights import no_masks
+from engine.loop.flights import StepMasks
 from engine.loop.worker import EngineLoop
 from engine.memory.arena import Arena
 from engine.protocol.config import FakeConfig, FakeFaults, ModelConfig
@@ -34,7 +34,7 @@ from engine.protocol.inbox import GatewayDisconnected, Inbox, LoopProgress, Stop
 from engine.protocol.server import OutgoingFrames
 from engine.protocol.tiers import SHIPPED_TIERS, Tier
 from engine.scheduler.entry import Entry
-from engine.scheduler.results import MASK_SKIPS_MAX, SKIPS_MESSAGE
+from engine.scheduler.results import MASK_LATE_S, MASK_SKIPS_MAX, SKIPS_MESSAGE
 from engine.scheduler.scheduler import ModelLimits, Scheduler
 from engine.step import PENDING_ID, Masks, Sequence, Step, StepResult, run_step
 from support.engine.scheduler_auditor import VOCAB, Clock, House, uninterrupted
@@ -171,7 +171,7 @@ def test_a_skipped_draw_computes_the_same_position_again(steps_ahead: int) -> No
 
 
 @pytest.mark.parametrize("steps_ahead", [0, 1])
-def test_a_request_ends_after_three_skipped_draws_in_a_row(steps_ahead: int) -> None:
+def test_a_request_ends_after_three_skipped_draws_and_a_second(steps_ahead: int) -> None:
     house = House(steps_ahead=steps_ahead)
     guided, other = house.submit(8, 20), house.submit(8, 20)
     skipped = 0
@@ -181,12 +181,26 @@ def test_a_request_ends_after_three_skipped_draws_in_a_row(steps_ahead: int) -> 
             if house.steps + len(house.flights) != 3:
                 house.skip(guided.handle)
                 skipped += 1
-        ended = house.complete().ended
+        ended = house.complete(0.6).ended
     assert [(end.sequence, end.reason) for end in ended] == [(guided, "error")]
     assert ended[0].message == SKIPS_MESSAGE
     assert (len(guided.output_ids), skipped) == (1, 2 + MASK_SKIPS_MAX + steps_ahead)
     house.run()
     assert other.output_ids == uninterrupted(other)
+    house.check_the_end()
+
+
+@pytest.mark.parametrize("steps_ahead", [0, 1])
+def test_a_mask_that_is_late_for_many_quick_steps_ends_no_request(steps_ahead: int) -> None:
+    house = House(steps_ahead=steps_ahead)
+    guided, other = house.submit(8, 4), house.submit(8, 60)
+    late = round(0.9 * MASK_LATE_S / 0.02)
+    for _ in range(late):
+        while len(house.flights) <= steps_ahead and house.schedule():
+            house.skip(guided.handle)
+        house.complete(0.02)
+    house.run()
+    assert (guided.output_ids, other.output_ids) == (uninterrupted(guided), uninterrupted(other))
     house.check_the_end()
 
 
@@ -406,6 +420,27 @@ class Recorded(FakeRunner):
         super().unload_adapter(digest)
 
 
+class MadeMasks(StepMasks):
+    """Masks by a function. `notes` learn that those of a step were begun."""
+
+    def __init__(self, make: Callable[[Step], Masks | None], notes: list[str]) -> None:
+        self._make, self._notes = make, notes
+        self._step: Step | None = None
+        self.overlapped: list[bool] = []  # by step, whether its forward pass was said to run meanwhile
+
+    def begin_masks(self, step: Step) -> bool:
+        assert self._step is None, "the masks before were not taken"
+        self._step = step
+        self._notes.append(f"masks {step.number}")
+        return True
+
+    def take_masks(self, is_computed: Callable[[], bool] | None) -> Masks | None:
+        assert self._step is not None
+        step, self._step = self._step, None
+        self.overlapped.append(is_computed is not None and is_computed() in (True, False))
+        return self._make(step)
+
+
 class Loop:
     """The worker in this process. `when` sees every frame, may send more, and ends the loop."""
 
@@ -413,14 +448,14 @@ class Loop:
         self,
         runner: Recorded,
         when: Callable[[Loop, FromEngine], None],
-        masks: Callable[[Step], Masks | None] = no_masks,
+        masks: Callable[[Step], Masks | None] | None = None,
         **limits: Any,
     ) -> None:
         self.runner = runner
         self.inbox = Inbox()
         self.frames: list[FromEngine] = []
         self._when = when
-        self._masks = masks
+        self.masks = None if masks is None else MadeMasks(masks, runner.notes)
         info = runner.models["m"]
         self.hello = Hello(PROTOCOL_VERSION, "epoch", [info], [tier.name for tier in SHIPPED_TIERS])
         model = ModelLimits(info.context_tokens, info.tokens_per_page, info.digest, info.vocab_size)
@@ -466,7 +501,7 @@ class Loop:
             inbox=self.inbox,
             progress=LoopProgress(),
             send=self._take,
-            masks=self._masks,
+            masks=self.masks,
             clock=self.runner.clock,
         )
         worker.run()
@@ -525,6 +560,29 @@ def test_ids_are_known_when_the_masks_of_the_next_step_are_made() -> None:
     plain.send(plain.submit(1, max_tokens=5))
     plain.run()
     assert plain.ids()[1] == made
+
+
+@pytest.mark.parametrize("steps_ahead", [0, 1])
+def test_no_frame_waits_for_a_mask(steps_ahead: int) -> None:
+    """The frames of a step are sent while the masks of the next are computed."""
+
+    def when(loop: Loop, frame: FromEngine) -> None:
+        if isinstance(frame, Tokens):
+            loop.runner.notes.append(f"frame {frame.step}")
+        stop_after(1)(loop, frame)
+
+    loop = Loop(Recorded(steps_ahead=steps_ahead), when, masks=lambda _: None)
+    loop.send(loop.submit(1, max_tokens=3))
+    loop.run()
+    assert loop.masks is not None
+    if steps_ahead:
+        ahead = [f"{what} {n + later}" for n in (1, 2) for what, later in
+                 (("begin", 1), ("result", 0), ("masks", 1), ("frame", 0), ("draw", 1))]  # fmt: skip
+        assert loop.runner.notes == ["begin 1", "masks 1", "draw 1", *ahead, "result 3", "frame 3"]
+    else:
+        expected = [f"{what} {n}" for n in (1, 2, 3) for what in ("begin", "masks", "draw", "result", "frame")]
+        assert loop.runner.notes == expected
+    assert loop.masks.overlapped == [bool(steps_ahead)] * 3
 
 
 def test_a_draw_that_raises_ends_its_step_alone() -> None:

@@ -18,7 +18,7 @@ from engine.memory.arena import Arena
 from engine.protocol.frames import Sampling
 from engine.protocol.tiers import SHIPPED_TIERS, Tier
 from engine.scheduler.entry import Entry
-from engine.scheduler.results import MASK_SKIPS_MAX
+from engine.scheduler.results import MASK_LATE_S, MASK_SKIPS_MAX
 from engine.scheduler.scheduler import ModelLimits, Refusal, RequestEnding, Scheduler, StepOutcome
 from engine.step import PENDING_ID, AdapterTable, Chunk, Sequence, Step, StepResult, WeightsMove, WeightsTable
 
@@ -350,6 +350,7 @@ class Books:
     abort_asked: bool = False
     failed: bool = False
     skips: int = 0  # draws skipped in a row
+    skipped_since: float = 0.0  # when the first of them was completed
     drawn: list[int] = field(default_factory=list)  # by steps in flight, oldest first: known to the device alone
 
 
@@ -596,8 +597,12 @@ class House:
                 self.overrun += drew and index not in result.errors
                 self.overrun_chunks += 1
                 continue
-            books.skips = 0 if drew else books.skips + (index in flight.skipped)
-            books.failed |= index in result.errors or books.skips >= MASK_SKIPS_MAX
+            skipped = index in flight.skipped
+            if skipped and not books.skips:
+                books.skipped_since = self.clock.now
+            books.skips = 0 if drew else books.skips + skipped
+            late = books.skips >= MASK_SKIPS_MAX and self.clock.now - books.skipped_since >= MASK_LATE_S
+            books.failed |= index in result.errors or (skipped and late)
             if drew and index not in result.errors:
                 alive.append(chunk.sequence)
         outcome = self.scheduler.complete(flight.step, result, seconds)
