@@ -6,7 +6,7 @@ import queue
 import threading
 import time
 from collections import deque
-from collections.abc import Collection, Iterator
+from collections.abc import Iterable, Iterator
 
 import llguidance
 
@@ -14,34 +14,34 @@ from engine.guided.matcher import GuidedText
 from engine.guided.step_words import StepWords
 from engine.text.grammars import start_with_stack
 
-# Texts of one call, and the seconds of work expected of it. One call holds up the masks of its texts alone.
-GROUP_MAX = 16
-GROUP_S = 0.001
+# Texts of one call, and the CPU seconds expected of it. A mask that takes long holds up the masks of its call.
+GROUP_MAX = 32
+GROUP_S = 0.004
 
 
 class Batch:
     """The texts of one step whose words are to be filled. Threads take them group by group."""
 
-    def __init__(self, texts: Collection[GuidedText], words: StepWords) -> None:
+    def __init__(self, groups: Iterable[list[GuidedText]], words: StepWords) -> None:
         """All texts are attached to rows of `words`."""
         self.words = words
-        self.texts = set(texts)  # not known to be filled; for the loop's thread
+        self.left = deque(groups)
+        self.texts = {text for group in self.left for text in group}  # not known to be filled; for the loop's thread
         self.taken = 0  # of `filled`, known; for the loop's thread
-        self.left = deque(_groups(texts))
         self.count = len(self.texts)
-        self.groups = len(self.left)
         self.filled: list[GuidedText] = []
         self.all_filled = threading.Event()
 
-    def fill_groups(self, executor: llguidance.LLExecutor) -> None:
+    def fill_groups(self, executor: llguidance.LLExecutor | None) -> None:
         """Fill groups until none is left. On several threads at once: `popleft` and `append` are atomic."""
         while True:
             try:
                 group = self.left.popleft()
             except IndexError:
                 return
-            if len(group) == 1:
-                self._fill_alone(group[0])
+            if len(group) == 1 or executor is None:
+                for text in group:
+                    self._fill_alone(text)
             else:
                 self._fill_together(group, executor)
 
@@ -87,17 +87,18 @@ class Batch:
 class MaskThreads:
     """Threads that fill batches, and the pool that computes the masks of a group; started with the first batch."""
 
-    def __init__(self, count: int) -> None:
-        self._count = count
+    def __init__(self, count: int, pool: int = 0) -> None:
+        """`pool`: threads of the pool; 0: batches of texts that are filled alone need none."""
+        self._count, self._pool = count, pool
         self._batches: queue.SimpleQueue[Batch | None] = queue.SimpleQueue()
         self._threads: list[threading.Thread] = []
         self._executor: llguidance.LLExecutor | None = None
 
     def fill(self, batch: Batch) -> None:
         if not self._threads:
-            self._executor = llguidance.LLExecutor(self._count)
+            self._executor = llguidance.LLExecutor(self._pool) if self._pool else None
             self._threads = [start_with_stack(self._fill_batches) for _ in range(self._count)]
-        for _ in range(min(self._count, batch.groups)):
+        for _ in range(min(self._count, len(batch.left))):
             self._batches.put(batch)
 
     def stop(self) -> None:
@@ -106,22 +107,15 @@ class MaskThreads:
         self._threads = []
 
     def _fill_batches(self) -> None:
-        assert self._executor is not None
         while (batch := self._batches.get()) is not None:
             batch.fill_groups(self._executor)
 
 
-def _groups(texts: Collection[GuidedText]) -> Iterator[list[GuidedText]]:
-    """Texts whose masks may take long alone and first; the others by the work that is expected of them."""
-    together: list[GuidedText] = []
-    for text in texts:
-        if text.must_fill_alone():
-            yield [text]
-        else:
-            together.append(text)
+def in_groups(texts: Iterable[GuidedText]) -> Iterator[list[GuidedText]]:
+    """The texts by the work that is expected of them."""
     group: list[GuidedText] = []
     expected_s = 0.0
-    for text in together:
+    for text in texts:
         if group and (len(group) == GROUP_MAX or expected_s > GROUP_S):
             yield group
             group, expected_s = [], 0.0

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
-from engine.guided.mask_threads import Batch, MaskThreads
+from engine.guided.mask_threads import Batch, MaskThreads, in_groups
 from engine.guided.matcher import GuidedText
-from engine.guided.step_words import StepWords
+from engine.guided.step_words import StepWords, WordsMemory
 from engine.step import Chunk, Masks, Sequence, Step
 
 # A draw waits this long for the first mask when no row of its step is ready, so that no other request is delayed.
@@ -20,8 +20,11 @@ MASK_WAIT_ALONE_S = 1.0
 # After the forward pass has ended, while other rows of the step are ready.
 MASK_GRACE_S = 0.0005
 POLL_S = 0.0003
-THREADS_MAX = 8
-# Threads for the texts of slow grammars, apart: they delay no other text's mask.
+# Threads that compute the masks of groups, and those that wait for them: two, so that one prepares a group meanwhile.
+POOL_MAX = 12
+GROUP_THREADS = 2
+# Threads for texts whose masks may take long, and for those of slow grammars: they delay no other text's mask.
+ALONE_THREADS = 4
 SLOW_THREADS = 1
 
 
@@ -50,16 +53,19 @@ class MaskFiller:
         self.seconds = 0.0  # waited for masks
         self.masks_made = 0
         self.draws_skipped = 0
-        self._threads = MaskThreads(threads or max(2, min(THREADS_MAX, (os.cpu_count() or 1) // 2)))
+        pool = threads or max(2, min(POOL_MAX, (os.cpu_count() or 1) * 3 // 4))
+        self._group_threads = MaskThreads(min(GROUP_THREADS, pool), pool)
+        self._alone_threads = MaskThreads(min(ALONE_THREADS, pool))
         self._slow_threads = MaskThreads(SLOW_THREADS)
         self._wait_s, self._clock = wait_s, clock
         self._filling: set[GuidedText] = set()  # not to be touched: a thread may fill them
         self._batches: list[Batch] = []  # that are not filled
+        self._memory = WordsMemory()
         self._begun: _MasksBegun | None = None
 
     def stop(self) -> None:
-        self._threads.stop()
-        self._slow_threads.stop()
+        for threads in (self._group_threads, self._alone_threads, self._slow_threads):
+            threads.stop()
 
     def begin_masks(self, step: Step, texts: Mapping[Sequence, GuidedText]) -> bool:
         """Begin the masks of a step's rows, when the ids of all earlier steps are known; `take_masks` follows. False:
@@ -70,13 +76,12 @@ class MaskFiller:
         self._begun = None
         if not guided:
             return False
-        for text in self._take_filled():
-            text.detach_words()  # from the matrix of an earlier step
+        self._take_filled()
         wanted = {text for _, _, chunk, text in guided if self._is_wanted(text, chunk)}
-        words = StepWords(len(rows), guided[0][3].words_count)
+        words = self._memory.words(len(rows), guided[0][3].words_count, (batch.words for batch in self._batches))
         new = {text: row for row, _, _, text in guided if text in wanted and text not in self._filling}
         words.attach(new)
-        self._begin_batches(new.keys(), words)
+        self._begin_batches(new, words)
         self._begun = _MasksBegun(step, words, guided, wanted)
         return True
 
@@ -117,12 +122,24 @@ class MaskFiller:
         text.sync_ids(chunk.sequence.output_ids, position)
         return text.filled_at != position and not text.is_free()
 
-    def _begin_batches(self, new: Collection[GuidedText], words: StepWords) -> None:
-        slow = [text for text in new if text.times.is_slow]
-        quick = [text for text in new if not text.times.is_slow] if slow else new
-        for texts, threads in ((quick, self._threads), (slow, self._slow_threads)):
-            if texts:
-                batch = Batch(texts, words)
+    def _begin_batches(self, new: Iterable[GuidedText], words: StepWords) -> None:
+        together: list[GuidedText] = []
+        alone: list[list[GuidedText]] = []
+        slow: list[list[GuidedText]] = []
+        for text in new:
+            if text.times.is_slow:
+                slow.append([text])
+            elif text.must_fill_alone():
+                alone.append([text])
+            else:
+                together.append(text)
+        for groups, threads in (
+            (in_groups(together), self._group_threads),
+            (alone, self._alone_threads),
+            (slow, self._slow_threads),
+        ):
+            batch = Batch(groups, words)
+            if batch.texts:
                 self._filling |= batch.texts
                 self._batches.append(batch)
                 threads.fill(batch)
@@ -142,15 +159,14 @@ class MaskFiller:
                 if left <= 0:
                     break
                 batch.all_filled.wait(left)
-        self._take_filled()
+        self._take_filled(begun.words)
         alone = len(begun.wanted) == begun.words.rows
         while alone and begun.wanted <= self._filling and self._clock() < began + MASK_WAIT_ALONE_S:
             self._batches[-1].all_filled.wait(POLL_S)
-            self._take_filled()
+            self._take_filled(begun.words)
 
-    def _take_filled(self) -> list[GuidedText]:
-        """The texts that were filled since the last call."""
-        found: list[GuidedText] = []
+    def _take_filled(self, words: StepWords | None = None) -> None:
+        """Take in the texts that were filled since the last call. Those in another matrix than `words` leave it."""
         over = [batch for batch in self._batches if batch.all_filled.is_set()]  # before `filled` is read
         for batch in self._batches:
             # Each text once: a later batch may be filling it again.
@@ -158,10 +174,11 @@ class MaskFiller:
             batch.taken += len(filled)
             batch.texts.difference_update(filled)
             self._filling.difference_update(filled)
-            found += filled
+            if batch.words is not words:
+                for text in filled:
+                    text.detach_words()
         if over:
             self._batches = [batch for batch in self._batches if batch not in over]
-        return found
 
 
 def _position(chunk: Chunk) -> int:
