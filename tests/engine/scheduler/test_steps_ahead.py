@@ -426,7 +426,7 @@ class MadeMasks(StepMasks):
     def __init__(self, make: Callable[[Step], Masks | None], notes: list[str]) -> None:
         self._make, self._notes = make, notes
         self._step: Step | None = None
-        self.overlapped: list[bool] = []  # by step, whether its forward pass was said to run meanwhile
+        self.waits_s: list[float | None] = []  # by step
 
     def begin_masks(self, step: Step) -> bool:
         assert self._step is None, "the masks before were not taken"
@@ -434,10 +434,10 @@ class MadeMasks(StepMasks):
         self._notes.append(f"masks {step.number}")
         return True
 
-    def take_masks(self, is_computed: Callable[[], bool] | None) -> Masks | None:
+    def take_masks(self, wait_s: float | None) -> Masks | None:
         assert self._step is not None
         step, self._step = self._step, None
-        self.overlapped.append(is_computed is not None and is_computed() in (True, False))
+        self.waits_s.append(wait_s)
         return self._make(step)
 
 
@@ -582,7 +582,7 @@ def test_no_frame_waits_for_a_mask(steps_ahead: int) -> None:
     else:
         expected = [f"{what} {n}" for n in (1, 2, 3) for what in ("begin", "masks", "draw", "result", "frame")]
         assert loop.runner.notes == expected
-    assert loop.masks.overlapped == [bool(steps_ahead)] * 3
+    assert [wait_s is not None for wait_s in loop.masks.waits_s] == [bool(steps_ahead)] * 3
 
 
 def test_a_draw_that_raises_ends_its_step_alone() -> None:
