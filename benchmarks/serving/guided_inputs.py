@@ -80,16 +80,21 @@ def _byte_letters() -> list[str]:
     return [table.get(byte) or chr(256 + others.index(byte)) for byte in range(256)]
 
 
+def closing_ids(vocab_size: int) -> list[int]:
+    """The ids that may end a string."""
+    return [id_ for id_, piece in enumerate(_pieces(vocab_size - RESERVED)) if piece.startswith(b'"')]
+
+
 def schema_of(number: int, tokens: int, text_chars: int = TEXT_CHARS) -> dict[str, Any]:
     """A schema whose instances have at least `tokens` ids: an array of objects, each of five properties whose names
     differ between numbers. So no answer ends before its request's `max_tokens`, whatever ids random weights draw, and a
-    row's state moves through strings, numbers, choices and structure. `text_chars`: maxLength of its strings. Random
-    weights end no string before that; masks near the end of a bounded string are the slowest."""
+    row's state moves through strings, numbers, choices and structure. `text_chars`: maxLength of its strings; 0: none.
+    Random weights end no string before that, and masks near the end of a bounded string are the slowest."""
     dice = random.Random(number)
     names = [f"{dice.choice(SYLLABLES)}{dice.choice(SYLLABLES)}_{n}" for n in range(PROPERTIES)]
     words = sorted({dice.choice(SYLLABLES) + dice.choice(SYLLABLES) for _ in range(6)})
     kinds: list[dict[str, Any]] = [
-        {"type": "string", "maxLength": text_chars},
+        {"type": "string", "maxLength": text_chars} if text_chars else {"type": "string"},
         {"type": "integer", "minimum": 0, "maximum": 1000 + dice.randrange(100_000)},
         {"enum": words},
         {"type": "boolean"},
