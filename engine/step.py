@@ -118,10 +118,12 @@ class Masks:
     `words`: int32 [sampling chunks, ceil(vocab / 32)], C-contiguous, in the order of the step's sampling chunks. Bit
     i % 32, counted from the least significant, of word i // 32 is 1 if id i is allowed, as llguidance fills it; the
     words of a row without a constraint are −1. None: no row has a constraint. `skip`: indices in `step.chunks` of
-    sampling chunks whose mask is not ready: they draw no id, and their words are not read."""
+    sampling chunks whose mask is not ready: they draw no id, and their words are not read. `free`: rows of `words`
+    without a constraint, which are not read either."""
 
     words: NDArray[Any] | None = None
     skip: frozenset[int] = frozenset()
+    free: frozenset[int] = frozenset()
 
 
 @dataclass(slots=True, frozen=True)

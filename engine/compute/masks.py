@@ -37,12 +37,13 @@ def check_masks(step: Step, masks: Masks, vocab: int) -> None:
 
 
 def mask_rows(step: Step, masks: Masks, vocab: int) -> dict[int, NDArray[Any]]:
-    """By chunk index: int32 [mask_words(vocab)], of every sampling chunk that is not skipped. Empty without words.
-    Raises ValueError as `check_masks`."""
+    """By chunk index: int32 [mask_words(vocab)], of sampling chunks that have a constraint and are not skipped. Empty
+    without words. Raises ValueError as `check_masks`."""
     check_masks(step, masks, vocab)
     if masks.words is None:
         return {}
-    return {index: masks.words[row] for index, row in sampling_rows(step).items() if index not in masks.skip}
+    rows = sampling_rows(step).items()
+    return {index: masks.words[row] for index, row in rows if index not in masks.skip and row not in masks.free}
 
 
 def is_allowed(row: NDArray[Any], index: int) -> bool:

@@ -224,12 +224,11 @@ class DrawState:
 
 
 def _masked_rows(words: NDArray[Any] | None, word_rows: Many[int]) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
-    """(each row's index among the masks to send, or −1; the rows of `words` to send). Rows of −1 allow every id."""
+    """(each row's index among the masks to send, or −1; the rows of `words` to send)."""
     mask_rows = np.full(len(word_rows), -1, np.int32)
     if words is None:
         return mask_rows, np.zeros(0, np.int64)
-    constrained = (words != -1).any(axis=1)
     wanted = np.array(word_rows, np.int64)
-    places = np.flatnonzero((wanted >= 0) & constrained[np.maximum(wanted, 0)])
+    places = np.flatnonzero(wanted >= 0)
     mask_rows[places] = np.arange(len(places))
     return mask_rows, wanted[places]

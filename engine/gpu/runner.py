@@ -352,7 +352,7 @@ class GpuRunner:
         for index, draw in zip(pending.places, pending.draws, strict=True):
             used = chunks[index].sample and index not in masks.skip
             rows.append(DrawRow(chunks[index].sequence, draw) if used else None)
-            word_rows.append(of_chunk[index] if used else NOWHERE)
+            word_rows.append(of_chunk[index] if used and of_chunk[index] not in masks.free else NOWHERE)
         changes, bad = self._common.draws.prepare(rows, masks.words, word_rows, pending.model.info.vocab_size)
         pending.errors.update((pending.places[place], why) for place, why in bad.items())
         return changes

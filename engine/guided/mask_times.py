@@ -10,12 +10,10 @@ from __future__ import annotations
 MASK_SLOW_S = 0.005
 # Each mask lowers the memory of slower ones by this factor: 100 quick masks after one of 30 ms end its effect.
 SLOW_DECAY = 0.98
-# Wall seconds of a call for several texts that make all of them suspects, and the masks that a suspect computes alone.
-SUSPECT_S = 0.015
+# A call for several texts makes all of them suspects if it takes longer than MASK_SLOW_S and this CPU time for each of
+# them. The next masks of a suspect, and the first of a new grammar, are computed alone.
+TYPICAL_S = 0.0002
 SUSPECT_MASKS = 8
-# Of a grammar whose masks are not known yet.
-TYPICAL_S = 0.0001
-MEAN_SHARE = 0.1
 
 
 class MaskTimes:
@@ -23,7 +21,6 @@ class MaskTimes:
     here: the compiler makes it."""
 
     def __init__(self) -> None:
-        self.mean_s = TYPICAL_S  # of the latest masks, without those that were slow
         self._recent_s = 0.0
         self._alone = SUSPECT_MASKS
 
@@ -40,14 +37,7 @@ class MaskTimes:
         """One mask took `seconds` of CPU on its thread."""
         self._recent_s = max(seconds, SLOW_DECAY * self._recent_s)
         self._alone = SUSPECT_MASKS if seconds > MASK_SLOW_S else max(0, self._alone - 1)
-        self._note_mean(seconds)
 
-    def note_masks(self, seconds: float, count: int) -> None:
-        """A call took `seconds` of wall time for `count` masks, of which this grammar's was one."""
-        self._recent_s *= SLOW_DECAY
-        if seconds > SUSPECT_S:
-            self._alone = SUSPECT_MASKS
-        self._note_mean(seconds / count)
-
-    def _note_mean(self, seconds: float) -> None:
-        self.mean_s += MEAN_SHARE * (min(seconds, MASK_SLOW_S) - self.mean_s)
+    def suspect(self) -> None:
+        """A call for several texts took long, of which this grammar's was one."""
+        self._alone = SUSPECT_MASKS

@@ -9,11 +9,12 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping
+from typing import NamedTuple
 
 from engine.guided.mask_threads import Batch, MaskThreads, in_groups
 from engine.guided.matcher import GuidedText
 from engine.guided.step_words import StepWords, WordsMemory
-from engine.step import Chunk, Masks, Sequence, Step
+from engine.step import Masks, Sequence, Step
 
 # A draw waits this long for the first mask when no row of its step is ready, so that no other request is delayed.
 MASK_WAIT_ALONE_S = 1.0
@@ -26,15 +27,20 @@ ALONE_THREADS = 4
 SLOW_THREADS = 1
 
 
-class _MasksBegun:
-    """The masks of the newest step, before its draw. `wanted`: the texts whose words it needs and that are not
-    known to be filled."""
+class _GuidedRow(NamedTuple):
+    row: int  # of the step's matrix
+    chunk: int  # index in the step
+    position: int  # number of output ids before the id that the chunk draws
+    text: GuidedText
 
-    def __init__(
-        self, step: Step, words: StepWords, guided: list[tuple[int, int, Chunk, GuidedText]], wanted: set[GuidedText]
-    ) -> None:
-        """`guided`: row in `words`, index in the step's chunks, chunk and text of each guided row."""
-        self.step, self.words, self.guided, self.wanted = step, words, guided, wanted
+
+class _MasksBegun(NamedTuple):
+    """The masks of the newest step, before its draw. `wanted`: the texts whose words it needs and that were not
+    filled when it began."""
+
+    words: StepWords
+    guided: list[_GuidedRow]
+    wanted: set[GuidedText]
 
 
 class MaskFiller:
@@ -67,19 +73,32 @@ class MaskFiller:
     def begin_masks(self, step: Step, texts: Mapping[Sequence, GuidedText]) -> bool:
         """Begin the masks of a step's rows, when the ids of all earlier steps are known; `take_masks` follows. False:
         no row has a grammar."""
-        rows = [(index, chunk) for index, chunk in enumerate(step.chunks) if chunk.sample]
-        guided = [(row, index, chunk, texts[chunk.sequence]) for row, (index, chunk) in enumerate(rows)
-                  if chunk.sequence in texts]  # fmt: skip
         self._begun = None
-        if not guided:
+        rows = [(index, chunk) for index, chunk in enumerate(step.chunks) if chunk.sample]
+        if not any(chunk.sequence in texts for _, chunk in rows):
             return False
         self._take_filled()
-        wanted = {text for _, _, chunk, text in guided if self._is_wanted(text, chunk)}
-        words = self._memory.words(len(rows), guided[0][3].words_count, (batch.words for batch in self._batches))
-        new = {text: row for row, _, _, text in guided if text in wanted and text not in self._filling}
+        guided: list[_GuidedRow] = []
+        wanted: set[GuidedText] = set()
+        new: dict[GuidedText, int] = {}  # row by text
+        for row, (index, chunk) in enumerate(rows):
+            text = texts.get(chunk.sequence)
+            if text is None:
+                continue
+            position = chunk.start + chunk.count - len(chunk.sequence.prompt_ids)
+            guided.append(_GuidedRow(row, index, position, text))
+            if text in self._filling:
+                wanted.add(text)
+                continue
+            text.sync_ids(chunk.sequence.output_ids, position)
+            if text.filled_at != position and not text.is_free():
+                wanted.add(text)
+                new[text] = row
+        pending = (batch.words for batch in self._batches)
+        words = self._memory.words(len(rows), guided[0].text.words_count, pending)
         words.attach(new)
         self._begin_batches(new, words)
-        self._begun = _MasksBegun(step, words, guided, wanted)
+        self._begun = _MasksBegun(words, guided, wanted)
         return True
 
     def take_masks(self, wait_s: float | None = None) -> Masks | None:
@@ -91,31 +110,26 @@ class MaskFiller:
         began = self._clock()
         self._wait(begun, began + (self._wait_s if wait_s is None else wait_s))
         skip: set[int] = set()
-        masked: dict[GuidedText, int] = {}
-        for row, index, chunk, text in begun.guided:
-            if text in self._filling or (not text.is_free() and text.filled_at != _position(chunk)):
+        free = set(range(begun.words.rows))
+        for row, index, position, text in begun.guided:
+            if text in self._filling:
                 skip.add(index)
+            elif text.filled_at == position:
+                begun.words.take_row(text, row)
+                free.discard(row)
             elif not text.is_free():
-                masked[text] = row
+                skip.add(index)
+        masked = begun.words.rows - len(free)
         self.draws_skipped += len(skip)
-        self.masks_made += len(masked)
+        self.masks_made += masked
         self.seconds += self._clock() - began
         if not masked and not skip:
             return None
-        begun.words.complete(masked)
-        return Masks(begun.words.matrix if masked else None, frozenset(skip))
+        return Masks(begun.words.matrix if masked else None, frozenset(skip), frozenset(free))
 
     def fill_masks(self, step: Step, texts: Mapping[Sequence, GuidedText]) -> Masks | None:
         """`begin_masks` and `take_masks`."""
         return self.take_masks() if self.begin_masks(step, texts) else None
-
-    def _is_wanted(self, text: GuidedText, chunk: Chunk) -> bool:
-        """Take in the text's new ids, unless a thread still fills it. Whether its words must be filled."""
-        if text in self._filling:
-            return True
-        position = _position(chunk)
-        text.sync_ids(chunk.sequence.output_ids, position)
-        return text.filled_at != position and not text.is_free()
 
     def _begin_batches(self, new: Iterable[GuidedText], words: StepWords) -> None:
         together: list[GuidedText] = []
@@ -166,8 +180,3 @@ class MaskFiller:
                     text.detach_words()
         if over:
             self._batches = [batch for batch in self._batches if batch not in over]
-
-
-def _position(chunk: Chunk) -> int:
-    """The number of output ids before the id that the chunk draws."""
-    return chunk.start + chunk.count - len(chunk.sequence.prompt_ids)

@@ -7,6 +7,7 @@ grammar when the output is shorter than before.
 from __future__ import annotations
 
 from collections.abc import Sequence as Many
+from typing import NamedTuple
 
 import llguidance
 import numpy as np
@@ -21,6 +22,23 @@ Words = NDArray[np.int32]
 ALL = np.int32(-1)
 _BITS: Words = (1 << np.arange(32, dtype=np.uint32)).astype(np.uint32).view(np.int32)
 _NO_WORDS: Words = np.zeros(0, np.int32)
+
+
+class Ends(NamedTuple):
+    """Ids that end a text: `eos_ids` for its tokenizer, and `foreign`, those that do not end this request."""
+
+    eos_ids: tuple[int, ...]
+    foreign: tuple[int, ...]
+
+    def complete(self, matrix: Words, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Forbid the foreign ids in masks as the matcher made them. Returns the indices in `rows` of the masks that
+        need `finish_words`: llguidance allows its end ids where the text may end, and where the matcher failed."""
+        ending = np.zeros(len(rows), np.int32)
+        for id_ in self.eos_ids:
+            ending |= matrix[rows, id_ >> 5] & _BITS[id_ & 31]
+        for id_ in self.foreign:
+            matrix[rows, id_ >> 5] &= ~_BITS[id_ & 31]
+        return np.flatnonzero(ending)
 
 
 class GuidedText:
@@ -42,11 +60,13 @@ class GuidedText:
         self.times = MaskTimes() if times is None else times
         self.words_count = -(-vocab_size // 32)
         self.words: Words = _NO_WORDS  # until they are filled
+        self.row = -1  # of the step's matrix that has `words`; −1: none has
         self.filled_at = -1  # number of output ids that `words` is for
-        self._address = 0  # of `words`, in memory
         self._guide, self._compiled = guide, compiled
         self._stop_ids = [id_ for id_ in stop_ids if 0 <= id_ < vocab_size]
-        self._foreign = sorted((tokenizer.eos_ids if tokenizer else frozenset()) - stop_ids)
+        eos_ids = tokenizer.eos_ids if tokenizer else frozenset()
+        self._foreign = sorted(eos_ids - stop_ids)
+        self.ends = Ends(tuple(sorted(eos_ids)), tuple(self._foreign))
         self._min_tokens = min_tokens
         self._restart()
 
@@ -71,18 +91,17 @@ class GuidedText:
         """Whether the next id has no constraint, so that no mask is needed."""
         return self._matcher is None and self._reasoning.forced_id() is None and not self.error
 
-    def attach_words(self, words: Words, address: int) -> None:
-        """Let `fill_words` write into `words`, a row of a step's matrix at `address` in memory."""
-        self.words, self._address = words, address
+    def attach_words(self, words: Words, row: int) -> None:
+        """Let `fill_words` write into `words`, a row of a step's matrix."""
+        self.words, self.row = words, row
 
     def detach_words(self) -> None:
-        """Copy `words` out of a step's matrix, so that this text does not keep the matrix in memory."""
-        words = self.words.copy()
-        self.attach_words(words, words.ctypes.data)
+        """Copy `words` out of a step's matrix, which a later step uses again."""
+        self.words, self.row = self.words.copy(), -1
 
     def release_words(self) -> None:
         """The words were used, and belong to the step's matrix alone."""
-        self.words, self._address, self.filled_at = _NO_WORDS, 0, -1
+        self.words, self.row, self.filled_at = _NO_WORDS, -1, -1
 
     def fill_words(self) -> None:
         """Compute `words` for the next id. The GIL is released for most of it."""
@@ -90,8 +109,13 @@ class GuidedText:
             ids, self._unconsumed = self._unconsumed, []
             self.note_consumed(all(map(self._matcher.consume_token, ids)))
         if (matcher := self.begin_words()) is not None:
-            matcher.unsafe_compute_mask_ptr(self._address, self.words.nbytes)
+            matcher.unsafe_compute_mask_ptr(self.words.ctypes.data, self.words.nbytes)
             self.finish_words()
+
+    def fail(self, message: str) -> None:
+        """The request must end: no id is allowed."""
+        self.error = message
+        self.words.fill(0)
 
     def must_fill_alone(self) -> bool:
         """Whether `fill_words` must compute this text's words, and not one call for several texts."""
@@ -111,9 +135,11 @@ class GuidedText:
         """Once all ids are consumed: compute `words`, unless the grammar decides the next id. If it does, the matcher:
         the caller computes its mask into `words`, and `finish_words` follows."""
         if self.words is _NO_WORDS:
-            own: Words = np.zeros(self.words_count, np.int32)
-            self.attach_words(own, own.ctypes.data)
+            self.words = np.zeros(self.words_count, np.int32)
+        self.filled_at = self._taken
         words, reasoning = self.words, self._reasoning
+        if reasoning.state == "over" and self._matcher is not None and not self.error:
+            return self._matcher
         if self.error:
             words.fill(0)
         elif (forced := reasoning.forced_id()) is not None:
@@ -127,8 +153,11 @@ class GuidedText:
                 _forbid(words, id_)
         else:
             return self._matcher
-        self.filled_at = self._taken
         return None
+
+    def is_ordinary(self) -> bool:
+        """Whether a mask of the matcher that allows no end of the text needs no `finish_words` but `Ends.complete`."""
+        return self._taken >= self._min_tokens and self._reasoning.state == "over"
 
     def finish_words(self) -> None:
         """Complete the matcher's mask in `words`: the stop ids, and an id that opens reasoning."""
@@ -136,7 +165,6 @@ class GuidedText:
         self._complete_mask(self._matcher)
         if not self.error and (opening := self._reasoning.opening_id()) is not None:
             _allow(self.words, opening)
-        self.filled_at = self._taken
 
     def _complete_mask(self, matcher: llguidance.LLMatcher) -> None:
         words = self.words
