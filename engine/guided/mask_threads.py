@@ -12,7 +12,7 @@ import llguidance
 import numpy as np
 
 from engine.guided.mask_times import MASK_SLOW_S, TYPICAL_S
-from engine.guided.matcher import Ends, GuidedText
+from engine.guided.matcher import GuidedText
 from engine.guided.step_words import StepWords
 from engine.text.grammars import start_with_stack
 
@@ -125,12 +125,12 @@ def in_groups(texts: list[GuidedText]) -> list[list[GuidedText]]:
 
 def _finish_together(texts: list[GuidedText], words: StepWords) -> None:
     """`finish_words` of texts whose masks the matchers made: by column for those that continue."""
-    by_ends: dict[Ends, list[GuidedText]] = {}
+    by_ends: dict[int, list[GuidedText]] = {}  # by identity of their Ends, which texts share
     for text in texts:
         if text.is_ordinary():
-            by_ends.setdefault(text.ends, []).append(text)
+            by_ends.setdefault(id(text.ends), []).append(text)
         else:
             text.finish_words()
-    for ends, own in by_ends.items():
-        for index in ends.complete(words.matrix, np.array([text.row for text in own])):
+    for own in by_ends.values():
+        for index in own[0].ends.complete(words.matrix, np.array([text.row for text in own])):
             own[index].finish_words()

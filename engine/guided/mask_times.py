@@ -6,14 +6,14 @@ suspects, whose next masks are computed and timed alone.
 
 from __future__ import annotations
 
-# CPU seconds. An ordinary mask takes some 20 µs; those near the end of a bounded string take up to 1.5 ms.
-MASK_SLOW_S = 0.005
+# CPU seconds. An ordinary mask takes some 20 µs; those near the end of a bounded string take up to 3 ms.
+MASK_SLOW_S = 0.01
 # Each mask lowers the memory of slower ones by this factor: 100 quick masks after one of 30 ms end its effect.
 SLOW_DECAY = 0.98
 # A call for several texts makes all of them suspects if it takes longer than MASK_SLOW_S and this CPU time for each of
 # them. The next masks of a suspect, and the first of a new grammar, are computed alone.
-TYPICAL_S = 0.0002
-SUSPECT_MASKS = 8
+TYPICAL_S = 0.0004
+SUSPECT_MASKS = 4
 
 
 class MaskTimes:

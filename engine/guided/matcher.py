@@ -7,6 +7,7 @@ grammar when the output is shorter than before.
 from __future__ import annotations
 
 from collections.abc import Sequence as Many
+from functools import lru_cache
 from typing import NamedTuple
 
 import llguidance
@@ -20,6 +21,7 @@ from engine.text.grammars import GrammarTokenizer
 
 Words = NDArray[np.int32]
 ALL = np.int32(-1)
+ENDS_CACHED_MAX = 64
 _BITS: Words = (1 << np.arange(32, dtype=np.uint32)).astype(np.uint32).view(np.int32)
 _NO_WORDS: Words = np.zeros(0, np.int32)
 
@@ -39,6 +41,11 @@ class Ends(NamedTuple):
         for id_ in self.foreign:
             matrix[rows, id_ >> 5] &= ~_BITS[id_ & 31]
         return np.flatnonzero(ending)
+
+
+@lru_cache(ENDS_CACHED_MAX)
+def _shared_ends(ends: Ends) -> Ends:
+    return ends
 
 
 class GuidedText:
@@ -66,7 +73,7 @@ class GuidedText:
         self._stop_ids = [id_ for id_ in stop_ids if 0 <= id_ < vocab_size]
         eos_ids = tokenizer.eos_ids if tokenizer else frozenset()
         self._foreign = sorted(eos_ids - stop_ids)
-        self.ends = Ends(tuple(sorted(eos_ids)), tuple(self._foreign))
+        self.ends = _shared_ends(Ends(tuple(sorted(eos_ids)), tuple(self._foreign)))
         self._min_tokens = min_tokens
         self._restart()
 
