@@ -76,6 +76,7 @@ _DEFINITION = re.compile(r"(?:^|[\r\n])[ \t]*[!?]?[A-Za-z_]")
 _ITEM = re.compile(r"\"|[\w-]+|[/|]")
 _EMBEDDED = re.compile(r"%json\s*(?=\{)")
 _FORMAT = re.compile(r"Unknown format: (.*)")
+_RESOURCE = re.compile(r"Resource '(.*?)' is not present")
 _KEYS = re.compile(r"Unimplemented keys: \[(.*?)\]")
 
 
@@ -302,6 +303,17 @@ def _pointer(message: str, text: str) -> str | None:
         for schema in schemas:
             for at, _ in pointers(schema, names[0]):
                 return f"{at}: the keyword {names[0]!r} is not supported"
+    elif found := _RESOURCE.search(message):
+        for keyword in ("$ref", "$schema", "$id"):
+            for schema in schemas:
+                for at, value in pointers(schema, keyword):
+                    name = value.partition("#")[0].rpartition("/")[2] if isinstance(value, str) else ""
+                    if name and name in found[1]:
+                        return f"{at}: {value!r} is not part of the schema, and nothing is fetched"
+    elif "are not disjoint" in message:
+        for schema in schemas:
+            for at, _ in pointers(schema, "patternProperties"):
+                return f"{at}: 'patternProperties' is supported only where its patterns exclude each other"
     elif "look-around" in message or "backreference" in message:
         for schema in schemas:
             for keyword in ("pattern",):

@@ -31,6 +31,7 @@ UNSUPPORTED = frozenset(
         "then", "unevaluatedItems", "unevaluatedProperties", "uniqueItems",
     }
 )  # fmt: skip
+COUNTS = ("maxItems", "maxLength", "maxProperties", "minItems", "minLength", "minProperties")
 # Every other keyword is left out: it constrains nothing, and a reference into it is refused.
 SUPPORTED = frozenset(
     {
@@ -172,6 +173,9 @@ class _Checked:
                 found["pattern"] = pattern
             elif narrowed is None or isinstance(narrowed, list):
                 found["allOf"] = [*(narrowed or ()), {"pattern": pattern}]
+        for name in COUNTS:
+            if isinstance(count := found.get(name), float) and count.is_integer():
+                found[name] = int(count)  # llguidance accepts no 2.0
         _check_values(found, at)
         _check_counts(found, at)
         for name in _SCHEMA:

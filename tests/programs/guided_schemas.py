@@ -1,6 +1,9 @@
 """Samples answers under random JSON Schemas from a real engine on a CPU, and checks each with a validator.
 
-    python tests/programs/guided_schemas.py [--model DIRECTORY] [--schemas 1000] [--seed 1]
+    python tests/programs/guided_schemas.py [--model DIRECTORY] [--schemas 1000] [--seed 1] [--suite DIRECTORY]
+
+`--suite`: a directory of the JSON-Schema-Test-Suite, such as tests/draft2020-12. Its schemas that are supported
+and have a valid instance are used instead, each once.
 
 Of each schema 1 to 4 choices are drawn, with random sampling values, beside answers of other schemas and beside
 unguided texts, in an arena so small that requests are preempted. `play` raises Broken unless
@@ -32,7 +35,7 @@ import jsonschema_rs
 from adapters.files.spec import BaseShape
 from adapters.files.store import AdapterStore
 from engine.protocol.frames import AdapterState, Finished, Guide, LoadAdapter, Sampling, Submit
-from engine.text.grammars import GrammarTokenizer, compile_grammar, json_schema_grammar
+from engine.text.grammars import GrammarRefused, GrammarTokenizer, compile_grammar, json_schema_grammar
 from engine.text.tokenizer import Tokenizer
 from support import oracle
 from support.adapters.directories import add_directory
@@ -67,14 +70,16 @@ def sampling(rng: random.Random, choice: int) -> Sampling:
 
 
 class Player:
-    def __init__(self, peer: Peer, directory: Path, seed: int) -> None:
+    def __init__(self, peer: Peer, directory: Path, seed: int, suite: list[Made]) -> None:
+        """`suite`: schemas to use; empty: random ones."""
         self.counts: Counter[str] = Counter()
         self._peer = peer
         self._text = Tokenizer.load(directory)
         self._grammars = GrammarTokenizer.load(directory)
         self._stop = sorted(self._text.eos_ids)
         self._rng = random.Random(seed)
-        self._maker = SchemaMaker(seed)
+        maker = SchemaMaker(seed)
+        self._schemas = iter(suite or iter(maker.make_schema, None))
         self._handles = 0
         self._adapters: list[str | None] = [None]  # digests
         # A page and more that all prompts share.
@@ -106,7 +111,7 @@ class Player:
         asked: dict[int, tuple[Made, str]] = {}
         frames = [self.reference()]
         for _ in range(count):
-            made = self._maker.make_schema()
+            made = next(self._schemas)
             grammar = json_schema_grammar(made.schema, whitespace_max=self._rng.choice([0, 1, 1, 2]))
             tokens = max(TOKENS_MIN, 4 * len(self._text.encode(json.dumps(made.shortest))))
             prompt = self._head + self._text.encode(f" Seed {self._rng.randrange(1000)}.")
@@ -150,11 +155,20 @@ class Player:
 
 
 async def play(
-    process: EngineProcess, directory: Path, schemas: int, seed: int, adapters: list[Path], scratch: Path
+    process: EngineProcess,
+    directory: Path,
+    schemas: int,
+    seed: int,
+    adapters: list[Path],
+    scratch: Path,
+    suite: Path | None = None,
 ) -> Counter[str]:
     """What was seen. Raises Broken."""
     peer = await Peer.connect(process.socket)
-    player = Player(peer, directory, seed)
+    found = suite_schemas(suite) if suite else []
+    schemas = len(found) or schemas
+    player = Player(peer, directory, seed, found)
+    player.counts["schemas"] = schemas
     await player.load_adapters(directory, adapters, scratch)
     reference = player.reference()
     peer.send(reference)
@@ -167,6 +181,21 @@ async def play(
     if not process.alive() or process.events("submit.failed") or process.events("step.failed"):
         raise Broken("the engine failed:\n" + process.log()[-4000:])
     return player.counts
+
+
+def suite_schemas(directory: Path) -> list[Made]:
+    """The supported schemas of a directory of the JSON-Schema-Test-Suite, each with its shortest valid instance."""
+    found = []
+    for path in sorted(directory.glob("*.json")):
+        for group in json.loads(path.read_text()):
+            valid = [test["data"] for test in group["tests"] if test["valid"]]
+            try:
+                json_schema_grammar(group["schema"])
+            except GrammarRefused:
+                continue
+            if valid:
+                found.append(Made(group["schema"], min(valid, key=lambda value: len(json.dumps(value)))))
+    return found
 
 
 def trained_adapters(model: Path) -> list[Path]:
@@ -185,6 +214,7 @@ def main() -> None:
     parser.add_argument("--model", type=Path, default=MODEL_DIR)
     parser.add_argument("--schemas", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--suite", type=Path)
     parser.add_argument("--arena-bytes", type=int, default=40 * 1024 * 1024)
     parser.add_argument("--adapters", type=Path, nargs="*", default=None, help="those of the examples if not given")
     arguments = parser.parse_args()
@@ -196,9 +226,12 @@ def main() -> None:
         try:
             began = time.monotonic()
             counts = asyncio.run(
-                play(process, arguments.model, arguments.schemas, arguments.seed, adapters, Path(scratch))
-            )
-            print(f"{arguments.schemas} schemas in {time.monotonic() - began:.0f} s: {dict(counts)}")
+                play(
+                    process, arguments.model, arguments.schemas, arguments.seed, adapters, Path(scratch),
+                    arguments.suite,
+                )
+            )  # fmt: skip
+            print(f"{counts.pop('schemas')} schemas in {time.monotonic() - began:.0f} s: {dict(counts)}")
         finally:
             process.stop()
 

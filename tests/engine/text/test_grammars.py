@@ -136,6 +136,7 @@ def test_other_kinds() -> None:
     assert accepts(choice_grammar(["yes", "é😀"]), "é😀")
     assert not accepts(choice_grammar(["yes"]), "y")
     assert accepts(lark_grammar('start: "a" B\nB: /[0-9]+/'), "a12")
+    assert accepts(json_schema_grammar({"type": "string", "maxLength": 2.0}), '"ab"')
 
 
 @pytest.mark.parametrize(
@@ -148,6 +149,8 @@ def test_other_kinds() -> None:
         ({"items": {"format": "idn-email", "type": "string"}}, "/items/format"),
         ({"oneOf": [{"type": "integer"}, {"type": "number"}]}, "/oneOf"),
         ({"$defs": {"x": {"type": "string", "pattern": "(?=a)"}}, "$ref": "#/$defs/x"}, "/$defs/x/pattern"),
+        ({"items": {"$ref": "http://localhost:1/integer.json#/$defs/x"}}, "/items/$ref"),
+        ({"patternProperties": {"a*": {}, "aaa*": {}}}, "/patternProperties"),
         ({"minProperties": 3, "required": ["a"]}, "/minProperties"),
         ({"const": [2**70]}, "/const/0"),
         ({"multipleOf": 0.00001}, ""),
