@@ -65,7 +65,8 @@ class GpuDecoder:
         config, weights = self.config, self._weights
         work, logits = memory.work.first(step.ids.shape[0]), memory.logits[:samples]
         embed(step.ids, step.source, drawn, weights.embedding, work.hidden)
-        plan_decode(memory.plan, step.sequence_rows, step.decode_lens, step.page_starts)
+        if decodes:
+            plan_decode(memory.plan, step.sequence_rows, step.kv_lens, step.page_starts)
         if lora is not None:
             lora.deltas.begin_step()
         rotary_tables(step.positions, self._frequencies, work.cos, work.sin)
@@ -117,20 +118,19 @@ class GpuDecoder:
         self._join_residual(work, layer.post_norm, delta, step.adapted)
 
     def _attend(self, index: int, step: StepTensors, memory: StepMemory, work: Workspace, decodes: bool) -> None:
-        """The decode kernel computes sequences of one row, also in a mixed step, where a block of prefill attention
-        would compute BLOCK_ROWS rows for one. The prefill kernel computes all longer chunks."""
+        """The prefill kernel computes all rows of a mixed step, those of decodes too (decision 0028)."""
         config = self.config
-        decode_attention(
-            work.q,
-            work.attended,
-            self.kv,
-            step.pages,
-            memory.plan,
-            layer=index,
-            tokens_per_page=self.tokens_per_page,
-            scale=self._scale,
-        )
         if decodes:
+            decode_attention(
+                work.q,
+                work.attended,
+                self.kv,
+                step.pages,
+                memory.plan,
+                layer=index,
+                tokens_per_page=self.tokens_per_page,
+                scale=self._scale,
+            )
             return
         prefill_attention(
             work.q,

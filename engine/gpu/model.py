@@ -163,9 +163,7 @@ class GpuModel:
         blocks = 0
         if not packed.decodes:
             config, programs = self._decoder.config, self._layouts.programs
-            found = prefill_blocks(
-                packed.prefill_lens, packed.kv_lens, config.heads, config.kv_heads, programs=programs
-            )
+            found = prefill_blocks(packed.counts, packed.kv_lens, config.heads, config.kv_heads, programs=programs)
             blocks, extra["query_blocks"] = len(found), found
         layout, graph, run = self._choose_layout(packed, adapted, blocks)
         extra["lora"] = np.empty(layout.sizes.lora_words, np.int32)

@@ -40,7 +40,7 @@ class Sizes:
 
     rows: int
     sequences: int
-    query_blocks: int  # of prefill attention, for sequences of several rows; 0: every sequence has one row
+    query_blocks: int  # of prefill attention; 0: every sequence has one row
     lora_words: int  # of the LoRA work list
     pages: int  # of all sequences' page tables together
 
@@ -54,7 +54,7 @@ class StepLayout:
         self.fields: dict[str, BufferField] = {}
         for name in ("ids", "source", "positions", "write_pages", "write_slots", "adapted"):
             self._add(name, sizes.rows)
-        for name in ("sequence_rows", "kv_lens", "decode_lens", "page_starts", "query_lens", "sampled"):
+        for name in ("sequence_rows", "kv_lens", "page_starts", "query_lens", "sampled"):
             self._add(name, sizes.sequences)
         self._add("seeds", 2 * sizes.sequences, torch.int64)
         for name in ("choices", "draw_positions", "top_ks"):
@@ -92,7 +92,6 @@ class StepTensors:
     adapted: Tensor  # [rows] 1: the row has an adapter
     sequence_rows: Tensor  # [sequences] a sequence's first row
     kv_lens: Tensor  # [sequences] keys that its last row sees
-    decode_lens: Tensor  # [sequences] the same of a sequence of one row, 0 of any other: for decode attention
     page_starts: Tensor  # [sequences] start of its page table in `pages`
     query_lens: Tensor  # [sequences] its number of rows
     sampled: Tensor  # [sequences] row of each sample, in the order of samples
@@ -126,9 +125,6 @@ class PackedStep:
         self.decodes = self.rows == len(self.chunks)
         starts = np.array([chunk.start for chunk in self.chunks], np.int32)
         self.kv_lens = starts + self.counts
-        self.decode_lens = np.where(self.counts == 1, self.kv_lens, 0).astype(np.int32)
-        # Rows of chunks of several tokens: for prefill attention.
-        self.prefill_lens = np.where(self.counts == 1, 0, self.counts).astype(np.int32)
         self.sequence_rows = np.cumsum(self.counts, dtype=np.int32) - self.counts
         used = -(-self.kv_lens // tokens_per_page)
         self.page_starts = np.cumsum(used, dtype=np.int32) - used
@@ -215,7 +211,6 @@ class Packer:
             "write_slots": (packed.write_slots, 0),
             "sequence_rows": (packed.sequence_rows, 0),
             "kv_lens": (packed.kv_lens, 0),
-            "decode_lens": (packed.decode_lens, 0),
             "page_starts": (packed.page_starts, 0),
             "query_lens": (packed.counts, 0),
             "sampled": (packed.sampled, 0),
