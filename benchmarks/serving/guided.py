@@ -6,9 +6,9 @@
 
 Llama-3.1-8B's shape with random weights and a tokenizer made for it (benchmarks/serving/guided_inputs.py). All requests
 of a run are submitted at once, with 128 random prompt tokens. Kinds: plain; guided by one schema; by a schema for each
-row; with all three penalties; and half of the rows guided by schemas of their own. Every request of every kind makes
-the same number of ids: none has stop ids, and no schema has an instance with fewer ids. Grammars are compiled before a
-run begins.
+row; with all three penalties; half of the rows guided by schemas of their own; and half of them by hostile schemas with
+slow masks, until the other half has ended. Every request of every other kind makes the same number of ids: none has
+stop ids, and no schema has an instance with fewer ids. Grammars are compiled before a run begins.
 
 A trained model ends a string of its own accord, and most schemas bound none. Random weights draw the ids that end a
 string once in 100,000 draws, so that a bias on these ids, in all kinds alike, ends strings after some ten ids. With
@@ -16,8 +16,8 @@ string once in 100,000 draws, so that a bias on these ids, in all kinds alike, e
 
 The engine's own path without its sockets: GuidedRequests (compiler, matchers, masks), Scheduler and StepFlights. A
 share is the median, over rounds, of the kind's tokens a second over plain's in the same round. `step_p99_ms` is the p99
-of decode steps with all rows; of the kind "half" it is the p99 of the gaps between two ids of the unguided rows, which
-compares with the gaps of plain. Appends rows to benchmarks/results/serving_guided.csv.
+of decode steps with all rows; of the kinds "half" and "hostile" it is the p99 of the gaps between two ids of their
+unguided rows, which compares with the gaps of plain. Appends rows to benchmarks/results/serving_guided.csv.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from typing import TYPE_CHECKING
 from benchmarks.rows import RESULTS, append_table
 from benchmarks.serving import shapes
 from benchmarks.serving.guided_host import percentile, run_host
-from benchmarks.serving.guided_inputs import closing_ids, schema_of, write_model_directory
+from benchmarks.serving.guided_inputs import closing_ids, hostile_schema_of, schema_of, write_model_directory
 from engine.guided.requests import MASK_WAIT_S, GuidedRequests, GuideRefused, build_guided_requests
 from engine.loop.flights import StepFlights
 from engine.memory.arena import Arena
@@ -50,7 +50,9 @@ from engine.text.json_schemas import json_schema_grammar
 if TYPE_CHECKING:
     from engine.gpu.runner import GpuRunner
 
-KINDS = ("plain", "one_schema", "many_schemas", "penalties", "half")
+KINDS = ("plain", "one_schema", "many_schemas", "penalties", "half", "hostile")
+# Every second row is unguided.
+HALVES = ("half", "hostile")
 PROMPT_TOKENS, STEP_TOKENS = 128, 8192
 TINY = Path(__file__).resolve().parents[2] / "examples" / "models" / "laneway-tiny"
 # The workload has no targets.
@@ -96,8 +98,10 @@ class Run:
 
 def grammar_of(kind: str, index: int, bench: Bench) -> str | None:
     """The grammar of a row."""
-    if kind in ("plain", "penalties") or (kind == "half" and index % 2):
+    if kind in ("plain", "penalties") or (kind in HALVES and index % 2):
         return None
+    if kind == "hostile":
+        return json_schema_grammar(hostile_schema_of(index // 2))
     number = 0 if kind == "one_schema" else index
     return json_schema_grammar(schema_of(number, bench.tokens, bench.text_chars))
 
@@ -201,6 +205,7 @@ def drive(kind: str, bench: Bench, scheduler: Scheduler, guided: Guided, seed: i
     before = guided.requests.counts()
     flights = StepFlights(bench.runner, time.perf_counter, guided.requests)
     run, last_at, ended = Run(), dict.fromkeys(sequences, 0.0), 0
+    free = set(sequences) - with_grammar
     started = completed_at = time.perf_counter()
     for sequence in sequences:
         refusal = scheduler.submit(sequence)
@@ -230,6 +235,11 @@ def drive(kind: str, bench: Bench, scheduler: Scheduler, guided: Guided, seed: i
             run.failed += own.reason == "error"
             guided.requests.remove_text(own.sequence)
             ended += 1
+            free.discard(own.sequence)
+        if kind == "hostile" and not free:
+            for own in scheduler.abort_gateway(0):
+                guided.requests.remove_text(own.sequence)
+                ended += 1
     while flights:  # steps of requests that have ended
         flight = flights.take_oldest()
         scheduler.complete(flight.step, flight.result(), 0.0)
@@ -263,11 +273,11 @@ def measure(bench: Bench, seconds: float) -> dict[str, list[Run]]:
 def rows_of(found: dict[str, list[Run]], bench: Bench, gpu: str) -> list[dict[str, object]]:
     """The row of each kind, printed too."""
     rows: list[dict[str, object]] = []
-    schemas = {"one_schema": 1, "many_schemas": bench.rows, "half": (bench.rows + 1) // 2}
+    schemas = {"one_schema": 1, "many_schemas": bench.rows, **dict.fromkeys(HALVES, (bench.rows + 1) // 2)}
     plain_gaps = 1000 * percentile([gap for run in found["plain"] for gap in run.free_gap_s], 0.99)
     for kind, runs in found.items():
         shares = [run.tok_s / plain.tok_s for run, plain in zip(runs, found["plain"], strict=True)]
-        steps = [second for run in runs for second in (run.free_gap_s if kind == "half" else run.step_s)]
+        steps = [second for run in runs for second in (run.free_gap_s if kind in HALVES else run.step_s)]
         step_p99, count = 1000 * percentile(steps, 0.99), sum(len(run.step_s) for run in runs)
         row = {
             "gpu": gpu,
@@ -281,13 +291,13 @@ def rows_of(found: dict[str, list[Run]], bench: Bench, gpu: str) -> list[dict[st
         rows.append(row)
         print(
             f"{kind:12} {row['out_tok_s']:>8} tok/s  share of plain {row['share_of_plain']} (rounds "
-            f"{min(shares):.4f} to {max(shares):.4f})  {'gap' if kind == 'half' else 'step'} p50 "
+            f"{min(shares):.4f} to {max(shares):.4f})  {'gap' if kind in HALVES else 'step'} p50 "
             f"{1000 * percentile(steps, 0.5):.2f} ms p99 {step_p99:.2f} ms  masks waited "
             f"{1000 * sum(run.mask_s for run in runs) / max(1, count):.2f} ms a step, "
             f"{sum(run.skipped for run in runs)} draws skipped, {sum(run.failed for run in runs)} requests failed"
             + (
                 f"  plain rows' gap p99 {plain_gaps:.2f} ms, {step_p99 / plain_gaps:.4f} of it"
-                if kind == "half"
+                if kind in HALVES
                 else ""
             ),
             flush=True,

@@ -109,3 +109,26 @@ def schema_of(number: int, tokens: int, text_chars: int = TEXT_CHARS) -> dict[st
     }
     # No id covers more than a name or a value with the punctuation around it.
     return {"type": "array", "items": item, "minItems": 1 + tokens // PROPERTIES}
+
+
+def hostile_schema_of(number: int) -> dict[str, Any]:
+    """One of four kinds of schemas whose masks take long, and which no answer completes soon: short bounded strings,
+    many properties that are not required, patterns with many states, and choices of objects."""
+    dice = random.Random(number)
+    names = [f"{dice.choice(SYLLABLES)}{dice.choice(SYLLABLES)}_{n}" for n in range(85)]
+    kind = number % 4
+    if kind == 0:
+        return {"type": "array", "items": {"type": "string", "maxLength": 5 + dice.randrange(10)}, "minItems": 1000}
+    if kind == 1:
+        properties = {name: {"type": "string", "maxLength": 12} for name in names}
+        return {"type": "object", "properties": properties, "additionalProperties": False, "minProperties": 1}
+    if kind == 2:
+        words = "|".join(name[:4] for name in names[:60])
+        item = {"type": "string", "pattern": f"^(?:(?:{words})[a-z]{{0,8}}){{20,40}}$"}
+        return {"type": "array", "items": item, "minItems": 100}
+    choices = [
+        {"type": "object", "properties": {name: {"type": "string", "maxLength": 8}}, "required": [name],
+         "additionalProperties": False}
+        for name in names[:40]
+    ]  # fmt: skip
+    return {"type": "array", "items": {"anyOf": choices}, "minItems": 1000}
