@@ -1,4 +1,4 @@
-"""Tools, calls and output formats of `/v1/chat/completions`: wire types, and what they say in neutral types."""
+"""Tools and calls of `/v1/chat/completions`: wire types, and what they say in neutral types."""
 
 from __future__ import annotations
 
@@ -9,14 +9,12 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
+from gateway.api.output_formats import NAME_PATTERN, GrammarText, check_schema
 from gateway.errors import InvalidRequest, UnsupportedValue
-from gateway.tools.definitions import OutputFormat, ToolChoice, ToolSpec
-from gateway.tools.strict_schema import NotStrict, check_strict
+from gateway.tools.definitions import ToolChoice, ToolSpec
 
 TOOLS_MAX = 128
-NAME_PATTERN = r"^[a-zA-Z0-9_-]{1,64}$"
 CALL_ID_CHARS_MAX = 256
-GRAMMAR_CHARS_MAX = 64 * 1024
 
 ToolName = Annotated[str, Meta(pattern=NAME_PATTERN)]
 CallId = Annotated[str, Meta(min_length=1, max_length=CALL_ID_CHARS_MAX)]
@@ -43,7 +41,7 @@ class FunctionTool(
 
 class GrammarSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     syntax: Literal["lark", "regex"]
-    definition: Annotated[str, Meta(min_length=1, max_length=GRAMMAR_CHARS_MAX)]
+    definition: GrammarText
 
 
 class AnyInput(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="type", tag="text"):
@@ -128,36 +126,6 @@ class CustomCall(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 PastCalls = Annotated[list[FunctionCall | CustomCall], Meta(max_length=TOOLS_MAX)]
 
 
-class TextFormat(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="type", tag="text"):
-    """The answer is text."""
-
-
-class JsonObjectFormat(
-    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="type", tag="json_object"
-):
-    """The answer is a JSON object."""
-
-
-class SchemaSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`name` and `description` are hints. The answer follows the schema; with `strict` it must have OpenAI's limits."""
-
-    name: ToolName
-    description: str | None = None
-    schema: dict[str, Any] | None = None
-    strict: bool | None = None
-
-
-class JsonSchemaFormat(
-    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="type", tag="json_schema"
-):
-    """The answer is JSON that the schema allows."""
-
-    json_schema: SchemaSpec
-
-
-ResponseFormat = TextFormat | JsonObjectFormat | JsonSchemaFormat
-
-
 def tool_specs(tools: Sequence[FunctionTool | CustomTool]) -> list[ToolSpec]:
     """Raises InvalidRequest."""
     found = [_custom_spec(tool.custom, index) if isinstance(tool, CustomTool) else _function_spec(tool.function, index)
@@ -180,14 +148,6 @@ def _function_spec(function: FunctionSpec, index: int) -> ToolSpec:
         param = f"tools[{index}].function.parameters"
         check_schema(function.parameters, param)
     return ToolSpec(function.name, function.description, function.parameters, strict)
-
-
-def check_schema(schema: dict[str, Any], param: str) -> None:
-    """Raises InvalidRequest unless the schema has the limits of a strict one."""
-    try:
-        check_strict(schema)
-    except NotStrict as error:
-        raise InvalidRequest(f"{param!r} is wrong: {error}.", param=param) from None
 
 
 def _custom_spec(custom: CustomSpec, index: int) -> ToolSpec:
@@ -230,21 +190,6 @@ def check_choice(choice: ToolChoice, tools: Sequence[ToolSpec]) -> None:
 
 def _name_of(choice: NamedFunction | NamedCustom) -> str:
     return choice.function.name if isinstance(choice, NamedFunction) else choice.custom.name
-
-
-def output_format(format_: ResponseFormat | None) -> OutputFormat | None:
-    """Raises InvalidRequest."""
-    match format_:
-        case JsonObjectFormat():
-            return OutputFormat("response_format")
-        case JsonSchemaFormat(json_schema=spec):
-            param = "response_format.json_schema.schema"
-            if spec.schema is None:
-                raise InvalidRequest(f"Missing required field {param!r}.", param=param)
-            if spec.strict:
-                check_schema(spec.schema, param)
-            return OutputFormat(param, spec.schema)
-    return None
 
 
 def parsed_arguments(text: str) -> dict[str, Any] | str:

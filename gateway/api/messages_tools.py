@@ -10,7 +10,8 @@ import msgspec
 from msgspec import Meta
 
 from gateway.api.agent_hints import CacheControl, SchemaFormat, ToolHints
-from gateway.api.chat_tools import NAME_PATTERN, CallId, check_choice, check_names
+from gateway.api.chat_tools import CallId, check_choice, check_names
+from gateway.api.output_formats import NAME_PATTERN
 from gateway.errors import InvalidRequest
 from gateway.tools.definitions import OutputFormat, ToolChoice, ToolSpec
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 
 import msgspec
 
@@ -10,9 +11,8 @@ from engine.protocol.frames import Guide
 from engine.text.json_schemas import GrammarRefused
 from gateway.catalog.served_models import ServedModel
 from gateway.errors import InvalidRequest, UnsupportedParameter
-from gateway.tools.definitions import Tooling
-from gateway.tools.formats import CallMode
-from gateway.tools.grammar import output_grammar
+from gateway.tools.definitions import OutputFormat, Tooling
+from gateway.tools.grammar import CallMode, output_grammar
 from gateway.tools.model_dialect import ModelDialect
 from gateway.tools.parser import AnswerSyntax, ReasoningMarkers
 
@@ -22,11 +22,13 @@ PROMPT_END_IDS = 16
 
 class AnswerPlan(msgspec.Struct, frozen=True):
     """`guide`: None if the engine need not guide the answer. `syntax`: None if the answer is text alone. `param`: the
-    field that a refused grammar is of. `ignored`: fields of the request that this model cannot follow."""
+    field that a refused grammar is of. `parts`: grammars inside that of `guide`, each with the field that it is of.
+    `ignored`: fields of the request that this model cannot follow."""
 
     guide: Guide | None = None
     syntax: AnswerSyntax | None = None
     param: str = ""
+    parts: tuple[tuple[str, str], ...] = ()
     ignored: tuple[str, ...] = ()
 
 
@@ -43,10 +45,16 @@ def check_tools(model: ServedModel, tooling: Tooling | None) -> None:
         )
 
 
-def plan_answer(model: ServedModel, tooling: Tooling | None, prompt_ids: Sequence[int]) -> AnswerPlan:
-    """`tooling`: None for an endpoint that answers with text alone. Raises InvalidRequest."""
+def plan_answer(
+    model: ServedModel, tooling: Tooling | None, prompt_ids: Sequence[int], whitespace_max: int
+) -> AnswerPlan:
+    """`tooling`: None if the answer is any text. `whitespace_max`: white space characters between two JSON tokens.
+    Raises InvalidRequest."""
     if tooling is None:
         return PLAIN
+    if tooling.text_only:
+        assert tooling.output is not None
+        return AnswerPlan(Guide(grammar=_output_grammar(tooling.output, whitespace_max)), param=tooling.output.param)
     check_tools(model, tooling)
     dialect = model.dialect
     tools = tooling.callable
@@ -62,20 +70,38 @@ def plan_answer(model: ServedModel, tooling: Tooling | None, prompt_ids: Sequenc
             tools={tool.name: tool for tool in tools},
             id_prefix=tooling.id_prefix,
         )
-    grammar, param = _grammar(dialect, tooling)
-    return AnswerPlan(_guide(model, tooling, grammar, opened), syntax, param, _ignored(dialect, tooling))
+    grammar, param, parts = _grammar(dialect, tooling, whitespace_max)
+    return AnswerPlan(_guide(model, tooling, grammar, opened), syntax, param, parts, _ignored(dialect, tooling))
 
 
-def _grammar(dialect: ModelDialect, tooling: Tooling) -> tuple[str | None, str]:
-    """The grammar, and the field that it is of. Raises InvalidRequest."""
+def _grammar(
+    dialect: ModelDialect, tooling: Tooling, whitespace_max: int
+) -> tuple[str | None, str, tuple[tuple[str, str], ...]]:
+    """The grammar, the field that it is of, and its parts. Raises InvalidRequest."""
     tools, output = tooling.callable, tooling.output
-    param = output.param if output is not None and not tools else tooling.param
+    of_output = None if output is None else _output_grammar(output, whitespace_max)
+    if not tools:
+        return of_output, "" if output is None else output.param, ()
+    assert dialect.format is not None
+    mode = CallMode(
+        required=tooling.choice.mode == "required", parallel=tooling.choice.parallel, whitespace_max=whitespace_max
+    )
+    parts = () if output is None or of_output is None else ((of_output, output.param),)
+    with _refusing(tooling.param):
+        return dialect.format.grammar(tools, dialect.markers, mode, output), tooling.param, parts
+
+
+def _output_grammar(output: OutputFormat, whitespace_max: int) -> str:
+    """Raises InvalidRequest."""
+    with _refusing(output.param):
+        return output_grammar(output, whitespace_max)
+
+
+@contextlib.contextmanager
+def _refusing(param: str) -> Iterator[None]:
+    """A refused grammar is an InvalidRequest of this field."""
     try:
-        if tools:
-            assert dialect.format is not None
-            mode = CallMode(required=tooling.choice.mode == "required", parallel=tooling.choice.parallel)
-            return dialect.format.grammar(tools, dialect.markers, mode, output), param
-        return (None if output is None else output_grammar(output)), param
+        yield
     except GrammarRefused as error:
         raise InvalidRequest(f"{param!r} cannot be served: {error}.", param=param) from None
 

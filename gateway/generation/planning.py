@@ -61,6 +61,7 @@ class RequestPlanner:
         self._engine = engine
         self._large_work = large_work
         self._ignore_unknown = config.gateway.unknown_fields == "ignore"
+        self._whitespace_max = config.gateway.json_whitespace_max
         self._counter = PromptCounter(large_work)
         self._grammars: OrderedDict[bytes, None] = OrderedDict()  # digests of the grammars that were accepted
         self._text_pace = RequestPace(
@@ -120,9 +121,10 @@ class RequestPlanner:
         prompts = known[encoding]
         prompt_tokens = sum([len(prompt.ids) for prompt in prompts])
         _check_alternatives(asked, asked.answer_tokens_min, prompt_tokens)
-        answer = plan_answer(model, asked.tooling, prompts[0].ids)
+        answer = plan_answer(model, asked.tooling, prompts[0].ids, self._whitespace_max)
         if answer.guide is not None and answer.guide.grammar is not None:
-            await self._check_grammar(caller, model, info, answer.guide.grammar, answer.param)
+            for grammar, param in (*answer.parts, (answer.guide.grammar, answer.param)):
+                await self._check_grammar(caller, model, info, grammar, param)
         return RequestPlan(
             target=target,
             model=model,

@@ -46,11 +46,16 @@ class ToolChoice(msgspec.Struct, frozen=True):
 
 
 class OutputFormat(msgspec.Struct, frozen=True):
-    """The JSON that the text of the answer must be. `schema`: its JSON Schema; None: any JSON object. `param`: the
-    field of the request, for messages."""
+    """What the text of the answer must be. `param`: the field of the request, for messages. `schema`: a JSON Schema;
+    None: any JSON object. `text`: a regular expression or a Lark grammar. `compact`: JSON without white space between
+    its tokens."""
 
     param: str
     schema: dict[str, Any] | None = None
+    kind: Literal["json", "regex", "choice", "lark"] = "json"
+    text: str = ""
+    choices: tuple[str, ...] = ()
+    compact: bool = False
 
 
 class ReasoningRequest(msgspec.Struct, frozen=True):
@@ -67,7 +72,8 @@ class ReasoningRequest(msgspec.Struct, frozen=True):
 
 
 class Tooling(msgspec.Struct, frozen=True):
-    """All that a request says about tools, the form of the answer and reasoning."""
+    """All that a request says about tools, the form of the answer and reasoning. `text_only`: the endpoint answers with
+    text, without calls and without reasoning apart from it; a grammar begins with the answer."""
 
     tools: list[ToolSpec] = []
     choice: ToolChoice = ToolChoice()
@@ -75,6 +81,7 @@ class Tooling(msgspec.Struct, frozen=True):
     reasoning: ReasoningRequest = ReasoningRequest()
     id_prefix: str = "call_"  # of the ids of calls
     param: str = "tools"  # the field of the tools, for messages
+    text_only: bool = False
 
     @property
     def callable(self) -> list[ToolSpec]:

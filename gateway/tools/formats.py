@@ -9,14 +9,29 @@ import string
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
+from engine.text.grammars import regex_literal
 from gateway.tools.definitions import OutputFormat, ToolSpec
-from gateway.tools.grammar import Rules, any_of, arguments_of, json_of, lark, lazy_calls, output_of, quote
+from gateway.tools.grammar import (
+    ANY_TEXT,
+    CallMode,
+    Rules,
+    add_output,
+    any_of,
+    arguments_of,
+    json_of,
+    lark,
+    lazy_calls,
+    quote,
+    text_with,
+)
 from gateway.tools.json_calls import JsonCallReader, JsonFraming
 from gateway.tools.readers import CallReader
 from gateway.tools.scanning import AnswerMarkers
 from gateway.tools.xml_calls import XmlCallReader, is_text
 
 CALL_ID_CHARS = 24
+# A regular expression of the texts that begin as a call without a marker.
+CALL_OBJECT = r'\s*\{\s*"name"(.|\n)*'
 _ID_ALPHABET = string.ascii_letters + string.digits
 
 
@@ -50,16 +65,6 @@ class ToolFormat(Protocol):
         ...
 
 
-class CallMode:
-    """`required`: the answer is calls and nothing else. `parallel`: more than one call."""
-
-    __slots__ = ("parallel", "required")
-
-    def __init__(self, *, required: bool, parallel: bool) -> None:
-        self.required = required
-        self.parallel = parallel
-
-
 class JsonFormat:
     """Calls are JSON objects with a name and the arguments."""
 
@@ -77,10 +82,10 @@ class JsonFormat:
         rules: Rules = {}
         for index, tool in enumerate(tools):
             tokens = ["{", '"name"', ":", " ", json.dumps(tool.name), ",", " ", f'"{framing.arguments_key}"', ":", " "]
-            if framing.open or output is None:
+            if framing.open or output is None or output.kind != "json":
                 tokens = ["".join(tokens)]
             # llguidance's lexer takes the longest lexeme: beside a JSON output each token must be a lexeme of its own.
-            rules[f"call_{index}"] = f'{" ".join(map(quote, tokens))} {arguments_of(tool)} "}}"'
+            rules[f"call_{index}"] = f'{" ".join(map(quote, tokens))} {arguments_of(tool, mode.whitespace_max)} "}}"'
         rules["call"] = any_of([f"call_{index}" for index in range(len(tools))])
         one = "call"
         if framing.separator and mode.parallel:
@@ -103,12 +108,18 @@ class JsonFormat:
         if mode.required:
             return whole
         if output is not None:
-            rules["output"] = output_of(output)
+            add_output(rules, output, mode, self._call_text(markers))
             return f"output | {whole}"
         if framing.open:
             return lazy_calls(rules, markers, framing.open, body, parallel=mode.parallel and bool(framing.close))
-        rules["TEXT"] = r'/(.|\n)*/ & ~/\s*\{\s*"name"(.|\n)*/'
+        rules["TEXT"] = f"{ANY_TEXT} & ~/{CALL_OBJECT}/"
         return f"{whole} | TEXT"
+
+    def _call_text(self, markers: AnswerMarkers) -> str | None:
+        opened = self.framing.open
+        if not opened:
+            return CALL_OBJECT
+        return None if markers.is_id(opened) else text_with(opened)
 
     def reader(self, tools: Mapping[str, ToolSpec], markers: AnswerMarkers) -> CallReader:
         return JsonCallReader(self.framing, tools, markers)
@@ -136,7 +147,7 @@ class XmlFormat:
     ) -> str:
         rules: Rules = {}
         for index, tool in enumerate(tools):
-            parameters = self._parameters(rules, f"p_{index}", tool)
+            parameters = self._parameters(rules, f"p_{index}", tool, mode.whitespace_max)
             rules[f"call_{index}"] = f'{quote(f"<function={tool.name}>")} "\\n" {parameters} "</function>"'
         rules["call"] = any_of([f"call_{index}" for index in range(len(tools))])
         opened, closed = (markers.terminal(one) for one in self.markers)
@@ -149,10 +160,10 @@ class XmlFormat:
         if mode.required:
             return lark(whole, rules)
         assert output is not None
-        rules["output"] = output_of(output)
+        add_output(rules, output, mode, None if markers.is_id(self.markers[0]) else text_with(self.markers[0]))
         return lark(f"output | {whole}", rules)
 
-    def _parameters(self, rules: Rules, prefix: str, tool: ToolSpec) -> str:
+    def _parameters(self, rules: Rules, prefix: str, tool: ToolSpec, whitespace_max: int) -> str:
         """The elements of all parameters, in the order of the schema. Optional parameters may be left out."""
         schema = tool.schema()
         properties, required = schema.get("properties"), schema.get("required")
@@ -164,7 +175,7 @@ class XmlFormat:
             if is_text(value):
                 ending = quote("\n</parameter>\n")
                 if tool.custom and tool.pattern is not None:
-                    rules[rule] = f"{head} /{_regex(tool.pattern)}/ {ending}"
+                    rules[rule] = f"{head} {regex_literal(tool.pattern)} {ending}"
                 elif options := _text_options(value):
                     rules[rule] = f"{head} {any_of([quote(one) for one in options])} {ending}"
                 else:
@@ -172,7 +183,7 @@ class XmlFormat:
                     rules[rule] = f"{head} {rule}_text"
             else:
                 definitions = {name: schema[name] for name in ("$defs", "definitions") if name in schema}
-                content = json_of(value | definitions if tool.strict else {})
+                content = json_of(value | definitions if tool.strict else {}, whitespace_max)
                 rules[rule] = f'{head} {content} "\\n</parameter>\\n"'
             optional = not (isinstance(required, list) and key in required)
             said.append(f"{rule}?" if optional else rule)
@@ -198,10 +209,6 @@ class XmlFormat:
 def _text_options(schema: Mapping[str, Any]) -> list[str]:
     options = [schema["const"]] if "const" in schema else schema.get("enum", [])
     return [one for one in options if isinstance(one, str)] if isinstance(options, list) else []
-
-
-def _regex(pattern: str) -> str:
-    return pattern.replace("/", r"\/")
 
 
 def new_id(prefix: str) -> str:

@@ -12,7 +12,7 @@ import openai
 import pytest
 from pydantic import BaseModel
 
-from engine.protocol.frames import Submit
+from engine.protocol.frames import Guide, Submit
 from engine.text.tokenizer import Tokenizer
 from support.gateway.scripted_engine import Said, ScriptedStack
 from support.gateway.tool_model import make_tool_model, says_text
@@ -284,6 +284,88 @@ def test_a_keyword_that_cannot_be_guided_is_named_before_the_hold(speaking: Spea
     with pytest.raises(openai.BadRequestError, match="contains"):
         speaking.openai.chat.completions.create(model=MODEL, messages=ASK, response_format=format_, max_tokens=20)
     assert speaking.stack.holds() == before
+
+
+LARK = 'start: "a" | b\nb: "b"+'
+
+
+@pytest.mark.parametrize(
+    ("extra", "said"),
+    [
+        ({"guided_json": CITY}, '"city"'),
+        ({"guided_json": json.dumps(CITY)}, '"city"'),
+        ({"guided_regex": "[0-9]{3}"}, "[0-9]{3}"),
+        ({"guided_choice": ["yes", "no"]}, "yes"),
+        ({"guided_grammar": LARK}, "start:"),
+        ({"structured_outputs": {"json": CITY}}, '"city"'),
+        ({"structured_outputs": {"regex": "[0-9]{3}"}}, "[0-9]{3}"),
+        ({"structured_outputs": {"choice": ["yes", "no"]}}, "yes"),
+        ({"structured_outputs": {"grammar": LARK}}, "start:"),
+        ({"structured_outputs": {"json_object": True, "disable_any_whitespace": True}}, "whitespace_flexible"),
+    ],
+    ids=lambda value: json.dumps(value)[:40],
+)
+def test_fields_of_vllm_guide_chats_and_completions(speaking: Speaking, extra: Any, said: str) -> None:
+    speaking.says("yes")
+    answer = speaking.openai.chat.completions.create(model=MODEL, messages=ASK, max_tokens=20, extra_body=extra)
+    assert answer.choices[0].message.content == "yes"
+    grammar = speaking.guide().grammar
+    assert said in grammar
+    text = speaking.openai.completions.create(model=MODEL, prompt="Say", max_tokens=20, extra_body=extra)
+    assert text.choices[0].text == "yes"
+    # A completion is text: the grammar begins with its first id, and no reasoning comes before.
+    assert speaking.guide() == Guide(grammar=grammar)
+
+
+def test_a_constraint_of_vllm_stands_beside_tools(speaking: Speaking) -> None:
+    speaking.says(ONE)
+    extra: Any = {"structured_outputs": {"choice": ["yes", "no"]}}
+    answer = speaking.openai.chat.completions.create(
+        model=MODEL, messages=ASK, tools=[WEATHER], max_tokens=200, extra_body=extra
+    )
+    assert answer.choices[0].finish_reason == "tool_calls"
+    assert '"yes"' in speaking.guide().grammar
+
+
+@pytest.mark.parametrize(
+    ("extra", "said", "param"),
+    [
+        ({"guided_json": {"not": {}}}, "/not: the keyword 'not'", "guided_json"),
+        (
+            {"structured_outputs": {"json": {"properties": {"a": {"if": {}}}}}},
+            "/properties/a/if",
+            "structured_outputs.json",
+        ),
+        ({"guided_regex": "(?=a)b"}, "at 1.*look-around", "guided_regex"),
+        ({"guided_grammar": 'start: "a"\n  | b'}, r"1\(8\): unknown name", "guided_grammar"),
+        ({"structured_outputs": {"grammar": 'root ::= "a"'}}, "Lark", "structured_outputs.grammar"),
+        ({"guided_regex": "a", "guided_choice": ["a"]}, "'guided_regex' and 'guided_choice'", "guided_choice"),
+    ],
+    ids=lambda value: str(value)[:30],
+)
+def test_a_construct_of_vllm_that_cannot_be_guided_is_named_before_the_hold(
+    speaking: Speaking, extra: Any, said: str, param: str
+) -> None:
+    before = speaking.stack.holds()
+    tools: Any
+    for tools in (openai.omit, [WEATHER]):
+        with pytest.raises(openai.BadRequestError, match=f"(?s){said}") as refused:
+            speaking.openai.chat.completions.create(
+                model=MODEL, messages=ASK, max_tokens=20, extra_body=extra, tools=tools
+            )
+        assert refused.value.param == param
+    with pytest.raises(openai.BadRequestError, match=f"(?s){said}"):
+        speaking.openai.completions.create(model=MODEL, prompt="Say", max_tokens=20, extra_body=extra)
+    assert speaking.stack.holds() == before
+
+
+def test_a_backend_of_vllm_is_ignored_and_named(speaking: Speaking) -> None:
+    speaking.says("yes")
+    extra: Any = {"guided_choice": ["yes"], "guided_decoding_backend": "xgrammar"}
+    answer = speaking.openai.chat.completions.with_raw_response.create(
+        model=MODEL, messages=ASK, max_tokens=20, extra_body=extra
+    )
+    assert answer.headers["laneway-ignored"] == "guided_decoding_backend"
 
 
 # ---- Anthropic

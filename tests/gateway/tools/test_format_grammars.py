@@ -7,8 +7,10 @@ import json
 import pytest
 import tokenizers
 
+from engine.text.json_schemas import GrammarRefused
 from gateway.tools.definitions import OutputFormat, ToolSpec
-from gateway.tools.formats import FORMATS, CallMode, ToolFormat
+from gateway.tools.formats import FORMATS, ToolFormat
+from gateway.tools.grammar import CallMode, output_grammar
 from gateway.tools.scanning import AnswerMarkers
 from support.paths import EXAMPLES
 
@@ -121,6 +123,59 @@ def test_an_answer_with_an_output_format_is_its_json_or_calls(name: str, vocabul
     assert vocabulary.accepts(grammar, '{"city": "Paris"}')
     assert vocabulary.accepts(grammar, spell(FORMATS[name], ("now", {})))
     assert not vocabulary.accepts(grammar, "Paris")
+
+
+@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize(
+    "output",
+    [
+        OutputFormat("guided_regex", kind="regex", text="(?s)[a-z]+|a/b|.*x"),
+        OutputFormat("guided_choice", kind="choice", choices=("ab", "a/b", "<tool", "{", "zx")),
+    ],
+    ids=["regex", "choice"],
+)
+def test_an_answer_with_a_text_format_is_that_text_or_calls(
+    name: str, output: OutputFormat, vocabulary: Vocabulary
+) -> None:
+    grammar = grammar_of(name, vocabulary, output=output)
+    for text in ("ab", "a/b", "zx"):
+        assert vocabulary.accepts(grammar, text)
+    assert not vocabulary.accepts(grammar, "AB")
+    assert not vocabulary.accepts(grammar, "")
+    call = spell(FORMATS[name], ("get_weather", {"city": "Paris"}))
+    assert vocabulary.accepts(grammar, call)
+    # The parser would read these as calls: no expression of the caller's avoids the schema of a tool.
+    assert not vocabulary.accepts(grammar, call + "x")
+    assert not vocabulary.accepts(grammar, spell(FORMATS[name], ("get_weather", {"town": "x"})) + "x")
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_an_answer_with_a_lark_grammar_is_its_text_or_calls(name: str, vocabulary: Vocabulary) -> None:
+    output = OutputFormat("guided_grammar", kind="lark", text='start: call " " WORD\ncall: "a" | "b"\nWORD: /[a-z]+/')
+    format_ = FORMATS[name]
+    if not (format_.markers and vocabulary.markers.is_id(format_.markers[0])):
+        with pytest.raises(GrammarRefused, match="'guided_grammar' beside 'tools'"):
+            grammar_of(name, vocabulary, output=output)
+        return
+    grammar = grammar_of(name, vocabulary, output=output)
+    assert vocabulary.accepts(grammar, "a xyz")
+    assert not vocabulary.accepts(grammar, "c xyz")
+    assert vocabulary.accepts(grammar, spell(format_, ("get_weather", {"city": "Paris"})))
+    assert not vocabulary.accepts(grammar, spell(format_, ("get_weather", {"town": "Paris"})))
+
+
+@pytest.mark.parametrize("whitespace_max", [0, 1, 4])
+def test_white_space_between_json_tokens_is_bounded(whitespace_max: int, vocabulary: Vocabulary) -> None:
+    output = OutputFormat("response_format", CITY)
+    compact = OutputFormat("structured_outputs.json", CITY, compact=True)
+    mode = CallMode(required=False, parallel=False, whitespace_max=whitespace_max)
+    for grammar, most in (
+        (FORMATS["hermes"].grammar(TOOLS, vocabulary.markers, mode, output), whitespace_max),
+        (output_grammar(output, whitespace_max), whitespace_max),
+        (output_grammar(compact, whitespace_max), 0),
+    ):
+        assert vocabulary.accepts(grammar, '{"city":' + " " * most + '"Paris"}')
+        assert not vocabulary.accepts(grammar, '{"city":' + " " * (most + 1) + '"Paris"}')
 
 
 @pytest.mark.parametrize("name", FORMATS)
