@@ -113,7 +113,7 @@ class ModelSection(Section, frozen=True, kw_only=True):
     fallbacks: Annotated[tuple[Name, ...], Meta(max_length=16)] = ()  # models
     max_tokens_default: Annotated[int, Meta(ge=1, le=1_000_000)] | None = None  # None: the gateway's
     # How the model writes calls of tools. None: what its chat template shows; "none": it is offered no tools.
-    tools: Literal["hermes", "qwen3_coder", "llama3_json", "mistral", "none"] | None = None
+    tools: Literal["hermes", "qwen3_coder", "llama3_json", "mistral", "mistral_args", "none"] | None = None
 
 
 # The models of a configuration without [[models]], each from a package that `make run` installs.

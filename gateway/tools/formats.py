@@ -25,11 +25,13 @@ from gateway.tools.grammar import (
     text_with,
 )
 from gateway.tools.json_calls import JsonCallReader, JsonFraming
+from gateway.tools.named_calls import ARGUMENTS, CALL_ID, OPEN, NamedCallReader
 from gateway.tools.readers import CallReader
 from gateway.tools.scanning import AnswerMarkers
 from gateway.tools.xml_calls import XmlCallReader, is_text
 
 CALL_ID_CHARS = 24
+MISTRAL_ID_CHARS = 9  # Mistral's templates accept no other ids
 # A regular expression of the texts that begin as a call without a marker.
 CALL_OBJECT = r'\s*\{\s*"name"(.|\n)*'
 _ID_ALPHABET = string.ascii_letters + string.digits
@@ -135,6 +137,41 @@ class JsonFormat:
         return framing.open + framing.list_open + f"{framing.separator} ".join(objects) + framing.list_close
 
 
+class NamedFormat:
+    """Calls are a name and a JSON object behind it. The model may write an id of its own between them."""
+
+    name = "mistral_args"
+    markers = (OPEN, ARGUMENTS, CALL_ID)
+    id_chars = MISTRAL_ID_CHARS
+
+    def grammar(
+        self, tools: Sequence[ToolSpec], markers: AnswerMarkers, mode: CallMode, output: OutputFormat | None
+    ) -> str:
+        opened, ended, own_id = (markers.terminal(one) for one in self.markers)
+        rules: Rules = {"own_id": f"{own_id} /[a-zA-Z0-9]{{{self.id_chars}}}/"}
+        for index, tool in enumerate(tools):
+            arguments = arguments_of(tool, mode.whitespace_max)
+            rules[f"call_{index}"] = f"{quote(tool.name)} own_id? {ended} {arguments}"
+        rules["call"] = any_of([f"call_{index}" for index in range(len(tools))])
+        if not mode.required and output is None:
+            return lark(lazy_calls(rules, markers, OPEN, "call", parallel=mode.parallel), rules)
+        whole = f"({opened} call)+" if mode.parallel else f"{opened} call"
+        if mode.required:
+            return lark(whole, rules)
+        assert output is not None
+        add_output(rules, output, mode, None if markers.is_id(OPEN) else text_with(OPEN))
+        return lark(f"output | {whole}", rules)
+
+    def reader(self, tools: Mapping[str, ToolSpec], markers: AnswerMarkers) -> CallReader:
+        return NamedCallReader(markers)
+
+    def new_id(self, prefix: str) -> str:
+        return _random(self.id_chars)
+
+    def spell_calls(self, calls: Sequence[tuple[str, dict[str, Any]]]) -> str:
+        return "".join([f"{OPEN}{name}{ARGUMENTS}{json.dumps(arguments)}" for name, arguments in calls])
+
+
 class XmlFormat:
     """Calls are elements: `<function=name>` with a `<parameter=key>` for each argument. The value of a parameter whose
     schema is a string is its text; every other value is JSON."""
@@ -222,7 +259,10 @@ def _random(chars: int) -> str:
 HERMES = JsonFormat("hermes", JsonFraming(open="<tool_call>", close="</tool_call>", list_open="\n", list_close="\n"))
 LLAMA3_JSON = JsonFormat("llama3_json", JsonFraming(separator=";", arguments_key="parameters"))
 MISTRAL = JsonFormat(
-    "mistral", JsonFraming(open="[TOOL_CALLS]", list_open=" [", separator=",", list_close="]"), id_chars=9
+    "mistral",
+    JsonFraming(open="[TOOL_CALLS]", list_open=" [", separator=",", list_close="]"),
+    id_chars=MISTRAL_ID_CHARS,
 )
+MISTRAL_ARGS = NamedFormat()
 QWEN3_CODER = XmlFormat()
-FORMATS: Mapping[str, ToolFormat] = {one.name: one for one in (HERMES, QWEN3_CODER, LLAMA3_JSON, MISTRAL)}
+FORMATS: Mapping[str, ToolFormat] = {one.name: one for one in (HERMES, QWEN3_CODER, LLAMA3_JSON, MISTRAL, MISTRAL_ARGS)}

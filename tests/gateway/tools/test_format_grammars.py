@@ -87,7 +87,7 @@ def test_a_strict_tool_has_arguments_of_its_schema(name: str, vocabulary: Vocabu
     assert not vocabulary.accepts(grammar, spell(FORMATS[name], ("get_weather", {})))
 
 
-@pytest.mark.parametrize("name", ["hermes", "llama3_json", "mistral"])
+@pytest.mark.parametrize("name", ["hermes", "llama3_json", "mistral", "mistral_args"])
 def test_a_tool_that_is_not_strict_has_any_object(name: str, vocabulary: Vocabulary) -> None:
     grammar = grammar_of(name, vocabulary)
     assert vocabulary.accepts(grammar, spell(FORMATS[name], ("now", {"zone": ["</tool>", 1, None]})))
@@ -202,6 +202,13 @@ def test_values_of_qwen3_coder_follow_the_types_of_the_schema(vocabulary: Vocabu
     assert vocabulary.accepts(grammar, spell(format_, ("f", {"unit": "C", "days": 3, "note": 'a "b"\n<c>'})))
     assert not vocabulary.accepts(grammar, spell(format_, ("f", {"unit": "K", "days": 3})))
     assert not vocabulary.accepts(grammar, spell(format_, ("f", {"unit": "C", "days": "many"})))
+
+
+def test_newer_mistral_may_write_an_id_of_its_own(vocabulary: Vocabulary) -> None:
+    grammar = grammar_of("mistral_args", vocabulary, required=True)
+    assert vocabulary.accepts(grammar, "[TOOL_CALLS]now[CALL_ID]abc123XYZ[ARGS]{}")
+    assert not vocabulary.accepts(grammar, "[TOOL_CALLS]now[CALL_ID]abc[ARGS]{}")
+    assert not vocabulary.accepts(grammar, "[TOOL_CALLS]now[CALL_ID]abc123XYZ{}")
 
 
 def test_definitions_are_one_line_of_json_for_the_template() -> None:
