@@ -25,7 +25,7 @@ class Named(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 class FunctionSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`parameters`: a JSON Schema of an object. With `strict` the arguments follow it."""
+    """`parameters`: a JSON Schema of an object. With `strict` the arguments follow it, or the request is refused."""
 
     name: ToolName
     description: str | None = None
@@ -144,10 +144,10 @@ def check_names(names: Sequence[str]) -> None:
 
 def _function_spec(function: FunctionSpec, index: int) -> ToolSpec:
     strict = bool(function.strict)
+    param = f"tools[{index}].function.parameters"
     if strict and function.parameters is not None:
-        param = f"tools[{index}].function.parameters"
         check_schema(function.parameters, param)
-    return ToolSpec(function.name, function.description, function.parameters, strict)
+    return ToolSpec(function.name, function.description, function.parameters, strict, param=param)
 
 
 def _custom_spec(custom: CustomSpec, index: int) -> ToolSpec:
@@ -158,7 +158,8 @@ def _custom_spec(custom: CustomSpec, index: int) -> ToolSpec:
         message = f"Unsupported value of {param!r}. The input of a custom tool follows a regular expression alone; "
         raise UnsupportedValue(message + 'send "regex", or leave the format out.', param=param)
     pattern = None if grammar is None else grammar.definition
-    return ToolSpec(custom.name, custom.description, custom=True, pattern=pattern)
+    param = f"tools[{index}].custom.format.grammar.definition"
+    return ToolSpec(custom.name, custom.description, custom=True, pattern=pattern, param=param)
 
 
 def tool_choice(choice: ChosenTools | None, parallel: bool | None, tools: Sequence[ToolSpec]) -> ToolChoice:

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 import msgspec
 
 from engine.protocol.frames import Guide
-from engine.text.json_schemas import GrammarRefused
+from engine.text.json_schemas import GrammarRefused, json_schema_grammar
 from gateway.catalog.served_models import ServedModel
 from gateway.errors import InvalidRequest, UnsupportedParameter
+from gateway.large_work.jobs import GrammarPart
 from gateway.tools.definitions import OutputFormat, Tooling
-from gateway.tools.grammar import CallMode, output_grammar
+from gateway.tools.grammar import CallMode, arguments_schema, loose_tools, output_grammar
 from gateway.tools.model_dialect import ModelDialect
 from gateway.tools.parser import AnswerSyntax, ReasoningMarkers
 
@@ -22,13 +23,13 @@ PROMPT_END_IDS = 16
 
 class AnswerPlan(msgspec.Struct, frozen=True):
     """`guide`: None if the engine need not guide the answer. `syntax`: None if the answer is text alone. `param`: the
-    field that a refused grammar is of. `parts`: grammars inside that of `guide`, each with the field that it is of.
+    field that a refused grammar is of. `loose`: the tools whose schema it does not follow, though it could be asked to.
     `ignored`: fields of the request that this model cannot follow."""
 
     guide: Guide | None = None
     syntax: AnswerSyntax | None = None
     param: str = ""
-    parts: tuple[tuple[str, str], ...] = ()
+    loose: frozenset[str] = frozenset()
     ignored: tuple[str, ...] = ()
 
 
@@ -46,10 +47,14 @@ def check_tools(model: ServedModel, tooling: Tooling | None) -> None:
 
 
 def plan_answer(
-    model: ServedModel, tooling: Tooling | None, prompt_ids: Sequence[int], whitespace_max: int
+    model: ServedModel,
+    tooling: Tooling | None,
+    prompt_ids: Sequence[int],
+    whitespace_max: int,
+    refused: Collection[str] = (),
 ) -> AnswerPlan:
     """`tooling`: None if the answer is any text. `whitespace_max`: white space characters between two JSON tokens.
-    Raises InvalidRequest."""
+    `refused`: names of tools that are not strict and whose schema cannot be compiled. Raises InvalidRequest."""
     if tooling is None:
         return PLAIN
     if tooling.text_only:
@@ -70,25 +75,48 @@ def plan_answer(
             tools={tool.name: tool for tool in tools},
             id_prefix=tooling.id_prefix,
         )
-    grammar, param, parts = _grammar(dialect, tooling, whitespace_max)
-    return AnswerPlan(_guide(model, tooling, grammar, opened), syntax, param, parts, _ignored(dialect, tooling))
+    loose = loose_tools(tools, refused)
+    grammar, param = _grammar(dialect, tooling, whitespace_max, loose)
+    return AnswerPlan(_guide(model, tooling, grammar, opened), syntax, param, loose, _ignored(dialect, tooling))
+
+
+def grammar_parts(tooling: Tooling | None, whitespace_max: int, loose: Collection[str]) -> list[GrammarPart]:
+    """The grammars inside the grammar of an answer with tools, to find the field that a refusal is of. `loose`: tools
+    whose schema is not followed. Raises InvalidRequest."""
+    if tooling is None or not tooling.callable:
+        return []
+    parts = []
+    if tooling.output is not None:
+        parts.append(GrammarPart(_output_grammar(tooling.output, whitespace_max), tooling.output.param))
+    for tool in tooling.callable:
+        if tool.name not in loose:
+            with _refusing(tool.param or tooling.param):
+                grammar = json_schema_grammar(arguments_schema(tool), whitespace_max=whitespace_max)
+            loose_tool = "" if tool.strict or tool.custom else tool.name
+            parts.append(GrammarPart(grammar, tool.param or tooling.param, loose_tool))
+    return parts
 
 
 def _grammar(
-    dialect: ModelDialect, tooling: Tooling, whitespace_max: int
-) -> tuple[str | None, str, tuple[tuple[str, str], ...]]:
-    """The grammar, the field that it is of, and its parts. Raises InvalidRequest."""
+    dialect: ModelDialect, tooling: Tooling, whitespace_max: int, loose: Collection[str]
+) -> tuple[str | None, str]:
+    """The grammar, and the field that it is of. Raises InvalidRequest."""
     tools, output = tooling.callable, tooling.output
-    of_output = None if output is None else _output_grammar(output, whitespace_max)
     if not tools:
-        return of_output, "" if output is None else output.param, ()
+        return (None, "") if output is None else (_output_grammar(output, whitespace_max), output.param)
     assert dialect.format is not None
     mode = CallMode(
-        required=tooling.choice.mode == "required", parallel=tooling.choice.parallel, whitespace_max=whitespace_max
+        required=tooling.choice.mode == "required",
+        parallel=tooling.choice.parallel,
+        whitespace_max=whitespace_max,
+        loose=loose,
     )
-    parts = () if output is None or of_output is None else ((of_output, output.param),)
     with _refusing(tooling.param):
-        return dialect.format.grammar(tools, dialect.markers, mode, output), tooling.param, parts
+        try:
+            return dialect.format.grammar(tools, dialect.markers, mode, output), tooling.param
+        except GrammarRefused:
+            grammar_parts(tooling, whitespace_max, loose)  # names the field, if a part is refused by itself
+            raise
 
 
 def _output_grammar(output: OutputFormat, whitespace_max: int) -> str:

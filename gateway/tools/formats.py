@@ -87,7 +87,7 @@ class JsonFormat:
             if framing.open or output is None or output.kind != "json":
                 tokens = ["".join(tokens)]
             # llguidance's lexer takes the longest lexeme: beside a JSON output each token must be a lexeme of its own.
-            rules[f"call_{index}"] = f'{" ".join(map(quote, tokens))} {arguments_of(tool, mode.whitespace_max)} "}}"'
+            rules[f"call_{index}"] = f'{" ".join(map(quote, tokens))} {arguments_of(tool, mode)} "}}"'
         rules["call"] = any_of([f"call_{index}" for index in range(len(tools))])
         one = "call"
         if framing.separator and mode.parallel:
@@ -150,7 +150,7 @@ class NamedFormat:
         opened, ended, own_id = (markers.terminal(one) for one in self.markers)
         rules: Rules = {"own_id": f"{own_id} /[a-zA-Z0-9]{{{self.id_chars}}}/"}
         for index, tool in enumerate(tools):
-            arguments = arguments_of(tool, mode.whitespace_max)
+            arguments = arguments_of(tool, mode)
             rules[f"call_{index}"] = f"{quote(tool.name)} own_id? {ended} {arguments}"
         rules["call"] = any_of([f"call_{index}" for index in range(len(tools))])
         if not mode.required and output is None:
@@ -184,7 +184,7 @@ class XmlFormat:
     ) -> str:
         rules: Rules = {}
         for index, tool in enumerate(tools):
-            parameters = self._parameters(rules, f"p_{index}", tool, mode.whitespace_max)
+            parameters = self._parameters(rules, f"p_{index}", tool, mode)
             rules[f"call_{index}"] = f'{quote(f"<function={tool.name}>")} "\\n" {parameters} "</function>"'
         rules["call"] = any_of([f"call_{index}" for index in range(len(tools))])
         opened, closed = (markers.terminal(one) for one in self.markers)
@@ -200,7 +200,7 @@ class XmlFormat:
         add_output(rules, output, mode, None if markers.is_id(self.markers[0]) else text_with(self.markers[0]))
         return lark(f"output | {whole}", rules)
 
-    def _parameters(self, rules: Rules, prefix: str, tool: ToolSpec, whitespace_max: int) -> str:
+    def _parameters(self, rules: Rules, prefix: str, tool: ToolSpec, mode: CallMode) -> str:
         """The elements of all parameters, in the order of the schema. Optional parameters may be left out."""
         schema = tool.schema()
         properties, required = schema.get("properties"), schema.get("required")
@@ -220,7 +220,7 @@ class XmlFormat:
                     rules[rule] = f"{head} {rule}_text"
             else:
                 definitions = {name: schema[name] for name in ("$defs", "definitions") if name in schema}
-                content = json_of(value | definitions if tool.strict else {}, whitespace_max)
+                content = json_of({} if tool.name in mode.loose else value | definitions, mode.whitespace_max)
                 rules[rule] = f'{head} {content} "\\n</parameter>\\n"'
             optional = not (isinstance(required, list) and key in required)
             said.append(f"{rule}?" if optional else rule)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from engine.text.grammars import choice_grammar, choice_terminal, lark_grammar, regex_grammar, regex_literal
@@ -12,6 +13,8 @@ from engine.text.json_schemas import GrammarRefused, guided_schema, json_schema_
 from gateway.tools.definitions import CUSTOM_ARGUMENT, OutputFormat, ToolSpec
 from gateway.tools.scanning import AnswerMarkers
 
+# 20 schemas of an agent's tools have some 10,000 characters and compile in 5 to 15 ms, this many in under 50 ms.
+LOOSE_SCHEMA_CHARS_MAX = 48 * 1024
 ANY_OBJECT: dict[str, Any] = {"type": "object"}
 ANY_TEXT = r"/(.|\n)*/"
 
@@ -25,14 +28,15 @@ def quote(text: str) -> str:
 
 class CallMode:
     """`required`: the answer is calls and nothing else. `parallel`: more than one call. `whitespace_max`: white space
-    characters between two JSON tokens."""
+    characters between two JSON tokens. `loose`: names of tools whose arguments are any JSON object."""
 
-    __slots__ = ("parallel", "required", "whitespace_max")
+    __slots__ = ("loose", "parallel", "required", "whitespace_max")
 
-    def __init__(self, *, required: bool, parallel: bool, whitespace_max: int = 1) -> None:
+    def __init__(self, *, required: bool, parallel: bool, whitespace_max: int = 1, loose: Collection[str] = ()) -> None:
         self.required = required
         self.parallel = parallel
         self.whitespace_max = whitespace_max
+        self.loose = loose
 
 
 def json_of(schema: Mapping[str, Any], whitespace_max: int) -> str:
@@ -40,21 +44,45 @@ def json_of(schema: Mapping[str, Any], whitespace_max: int) -> str:
     return "%json " + json.dumps(guided_schema(schema, whitespace_max=whitespace_max))
 
 
-def arguments_of(tool: ToolSpec, whitespace_max: int) -> str:
-    """The arguments of one call: by the schema of a strict tool, else any JSON object."""
-    if tool.custom:
-        text: dict[str, Any] = {"type": "string"}
-        if tool.pattern is not None:
-            text["pattern"] = f"^(?:{tool.pattern})$"
-        properties = {CUSTOM_ARGUMENT: text}
-        schema = {
-            "type": "object",
-            "properties": properties,
-            "required": [CUSTOM_ARGUMENT],
-            "additionalProperties": False,
-        }
-        return json_of(schema, whitespace_max)
-    return json_of(tool.schema() if tool.strict else ANY_OBJECT, whitespace_max)
+def arguments_schema(tool: ToolSpec) -> dict[str, Any]:
+    """The JSON Schema of one call's arguments."""
+    if not tool.custom:
+        return {"type": "object", **tool.schema()}
+    text: dict[str, Any] = {"type": "string"}
+    if tool.pattern is not None:
+        text["pattern"] = f"^(?:{tool.pattern})$"
+    properties = {CUSTOM_ARGUMENT: text}
+    return {
+        "type": "object",
+        "properties": properties,
+        "required": [CUSTOM_ARGUMENT],
+        "additionalProperties": False,
+    }
+
+
+def arguments_of(tool: ToolSpec, mode: CallMode) -> str:
+    """The arguments of one call. Raises GrammarRefused."""
+    return json_of(ANY_OBJECT if tool.name in mode.loose else arguments_schema(tool), mode.whitespace_max)
+
+
+def loose_tools(tools: Sequence[ToolSpec], refused: Collection[str]) -> frozenset[str]:
+    """The names of tools that are not strict and whose schema is not followed: the tool is in `refused`, the schema is
+    no object's or has an unsupported keyword, or it exceeds LOOSE_SCHEMA_CHARS_MAX together with those before it."""
+    found = set()
+    chars = 0
+    for tool in tools:
+        if tool.strict or tool.custom:
+            continue
+        size = 0
+        schema = arguments_schema(tool)
+        if tool.name not in refused and schema["type"] == "object":
+            with contextlib.suppress(GrammarRefused):
+                size = len(json_of(schema, 1))
+        if size and chars + size <= LOOSE_SCHEMA_CHARS_MAX:
+            chars += size
+        else:
+            found.add(tool.name)
+    return frozenset(found)
 
 
 def output_grammar(output: OutputFormat, whitespace_max: int) -> str:

@@ -368,6 +368,45 @@ def test_a_backend_of_vllm_is_ignored_and_named(speaking: Speaking) -> None:
     assert answer.headers["laneway-ignored"] == "guided_decoding_backend"
 
 
+def tool(name: str, schema: Any, *, strict: bool | None = None) -> Any:
+    return {"type": "function", "function": {"name": name, "parameters": schema, "strict": strict}}
+
+
+# llguidance refuses the second one, our own check the first.
+NOT_FOLLOWED = [
+    {"type": "object", "properties": {"k": {"not": {"type": "string"}}}},
+    {"type": "object", "properties": {"k": {"type": "string", "pattern": "(?=a)b"}}},
+]
+
+
+@pytest.mark.parametrize("schema", NOT_FOLLOWED)
+def test_a_tool_that_is_not_strict_follows_its_schema_where_it_can(speaking: Speaking, schema: Any) -> None:
+    fields: Any = {"model": MODEL, "messages": ASK, "max_tokens": 200}
+    for _ in range(2):  # the second time the outcome is known
+        speaking.says(ONE)
+        tools = [WEATHER, tool("odd", schema)]
+        answer = speaking.openai.chat.completions.create(tools=tools, **fields)
+        assert answer.choices[0].finish_reason == "tool_calls"
+        assert '"city"' in speaking.guide().grammar
+        assert '"k"' not in speaking.guide().grammar
+    speaking.says(ONE)
+    speaking.anthropic.messages.create(tools=[TOOL, {"name": "odd", "input_schema": schema}], **fields)
+    assert '"city"' in speaking.guide().grammar
+    assert '"k"' not in speaking.guide().grammar
+
+
+@pytest.mark.parametrize("schema", NOT_FOLLOWED)
+def test_a_strict_tool_whose_schema_cannot_be_followed_is_named(speaking: Speaking, schema: Any) -> None:
+    before = speaking.stack.holds()
+    strict = schema | {"required": ["k"], "additionalProperties": False}
+    with pytest.raises(openai.BadRequestError, match=r"not|look-around") as refused:
+        speaking.openai.chat.completions.create(
+            model=MODEL, messages=ASK, max_tokens=20, tools=[tool("loose", schema), tool("f", strict, strict=True)]
+        )
+    assert refused.value.param == "tools[1].function.parameters"
+    assert speaking.stack.holds() == before
+
+
 # ---- Anthropic
 
 TOOL: Any = {"name": "get_weather", "description": "Weather", "input_schema": CITY}

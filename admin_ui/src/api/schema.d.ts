@@ -2533,7 +2533,7 @@ export interface components {
         };
         /**
          * FunctionSpec
-         * @description `parameters`: a JSON Schema of an object. With `strict` the arguments follow it.
+         * @description `parameters`: a JSON Schema of an object. With `strict` the arguments follow it, or the request is refused.
          */
         FunctionSpec: {
             /** @default null */

@@ -10,7 +10,7 @@ import tokenizers
 from engine.text.json_schemas import GrammarRefused
 from gateway.tools.definitions import OutputFormat, ToolSpec
 from gateway.tools.formats import FORMATS, ToolFormat
-from gateway.tools.grammar import CallMode, output_grammar
+from gateway.tools.grammar import CallMode, loose_tools, output_grammar
 from gateway.tools.scanning import AnswerMarkers
 from support.paths import EXAMPLES
 
@@ -61,8 +61,9 @@ def grammar_of(
     parallel: bool = True,
     output: OutputFormat | None = None,
     tools: list[ToolSpec] = TOOLS,
+    loose: frozenset[str] = frozenset(),
 ) -> str:
-    mode = CallMode(required=required, parallel=parallel)
+    mode = CallMode(required=required, parallel=parallel, loose=loose)
     return FORMATS[name].grammar(tools, vocabulary.markers, mode, output)
 
 
@@ -88,9 +89,39 @@ def test_a_strict_tool_has_arguments_of_its_schema(name: str, vocabulary: Vocabu
 
 
 @pytest.mark.parametrize("name", ["hermes", "llama3_json", "mistral", "mistral_args"])
-def test_a_tool_that_is_not_strict_has_any_object(name: str, vocabulary: Vocabulary) -> None:
+def test_a_tool_without_a_schema_has_any_object(name: str, vocabulary: Vocabulary) -> None:
     grammar = grammar_of(name, vocabulary)
     assert vocabulary.accepts(grammar, spell(FORMATS[name], ("now", {"zone": ["</tool>", 1, None]})))
+
+
+DAYS = {"type": "object", "properties": {"days": {"type": "integer"}}, "required": ["days"]}
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_a_tool_that_is_not_strict_follows_its_schema_unless_it_is_loose(name: str, vocabulary: Vocabulary) -> None:
+    tools = [ToolSpec("f", parameters=DAYS)]
+    wrong = spell(FORMATS[name], ("f", {"days": [1]}))
+    followed = grammar_of(name, vocabulary, tools=tools)
+    assert vocabulary.accepts(followed, spell(FORMATS[name], ("f", {"days": 1})))
+    assert not vocabulary.accepts(followed, wrong)
+    assert vocabulary.accepts(grammar_of(name, vocabulary, tools=tools, loose=frozenset({"f"})), wrong)
+
+
+def test_schemas_that_cannot_be_followed_are_loose() -> None:
+    long = {"type": "object", "properties": {f"key_{index}": {"enum": ["x" * 200]} for index in range(150)}}
+    tools = [
+        ToolSpec("strict", parameters={"not": {}}, strict=True),
+        ToolSpec("custom", custom=True),
+        ToolSpec("plain"),
+        ToolSpec("keyword", parameters={"type": "object", "not": {}}),
+        ToolSpec("text", parameters={"type": "string"}),
+        ToolSpec("untyped", parameters={"properties": {"a": {"type": "string"}}}),
+        ToolSpec("refused", parameters=CITY),
+        ToolSpec("long", parameters=long),
+        ToolSpec("as_long", parameters=long),
+        ToolSpec("behind", parameters=CITY),
+    ]
+    assert loose_tools(tools, {"refused"}) == {"keyword", "text", "refused", "as_long"}
 
 
 @pytest.mark.parametrize("name", FORMATS)
