@@ -10,11 +10,12 @@ import msgspec
 from msgspec import Meta
 
 from gateway.api.output_formats import NAME_PATTERN, GrammarText, check_schema
-from gateway.errors import InvalidRequest, UnsupportedValue
+from gateway.errors import InvalidRequest
 from gateway.tools.definitions import ToolChoice, ToolSpec
 
 TOOLS_MAX = 128
 CALL_ID_CHARS_MAX = 256
+LARK_CHARS_MAX = 16 * 1024  # of the grammar of a custom tool
 
 ToolName = Annotated[str, Meta(pattern=NAME_PATTERN)]
 CallId = Annotated[str, Meta(min_length=1, max_length=CALL_ID_CHARS_MAX)]
@@ -152,14 +153,16 @@ def _function_spec(function: FunctionSpec, index: int) -> ToolSpec:
 
 def _custom_spec(custom: CustomSpec, index: int) -> ToolSpec:
     grammar = custom.format.grammar if isinstance(custom.format, GrammarInput) else None
-    if grammar is not None and grammar.syntax == "lark":
-        param = f"tools[{index}].custom.format.grammar.syntax"
-        # The input is inside a JSON string, and a Lark grammar does not know JSON's escapes.
-        message = f"Unsupported value of {param!r}. The input of a custom tool follows a regular expression alone; "
-        raise UnsupportedValue(message + 'send "regex", or leave the format out.', param=param)
-    pattern = None if grammar is None else grammar.definition
     param = f"tools[{index}].custom.format.grammar.definition"
-    return ToolSpec(custom.name, custom.description, custom=True, pattern=pattern, param=param)
+    spec = ToolSpec(custom.name, custom.description, custom=True, param=param)
+    if grammar is None:
+        return spec
+    if grammar.syntax == "regex":
+        return msgspec.structs.replace(spec, pattern=grammar.definition)
+    if len(grammar.definition) > LARK_CHARS_MAX:
+        message = f"{param!r} has {len(grammar.definition)} characters; at most {LARK_CHARS_MAX} are possible."
+        raise InvalidRequest(message, param=param)
+    return msgspec.structs.replace(spec, lark=grammar.definition)
 
 
 def tool_choice(choice: ChosenTools | None, parallel: bool | None, tools: Sequence[ToolSpec]) -> ToolChoice:

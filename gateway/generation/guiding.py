@@ -8,11 +8,13 @@ from collections.abc import Collection, Iterator, Sequence
 import msgspec
 
 from engine.protocol.frames import Guide
+from engine.text.grammars import lark_grammar
 from engine.text.json_schemas import GrammarRefused, json_schema_grammar
 from gateway.catalog.served_models import ServedModel
 from gateway.errors import InvalidRequest, UnsupportedParameter
 from gateway.large_work.jobs import GrammarPart
 from gateway.tools.definitions import OutputFormat, Tooling
+from gateway.tools.escaped_lark import escaped_lark
 from gateway.tools.grammar import CallMode, arguments_schema, loose_tools, output_grammar
 from gateway.tools.model_dialect import ModelDialect
 from gateway.tools.parser import AnswerSyntax, ReasoningMarkers
@@ -91,7 +93,10 @@ def grammar_parts(tooling: Tooling | None, whitespace_max: int, loose: Collectio
     for tool in tooling.callable:
         if tool.name not in loose:
             with _refusing(tool.param or tooling.param):
-                grammar = json_schema_grammar(arguments_schema(tool), whitespace_max=whitespace_max)
+                if tool.lark is not None:
+                    grammar = lark_grammar(escaped_lark(tool.lark))
+                else:
+                    grammar = json_schema_grammar(arguments_schema(tool), whitespace_max=whitespace_max)
             loose_tool = "" if tool.strict or tool.custom else tool.name
             parts.append(GrammarPart(grammar, tool.param or tooling.param, loose_tool))
     return parts

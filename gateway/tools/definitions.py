@@ -15,7 +15,7 @@ class ToolSpec(msgspec.Struct, frozen=True):
     """A tool that the model may call. `parameters`: the JSON Schema of its arguments. `strict`: the arguments follow
     the schema, or the request is refused; otherwise they follow it where that is possible. `param`: the field of the
     schema, for messages. `custom`: the argument is one text, which matches the regular
-    expression `pattern` as a whole where that is set."""
+    expression `pattern` as a whole, or follows the Lark grammar `lark`, where that is set."""
 
     name: str
     description: str | None = None
@@ -23,6 +23,7 @@ class ToolSpec(msgspec.Struct, frozen=True):
     strict: bool = False
     custom: bool = False
     pattern: str | None = None
+    lark: str | None = None
     param: str = ""
 
     def schema(self) -> dict[str, Any]:

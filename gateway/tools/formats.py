@@ -15,9 +15,10 @@ from gateway.tools.grammar import (
     ANY_TEXT,
     CallMode,
     Rules,
+    add_arguments,
+    add_input,
     add_output,
     any_of,
-    arguments_of,
     json_of,
     lark,
     lazy_calls,
@@ -87,7 +88,8 @@ class JsonFormat:
             if framing.open or output is None or output.kind != "json":
                 tokens = ["".join(tokens)]
             # llguidance's lexer takes the longest lexeme: beside a JSON output each token must be a lexeme of its own.
-            rules[f"call_{index}"] = f'{" ".join(map(quote, tokens))} {arguments_of(tool, mode)} "}}"'
+            arguments = add_arguments(rules, f"input_{index}", tool, mode)
+            rules[f"call_{index}"] = f'{" ".join(map(quote, tokens))} {arguments} "}}"'
         rules["call"] = any_of([f"call_{index}" for index in range(len(tools))])
         one = "call"
         if framing.separator and mode.parallel:
@@ -150,7 +152,7 @@ class NamedFormat:
         opened, ended, own_id = (markers.terminal(one) for one in self.markers)
         rules: Rules = {"own_id": f"{own_id} /[a-zA-Z0-9]{{{self.id_chars}}}/"}
         for index, tool in enumerate(tools):
-            arguments = arguments_of(tool, mode)
+            arguments = add_arguments(rules, f"input_{index}", tool, mode)
             rules[f"call_{index}"] = f"{quote(tool.name)} own_id? {ended} {arguments}"
         rules["call"] = any_of([f"call_{index}" for index in range(len(tools))])
         if not mode.required and output is None:
@@ -174,7 +176,7 @@ class NamedFormat:
 
 class XmlFormat:
     """Calls are elements: `<function=name>` with a `<parameter=key>` for each argument. The value of a parameter whose
-    schema is a string is its text; every other value is JSON."""
+    schema is a string is its text; every other value is JSON, and so is an input that follows a Lark grammar."""
 
     name = "qwen3_coder"
     markers = ("<tool_call>", "</tool_call>")
@@ -209,7 +211,11 @@ class XmlFormat:
             rule = f"{prefix}_{index}"
             value = value if isinstance(value, dict) else {}
             head = quote(f"<parameter={key}>\n")
-            if is_text(value):
+            if tool.lark is not None:
+                # An escaped `<` begins no closing tag.
+                text = add_input(rules, f"input_{prefix}", tool.lark, also="<")
+                rules[rule] = f'{head} {text} "\\n</parameter>\\n"'
+            elif is_text(value):
                 ending = quote("\n</parameter>\n")
                 if tool.custom and tool.pattern is not None:
                     rules[rule] = f"{head} {regex_literal(tool.pattern)} {ending}"

@@ -11,6 +11,7 @@ from typing import Any
 from engine.text.grammars import choice_grammar, choice_terminal, lark_grammar, regex_grammar, regex_literal
 from engine.text.json_schemas import GrammarRefused, guided_schema, json_schema_grammar
 from gateway.tools.definitions import CUSTOM_ARGUMENT, OutputFormat, ToolSpec
+from gateway.tools.escaped_lark import escaped_lark
 from gateway.tools.scanning import AnswerMarkers
 
 # 20 schemas of an agent's tools have some 10,000 characters and compile in 5 to 15 ms, this many in under 50 ms.
@@ -60,9 +61,20 @@ def arguments_schema(tool: ToolSpec) -> dict[str, Any]:
     }
 
 
-def arguments_of(tool: ToolSpec, mode: CallMode) -> str:
-    """The arguments of one call. Raises GrammarRefused."""
+def add_arguments(rules: Rules, name: str, tool: ToolSpec, mode: CallMode) -> str:
+    """The arguments of one call. `name`: of a grammar that is added where it is needed. Raises GrammarRefused."""
+    if tool.lark is not None:
+        head = quote(f'{{"{CUSTOM_ARGUMENT}": ')
+        return f'{head} {add_input(rules, name, tool.lark)} "}}"'
     return json_of(ANY_OBJECT if tool.name in mode.loose else arguments_schema(tool), mode.whitespace_max)
+
+
+def add_input(rules: Rules, name: str, text: str, *, also: str = "") -> str:
+    """The JSON string of an input that follows the Lark grammar `text`, which is added as the grammar `name`. `also`:
+    characters that are escaped though JSON does not ask for it. Raises GrammarRefused."""
+    rules[f"@{name}"] = escaped_lark(text, also=also)
+    mark = quote('"')
+    return f"{mark} @{name} {mark}"
 
 
 def loose_tools(tools: Sequence[ToolSpec], refused: Collection[str]) -> frozenset[str]:

@@ -407,6 +407,27 @@ def test_a_strict_tool_whose_schema_cannot_be_followed_is_named(speaking: Speaki
     assert speaking.stack.holds() == before
 
 
+def test_a_custom_tool_follows_a_lark_grammar(speaking: Speaking) -> None:
+    def custom(definition: str) -> Any:
+        grammar = {"syntax": "lark", "definition": definition}
+        return {"type": "custom", "custom": {"name": "patch", "format": {"type": "grammar", "grammar": grammar}}}
+
+    fields: Any = {"model": MODEL, "messages": ASK, "max_tokens": 100}
+    speaking.says('<tool_call>\n{"name": "patch", "arguments": {"input": "+a \\"b\\"\\n"}}\n</tool_call>')
+    tools = [custom('start: line+\nline: "+" /.*/ LF\n%import common.LF')]
+    answer = speaking.openai.chat.completions.create(tools=tools, **fields)
+    [call] = answer.choices[0].message.tool_calls or ()
+    assert call.type == "custom"
+    assert call.custom.input == '+a "b"\n'
+    assert "input_0" in speaking.guide().grammar
+    before = speaking.stack.holds()
+    for definition, said in (("start: ~/a/", "line 1: '~'"), ("start: a", "unknown name"), ("start: /[b-a]/", "range")):
+        with pytest.raises(openai.BadRequestError, match=said) as refused:
+            speaking.openai.chat.completions.create(tools=[custom(definition)], **fields)
+        assert refused.value.param == "tools[0].custom.format.grammar.definition"
+    assert speaking.stack.holds() == before
+
+
 # ---- Anthropic
 
 TOOL: Any = {"name": "get_weather", "description": "Weather", "input_schema": CITY}

@@ -11,6 +11,8 @@ from engine.text.json_schemas import GrammarRefused
 from gateway.tools.definitions import OutputFormat, ToolSpec
 from gateway.tools.formats import FORMATS, ToolFormat
 from gateway.tools.grammar import CallMode, loose_tools, output_grammar
+from gateway.tools.parser import AnswerParser, AnswerSyntax
+from gateway.tools.parts import ArgumentsDelta, ContentDelta
 from gateway.tools.scanning import AnswerMarkers
 from support.paths import EXAMPLES
 
@@ -215,6 +217,35 @@ def test_the_input_of_a_custom_tool_matches_its_pattern(name: str, vocabulary: V
     grammar = grammar_of(name, vocabulary, tools=[tool])
     assert vocabulary.accepts(grammar, spell(FORMATS[name], ("dial", {"input": "030/12"})))
     assert not vocabulary.accepts(grammar, spell(FORMATS[name], ("dial", {"input": "x"})))
+
+
+PATCH = 'start: line+\nline: "+" /(.*)/ LF | "-" /[^\\n]+/ "\\n"\n%import common.LF'
+
+
+@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("required", [False, True])
+def test_the_input_of_a_custom_tool_follows_its_lark_grammar(name: str, required: bool, vocabulary: Vocabulary) -> None:
+    """Whole and in pieces, the parser decodes to a text that the grammar accepts."""
+    tool = ToolSpec("patch", custom=True, lark=PATCH)
+    format_ = FORMATS[name]
+    grammar = grammar_of(name, vocabulary, tools=[tool, TOOLS[1]], required=required)
+    text = '+a "b" \\ {</parameter>}\n-\t<x>é😀\n+\n'
+    answer = spell(format_, ("patch", {"input": text}))
+    if name == "qwen3_coder":
+        value = json.dumps(text, ensure_ascii=False).replace("<", "\\u003c")
+        answer = f"<tool_call>\n<function=patch>\n<parameter=input>\n{value}\n</parameter>\n</function>\n</tool_call>"
+    answer = answer.replace("\\u00e9", "é").replace("\\ud83d\\ude00", "😀")
+    assert vocabulary.accepts(grammar, answer)
+    assert not vocabulary.accepts(grammar, answer.replace("+a", "*a"))
+    for pieces in ([answer], list(answer)):
+        syntax = AnswerSyntax(AnswerMarkers(format_.markers, {}), None, False, format_, {"patch": tool})
+        parser = AnswerParser(syntax)
+        for piece in pieces:
+            parser.push_text(piece)
+        parser.finish()
+        parts = parser.take_parts()
+        assert "".join([part.text for part in parts if isinstance(part, ArgumentsDelta)]) == text
+        assert not [part for part in parts if isinstance(part, ContentDelta)]
 
 
 def test_values_of_qwen3_coder_follow_the_types_of_the_schema(vocabulary: Vocabulary) -> None:
