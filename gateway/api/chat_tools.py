@@ -15,7 +15,7 @@ from gateway.tools.definitions import ToolChoice, ToolSpec
 
 TOOLS_MAX = 128
 CALL_ID_CHARS_MAX = 256
-LARK_CHARS_MAX = 16 * 1024  # of the grammar of a custom tool
+LARK_CHARS_MAX = 8 * 1024  # of the grammars of all custom tools of a request, which the event loop rewrites
 
 ToolName = Annotated[str, Meta(pattern=NAME_PATTERN)]
 CallId = Annotated[str, Meta(min_length=1, max_length=CALL_ID_CHARS_MAX)]
@@ -132,6 +132,12 @@ def tool_specs(tools: Sequence[FunctionTool | CustomTool]) -> list[ToolSpec]:
     found = [_custom_spec(tool.custom, index) if isinstance(tool, CustomTool) else _function_spec(tool.function, index)
              for index, tool in enumerate(tools)]  # fmt: skip
     check_names([tool.name for tool in found])
+    chars = 0
+    for tool in found:
+        chars += len(tool.lark or "")
+        if chars > LARK_CHARS_MAX:
+            message = f"{tool.param!r} is too long: all Lark grammars have at most {LARK_CHARS_MAX} characters."
+            raise InvalidRequest(message, param=tool.param)
     return found
 
 
@@ -159,9 +165,6 @@ def _custom_spec(custom: CustomSpec, index: int) -> ToolSpec:
         return spec
     if grammar.syntax == "regex":
         return msgspec.structs.replace(spec, pattern=grammar.definition)
-    if len(grammar.definition) > LARK_CHARS_MAX:
-        message = f"{param!r} has {len(grammar.definition)} characters; at most {LARK_CHARS_MAX} are possible."
-        raise InvalidRequest(message, param=param)
     return msgspec.structs.replace(spec, lark=grammar.definition)
 
 

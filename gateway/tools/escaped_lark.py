@@ -15,9 +15,9 @@ from collections.abc import Iterator
 from engine.text.json_schemas import GrammarRefused
 from gateway.tools.escaped_regex import (
     NEVER,
-    Choice,
+    ChoiceTree,
     Escapes,
-    Sequence,
+    SequenceTree,
     Tree,
     after_backslash,
     is_nullable,
@@ -27,6 +27,7 @@ from gateway.tools.escaped_regex import (
 
 NODES_MAX = 5000
 DEPTH_MAX = 50
+WRITTEN_CHARS_MAX = 128 * 1024  # of all expressions inside JSON
 COPIES_MAX = 64  # of a rule under {n,m}
 
 # llguidance's tokens of Lark. A Lark text that another grammar's token begins is refused.
@@ -205,7 +206,7 @@ class _Reader:
                 break
             else:
                 item = self._item(depth)
-                while self._kind == "count" or self._text in ("*", "+", "?"):
+                if self._kind == "count" or self._text in ("*", "+", "?"):
                     item = _Times(item, re.sub(r"\s", "", self._take()))
                 items.append(item)
         return items[0] if len(items) == 1 else _All(items)
@@ -259,6 +260,7 @@ class _Rules:
         self._numbers = {name: number for number, name in enumerate(parsed.rules)}
         self.bodies: list[list[tuple[_Symbol, ...]]] = [[] for _ in parsed.rules]
         self._skips: int | None = None
+        self._chars = 0  # of all expressions, where each use of a terminal counts
         if parsed.ignored:
             self._skips = self._add([()])
             for one in parsed.ignored:
@@ -311,15 +313,20 @@ class _Rules:
                     raise GrammarRefused(f"line {node.line}: the rule {name!r} inside a terminal")
                 if name in inside:
                     raise GrammarRefused(f"line {node.line}: the terminal {name!r} contains itself")
+                if len(inside) > DEPTH_MAX:
+                    raise GrammarRefused(f"line {node.line}: terminals of more than {DEPTH_MAX} levels")
                 if name not in self._parsed.terminals:
                     raise GrammarRefused(f"line {node.line}: unknown name: {name!r}")
                 return self._tree(self._parsed.terminals[name], (*inside, name))
             case _All(items=items):
-                return Sequence(tuple([self._tree(item, inside) for item in items]))
+                return SequenceTree(tuple([self._tree(item, inside) for item in items]))
             case _Any(items=items):
-                return Choice(tuple([self._tree(item, inside) for item in items]))
+                return ChoiceTree(tuple([self._tree(item, inside) for item in items]))
             case _Times(item=item, quantifier=quantifier):
                 return repeated(self._tree(item, inside), quantifier)
+        self._chars += 1 + len(written(node))
+        if self._chars > WRITTEN_CHARS_MAX:
+            raise GrammarRefused("the grammar's expressions are too long for a custom tool")
         return node
 
 
@@ -345,6 +352,7 @@ class _Forms:
         self._rules = rules
         self._bodies: dict[_Form, list[tuple[_Form, ...]]] = {}
         self._texts: dict[_Form, str] = {}  # of terminals; "": no text
+        self._chars = 0
         self._start: _Form = (rules.start, False, False)
         self._collect()
         self._remove_unproductive()
@@ -352,7 +360,8 @@ class _Forms:
     def write(self) -> str:
         names: dict[_Form, str] = {}
         waiting = [self._start]
-        lines = []
+        lines: list[str] = []
+        chars = 0
         names[self._start] = "start"
         while waiting:
             form = waiting.pop()
@@ -364,6 +373,9 @@ class _Forms:
                         waiting.append(part)
                 options.append(" ".join([names.get(part) or f"/{self._texts[part]}/" for part in body]) or '""')
             lines.append(f"{names[form]}: {' | '.join(dict.fromkeys(options))}")
+            chars += len(lines[-1])
+            if chars > 2 * WRITTEN_CHARS_MAX:
+                raise GrammarRefused("the grammar has too many rules for a custom tool")
         return "\n".join(lines)
 
     def _collect(self) -> None:
@@ -374,7 +386,10 @@ class _Forms:
             if form in self._bodies or form in self._texts:
                 continue
             if not isinstance(symbol, int):
-                self._texts[form] = _form_of(symbol, begun=begun, reaches=reaches)
+                self._texts[form] = text = _form_of(symbol, begun=begun, reaches=reaches)
+                self._chars += len(text)
+                if self._chars > WRITTEN_CHARS_MAX:
+                    raise GrammarRefused("the grammar's expressions are too long for a custom tool")
                 continue
             bodies: list[tuple[_Form, ...]] = []
             self._bodies[form] = bodies
@@ -389,16 +404,25 @@ class _Forms:
             waiting += [part for body in bodies for part in body]
 
     def _remove_unproductive(self) -> None:
-        productive = {form for form, text in self._texts.items() if text}
-        grows = True
-        while grows:
-            found = {
-                form
-                for form, bodies in self._bodies.items()
-                if form not in productive and any(all(part in productive for part in body) for body in bodies)
-            }
-            productive |= found
-            grows = bool(found)
+        users: dict[_Form, list[tuple[_Form, list[_Form]]]] = {}  # bodies by each part that may be unproductive
+        waiting = [form for form, text in self._texts.items() if text]
+        for form, bodies in self._bodies.items():
+            for body in bodies:
+                lacking = list(dict.fromkeys(body))
+                for part in lacking:
+                    users.setdefault(part, []).append((form, lacking))
+                if not body:
+                    waiting.append(form)
+        productive: set[_Form] = set()
+        while waiting:
+            part = waiting.pop()
+            if part in productive:
+                continue
+            productive.add(part)
+            for form, lacking in users.get(part, ()):
+                lacking.remove(part)
+                if not lacking:
+                    waiting.append(form)
         if self._start not in productive:
             raise GrammarRefused("the grammar has no text inside JSON")
         self._bodies = {

@@ -17,10 +17,11 @@ from engine.text.json_schemas import GrammarRefused
 # The tail of each character that JSON cannot have as it is. The other control characters are not served.
 TAILS = {'"': '"', "\\": "\\", "\b": "b", "\f": "f", "\n": "n", "\r": "r", "\t": "t"}
 REPEATS_MAX = 1000
+OPTIONAL_MAX = 32  # each one repeats what follows it
 _CONTROLS = "".join(map(chr, range(0x20)))
 
 
-class Chars(msgspec.Struct, frozen=True):
+class CharTree(msgspec.Struct, frozen=True):
     """One character. `plain`: an expression of those that stand for themselves, or ""; `tails`: of the others, sorted.
     `begun`: the backslash before is matched already, and no plain character can stand here."""
 
@@ -29,19 +30,19 @@ class Chars(msgspec.Struct, frozen=True):
     begun: bool = False
 
 
-class Sequence(msgspec.Struct, frozen=True):
+class SequenceTree(msgspec.Struct, frozen=True):
     """One tree after another; none: the empty text."""
 
     items: tuple[Tree, ...] = ()
 
 
-class Choice(msgspec.Struct, frozen=True):
+class ChoiceTree(msgspec.Struct, frozen=True):
     """One of the trees; none: no text."""
 
     options: tuple[Tree, ...] = ()
 
 
-class Repeat(msgspec.Struct, frozen=True):
+class RepeatTree(msgspec.Struct, frozen=True):
     """`most`: None is any number."""
 
     item: Tree
@@ -49,61 +50,64 @@ class Repeat(msgspec.Struct, frozen=True):
     most: int | None
 
 
-Tree = Chars | Sequence | Choice | Repeat
-EMPTY = Sequence()
-NEVER = Choice()
+Tree = CharTree | SequenceTree | ChoiceTree | RepeatTree
+EMPTY = SequenceTree()
+NEVER = ChoiceTree()
 
 
 def is_nullable(tree: Tree) -> bool:
     match tree:
-        case Chars():
+        case CharTree():
             return False
-        case Sequence(items):
+        case SequenceTree(items):
             return all(map(is_nullable, items))
-        case Choice(options):
+        case ChoiceTree(options):
             return any(map(is_nullable, options))
-        case Repeat(item, least):
+        case RepeatTree(item, least):
             return not least or is_nullable(item)
 
 
 def after_backslash(tree: Tree) -> Tree:
-    """The texts of the tree that begin with a backslash, without it: the derivative of the expression."""
+    """The texts of the tree that begin with a backslash, without it: the derivative of the expression. Raises
+    GrammarRefused."""
     match tree:
-        case Chars(_, tails):
-            return Chars("", tails, begun=True) if tails else NEVER
-        case Choice(options):
+        case CharTree(_, tails):
+            return CharTree("", tails, begun=True) if tails else NEVER
+        case ChoiceTree(options):
             found = [after_backslash(option) for option in options]
-            return Choice(tuple([option for option in found if option != NEVER]))
-        case Repeat(item, least, most):
+            return ChoiceTree(tuple([option for option in found if option != NEVER]))
+        case RepeatTree(item, least, most):
             first = after_backslash(item)
             if first == NEVER or most == 0:
                 return NEVER
-            return Sequence((first, Repeat(item, max(0, least - 1), None if most is None else most - 1)))
-        case Sequence(items):
+            return SequenceTree((first, RepeatTree(item, max(0, least - 1), None if most is None else most - 1)))
+        case SequenceTree(items):
             begun: list[Tree] = []
             for index, item in enumerate(items):
+                if len(begun) > OPTIONAL_MAX:
+                    raise GrammarRefused(f"an expression with more than {OPTIONAL_MAX} optional beginnings")
                 if (first := after_backslash(item)) != NEVER:
-                    begun.append(Sequence((first, *items[index + 1 :])))
+                    begun.append(SequenceTree((first, *items[index + 1 :])))
                 if not is_nullable(item):
                     break
-            return begun[0] if len(begun) == 1 else Choice(tuple(begun))
+            return begun[0] if len(begun) == 1 else ChoiceTree(tuple(begun))
 
 
 def written(tree: Tree) -> str:
     """The tree as an expression between the slashes of Lark."""
     match tree:
-        case Chars(plain, tails, begun):
+        case CharTree(plain, tails, begun):
             if not tails:
                 return plain
             tail = "(?:" + "|".join([_literal(one) for one in tails]) + ")"
             if begun:
                 return tail
             return rf"(?:{plain}|\\{tail})" if plain else rf"(?:\\{tail})"
-        case Sequence(items):
+        case SequenceTree(items):
             return "".join(map(written, items))
-        case Choice(options):
+        case ChoiceTree(options):
             return "(?:" + "|".join(map(written, options)) + ")"
-        case Repeat(item, least, most):
+        case RepeatTree(item, least, most):
             bounds = f"{{{least},{'' if most is None else most}}}"
             return f"(?:{written(item)}){bounds}"
 
@@ -138,7 +142,7 @@ class Escapes:
 
     def text(self, text: str, *, ignore_case: bool = False) -> Tree:
         """Raises GrammarRefused."""
-        return Sequence(tuple([self._char(char, _literal(char), ignore_case) for char in text]))
+        return SequenceTree(tuple([self._char(char, _literal(char), ignore_case) for char in text]))
 
     def between(self, first: str, last: str) -> Tree:
         """One character of a range. Raises GrammarRefused."""
@@ -152,13 +156,13 @@ class Escapes:
 
     def _char(self, char: str, spelled: str, ignore_case: bool) -> Tree:
         if char in self._tails:
-            return Chars("", (self._tails[char],))
+            return CharTree("", (self._tails[char],))
         if char in _CONTROLS:
             raise GrammarRefused(f"the control character U+{ord(char):04X}")
-        return Chars(f"(?i:{spelled})" if ignore_case else spelled)
+        return CharTree(f"(?i:{spelled})" if ignore_case else spelled)
 
     def _any(self, *, dot_all: bool) -> Tree:
-        return Chars(self._plain, self._tails_of([char for char in self._tails if dot_all or char != "\n"]))
+        return CharTree(self._plain, self._tails_of([char for char in self._tails if dot_all or char != "\n"]))
 
     def _tails_of(self, chars: list[str]) -> tuple[str, ...]:
         return tuple(sorted([self._tails[char] for char in chars if char in self._tails]))
@@ -171,11 +175,11 @@ class Escapes:
     def _set(self, spelled: str, *, ignore_case: bool) -> Tree:
         members, only_special = self._members(spelled)
         if not members and not only_special:
-            return Chars(f"(?i:{spelled})" if ignore_case else spelled)
+            return CharTree(f"(?i:{spelled})" if ignore_case else spelled)
         plain = f"[{spelled}&&{self._plain}]"
         plain = "" if only_special else f"(?i:{plain})" if ignore_case else plain
         tails = self._tails_of(members)
-        return Chars(plain, tails) if plain or tails else NEVER
+        return CharTree(plain, tails) if plain or tails else NEVER
 
     def _members(self, spelled: str) -> tuple[list[str], bool]:
         """The special characters in a set, and whether it has no others."""
@@ -261,19 +265,19 @@ class _Parser:
         while self._next is not None and self._next.lastgroup == "bar":
             self._advance()
             options.append(self._sequence(depth))
-        return options[0] if len(options) == 1 else Choice(tuple(options))
+        return options[0] if len(options) == 1 else ChoiceTree(tuple(options))
 
     def _sequence(self, depth: int) -> Tree:
         items: list[Tree] = []
         while self._next is not None and self._next.lastgroup not in ("bar", "close"):
             item = self._item(depth)
-            while self._next is not None and self._next.lastgroup == "repeat":
+            if self._next is not None and self._next.lastgroup == "repeat":
                 item = repeated(item, self._next.group())
                 self._advance()
-                if self._next is not None and self._next.group() in ("?", "+"):
+                if self._next is not None and self._next.lastgroup == "repeat":
                     raise GrammarRefused("a lazy or doubled repetition in an expression")
             items.append(item)
-        return items[0] if len(items) == 1 else Sequence(tuple(items))
+        return items[0] if len(items) == 1 else SequenceTree(tuple(items))
 
     def _item(self, depth: int) -> Tree:
         piece = self._next
@@ -312,10 +316,10 @@ class _Parser:
 def repeated(tree: Tree, quantifier: str) -> Tree:
     """The tree under `*`, `+`, `?` or `{n,m}`. Raises GrammarRefused."""
     if quantifier in "*+?":
-        return Repeat(tree, int(quantifier == "+"), 1 if quantifier == "?" else None)
+        return RepeatTree(tree, int(quantifier == "+"), 1 if quantifier == "?" else None)
     low, comma, high = quantifier.strip("{}").partition(",")
     least = int(low or 0)
     most = (int(high) if high else None) if comma else least
     if max(least, most or 0) > REPEATS_MAX or (most is not None and most < least) or quantifier in ("{}", "{,}"):
         raise GrammarRefused(f"the repetition {quantifier}")
-    return Repeat(tree, least, most)
+    return RepeatTree(tree, least, most)

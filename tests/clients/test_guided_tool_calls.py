@@ -98,3 +98,21 @@ def test_a_prompt_without_an_answer_may_have_a_grammar(client: openai.OpenAI) ->
         model=MODEL, prompt="Say", max_tokens=0, echo=True, logprobs=1, extra_body={"guided_choice": ["yes"]}
     )
     assert answer.choices[0].text == "Say"
+
+
+def test_a_lark_grammar_guides_the_input_of_a_custom_tool(client: openai.OpenAI) -> None:
+    """A free text that a line break ends: the lexer must not take the backslash of `\\n` for a part of the text."""
+    definition = 'start: line line\nline: ("+" | "-") /[ -~]{1,12}/ "\\n"'
+    format_ = {"type": "grammar", "grammar": {"syntax": "lark", "definition": definition}}
+    tool: Any = {"type": "custom", "custom": {"name": "patch", "format": format_}}
+    for seed in SEEDS:
+        fields: Any = {"model": MODEL, "messages": ASK, "tools": [tool], "max_tokens": 200, "seed": seed}
+        choice: Any = {"type": "custom", "custom": {"name": "patch"}}
+        answer = client.chat.completions.create(**fields, tool_choice=choice)
+        assert answer.choices[0].finish_reason == "tool_calls"
+        [call] = answer.choices[0].message.tool_calls or ()
+        assert call.type == "custom"
+        assert re.fullmatch(r"([+-][ -~]{1,12}\n){2}", call.custom.input), call.custom.input
+        chunks = client.chat.completions.create(**fields, tool_choice=choice, stream=True)
+        deltas: Any = [delta for chunk in chunks for delta in chunk.choices[0].delta.tool_calls or ()]
+        assert "".join([delta.custom["input"] for delta in deltas]) == call.custom.input

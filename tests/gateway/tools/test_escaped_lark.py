@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import random
+import time
 from typing import Any
 
 import pytest
@@ -169,3 +171,28 @@ def test_what_cannot_be_escaped_is_named_with_its_line(grammar: str, said: str) 
     with pytest.raises(GrammarRefused) as refused:
         escaped_lark(grammar)
     assert said in str(refused.value)
+
+
+SIZE = 8192
+HOSTILE = {
+    "a chain": "\n".join([f"r{i}: r{i + 1}" for i in range(620)]).replace("r0:", "start:", 1) + '\nr620: "a"',
+    "doubling terminals": "start: A20\nA0: /.{1,5}/\n" + "\n".join([f"A{i + 1}: A{i} A{i}" for i in range(20)]),
+    "deep terminals": "start: A0\n" + "\n".join([f"A{i}:A{i + 1}" for i in range(700)]) + "\nA700: /a/",
+    "optional beginnings": "start: /[^,]*/ T\nT: /" + "\\n?" * 2000 + "/",
+    "optional letters": "start: /[^,]*/ T\nT: /" + "a?" * 4000 + "/",
+    "any characters": "start: /" + "." * SIZE + "/",
+    "many expressions": "start: " + "/.*/ " * 1600,
+    "copies": "start: ((((a{64}){64}){64}){64})\na: /./",
+    "stars": "start: /a" + "*" * SIZE + "/",
+    "question marks": "start: a" + "?" * SIZE + "\na: /b/",
+    "brackets": "start: " + "(" * 4000 + '"a"' + ")" * 4000,
+    "brackets in an expression": "start: /" + "(" * 4000 + "a" + ")" * 4000 + "/",
+}
+
+
+@pytest.mark.parametrize("grammar", HOSTILE.values(), ids=HOSTILE)
+def test_a_hostile_grammar_takes_a_bounded_time(grammar: str) -> None:
+    started = time.thread_time()
+    with contextlib.suppress(GrammarRefused):
+        assert len(escaped_lark(grammar)) < 512 * 1024
+    assert time.thread_time() - started < 0.5  # some 20 ms each on an idle machine
