@@ -14,6 +14,7 @@ import msgspec
 from msgspec import inspect
 
 from gateway.api import chat_wire, completions_wire, messages_wire
+from gateway.api.output_formats import UNSERVED_STRUCTURED
 from gateway.api.parsing import UnservedFields, UnsupportedField
 from gateway.api.sampling import UNSERVED_STREAM_OPTIONS
 from gateway.api.unknown_fields import UnknownFields
@@ -56,19 +57,23 @@ class FieldTable(msgspec.Struct, frozen=True):
     rows: list[FieldRow]
 
 
-_STREAM_OPTIONS = {f"stream_options.{name}": entry for name, entry in UNSERVED_STREAM_OPTIONS.items()}
+_NESTED = {
+    f"{field}.{name}": entry
+    for field, unserved in (("stream_options", UNSERVED_STREAM_OPTIONS), ("structured_outputs", UNSERVED_STRUCTURED))
+    for name, entry in unserved.items()
+}
 ENDPOINTS = (
     EndpointFields(
         "/v1/chat/completions",
         chat_wire.ChatRequest,
-        {**chat_wire.UNSUPPORTED_FIELDS, **_STREAM_OPTIONS},
+        {**chat_wire.UNSUPPORTED_FIELDS, **_NESTED},
         chat_wire.HINTS,
         chat_wire.parse_chat,
     ),
     EndpointFields(
         "/v1/completions",
         completions_wire.CompletionRequest,
-        {**completions_wire.UNSUPPORTED_FIELDS, **_STREAM_OPTIONS},
+        {**completions_wire.UNSUPPORTED_FIELDS, **_NESTED},
         completions_wire.HINTS,
         completions_wire.parse_completion,
     ),
@@ -99,9 +104,8 @@ REMARKS = {
     "system[].text": "a first block that begins with `x-anthropic-billing-header:` is left out of the prompt",
     "messages[].content": "parts are joined by line breaks",
     "tools": "needs a model that knows tools: `capabilities` in `GET /v1/models`",
-    "tools[].custom.format.grammar.syntax": "`lark` is refused",
-    "tools[].strict": "the input follows the schema; otherwise it is any JSON object",
-    "tools[].function.strict": "the arguments follow the schema; otherwise they are any JSON object",
+    "tools[].strict": "a schema that cannot be followed is refused; without it, the input is then any JSON object",
+    "tools[].function.strict": "a schema that cannot be followed is refused; without it, any object is then accepted",
     "parallel_tool_calls": "false: at most one call",
     "response_format.json_schema.strict": "the schema has OpenAI's limits; the answer follows it anyway",
     "reasoning_effort": "`none` turns reasoning off; a model whose template knows no efforts ignores the others",

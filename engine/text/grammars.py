@@ -32,12 +32,14 @@ __all__ = [
     "GrammarTokenizer",
     "check_grammar",
     "choice_grammar",
+    "choice_terminal",
     "compile_grammar",
     "guided_schema",
     "json_object_grammar",
     "json_schema_grammar",
     "lark_grammar",
     "regex_grammar",
+    "regex_literal",
 ]
 
 # As engine.protocol.guide_limits.
@@ -209,13 +211,23 @@ def regex_grammar(pattern: str) -> str:
     return llguidance.LLMatcher.grammar_from_regex(pattern)
 
 
+def regex_literal(pattern: str) -> str:
+    """A regular expression as a terminal of a Lark grammar."""
+    return str(json.loads(regex_grammar(pattern))["grammars"][0]["lark_grammar"]).removeprefix("start: ")
+
+
 def choice_grammar(choices: Sequence[str]) -> str:
     """The grammar text of an answer that is one of the texts. Raises GrammarRefused."""
+    return llguidance.LLMatcher.grammar_from_lark("start: " + choice_terminal(choices))
+
+
+def choice_terminal(choices: Sequence[str]) -> str:
+    """The texts as a terminal of a Lark grammar. Raises GrammarRefused."""
     if not 1 <= len(choices) <= CHOICES_MAX:
         raise GrammarRefused(f"{len(choices)} choices; 1 to {CHOICES_MAX} are needed")
     if not all(choices):
         raise GrammarRefused("an empty choice is not supported")
-    return llguidance.LLMatcher.grammar_from_lark("start: " + " | ".join(lark_string(text) for text in choices))
+    return "(" + " | ".join(lark_string(text) for text in choices) + ")"
 
 
 def lark_string(text: str) -> str:
@@ -282,6 +294,8 @@ def _refusal(error: str, text: str) -> str:
         message = "the grammar is too large"
     if message.startswith("NoExtension"):
         return "the grammar allows no text"
+    if "::=" in message:
+        message += "\nA grammar is in Lark (rule: body), not in GBNF or EBNF (rule ::= body)"
     if where := _pointer(message, text):
         return f"schema {where}"
     return f"the grammar is refused: {message}"

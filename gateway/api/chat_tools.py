@@ -1,4 +1,4 @@
-"""Tools, calls and output formats of `/v1/chat/completions`: wire types, and what they say in neutral types."""
+"""Tools and calls of `/v1/chat/completions`: wire types, and what they say in neutral types."""
 
 from __future__ import annotations
 
@@ -9,14 +9,13 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from gateway.errors import InvalidRequest, UnsupportedValue
-from gateway.tools.definitions import OutputFormat, ToolChoice, ToolSpec
-from gateway.tools.strict_schema import NotStrict, check_strict
+from gateway.api.output_formats import NAME_PATTERN, GrammarText, check_schema
+from gateway.errors import InvalidRequest
+from gateway.tools.definitions import ToolChoice, ToolSpec
 
 TOOLS_MAX = 128
-NAME_PATTERN = r"^[a-zA-Z0-9_-]{1,64}$"
 CALL_ID_CHARS_MAX = 256
-GRAMMAR_CHARS_MAX = 64 * 1024
+LARK_CHARS_MAX = 8 * 1024  # of the grammars of all custom tools of a request, which the event loop rewrites
 
 ToolName = Annotated[str, Meta(pattern=NAME_PATTERN)]
 CallId = Annotated[str, Meta(min_length=1, max_length=CALL_ID_CHARS_MAX)]
@@ -27,7 +26,7 @@ class Named(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 class FunctionSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`parameters`: a JSON Schema of an object. With `strict` the arguments follow it."""
+    """`parameters`: a JSON Schema of an object. With `strict` the arguments follow it, or the request is refused."""
 
     name: ToolName
     description: str | None = None
@@ -43,7 +42,7 @@ class FunctionTool(
 
 class GrammarSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     syntax: Literal["lark", "regex"]
-    definition: Annotated[str, Meta(min_length=1, max_length=GRAMMAR_CHARS_MAX)]
+    definition: GrammarText
 
 
 class AnyInput(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="type", tag="text"):
@@ -128,41 +127,17 @@ class CustomCall(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 PastCalls = Annotated[list[FunctionCall | CustomCall], Meta(max_length=TOOLS_MAX)]
 
 
-class TextFormat(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="type", tag="text"):
-    """The answer is text."""
-
-
-class JsonObjectFormat(
-    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="type", tag="json_object"
-):
-    """The answer is a JSON object."""
-
-
-class SchemaSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`name` and `description` are hints. The answer follows the schema; with `strict` it must have OpenAI's limits."""
-
-    name: ToolName
-    description: str | None = None
-    schema: dict[str, Any] | None = None
-    strict: bool | None = None
-
-
-class JsonSchemaFormat(
-    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="type", tag="json_schema"
-):
-    """The answer is JSON that the schema allows."""
-
-    json_schema: SchemaSpec
-
-
-ResponseFormat = TextFormat | JsonObjectFormat | JsonSchemaFormat
-
-
 def tool_specs(tools: Sequence[FunctionTool | CustomTool]) -> list[ToolSpec]:
     """Raises InvalidRequest."""
     found = [_custom_spec(tool.custom, index) if isinstance(tool, CustomTool) else _function_spec(tool.function, index)
              for index, tool in enumerate(tools)]  # fmt: skip
     check_names([tool.name for tool in found])
+    chars = 0
+    for tool in found:
+        chars += len(tool.lark or "")
+        if chars > LARK_CHARS_MAX:
+            message = f"{tool.param!r} is too long: all Lark grammars have at most {LARK_CHARS_MAX} characters."
+            raise InvalidRequest(message, param=tool.param)
     return found
 
 
@@ -176,29 +151,21 @@ def check_names(names: Sequence[str]) -> None:
 
 def _function_spec(function: FunctionSpec, index: int) -> ToolSpec:
     strict = bool(function.strict)
+    param = f"tools[{index}].function.parameters"
     if strict and function.parameters is not None:
-        param = f"tools[{index}].function.parameters"
         check_schema(function.parameters, param)
-    return ToolSpec(function.name, function.description, function.parameters, strict)
-
-
-def check_schema(schema: dict[str, Any], param: str) -> None:
-    """Raises InvalidRequest unless the schema has the limits of a strict one."""
-    try:
-        check_strict(schema)
-    except NotStrict as error:
-        raise InvalidRequest(f"{param!r} is wrong: {error}.", param=param) from None
+    return ToolSpec(function.name, function.description, function.parameters, strict, param=param)
 
 
 def _custom_spec(custom: CustomSpec, index: int) -> ToolSpec:
     grammar = custom.format.grammar if isinstance(custom.format, GrammarInput) else None
-    if grammar is not None and grammar.syntax == "lark":
-        param = f"tools[{index}].custom.format.grammar.syntax"
-        # The input is inside a JSON string, and a Lark grammar does not know JSON's escapes.
-        message = f"Unsupported value of {param!r}. The input of a custom tool follows a regular expression alone; "
-        raise UnsupportedValue(message + 'send "regex", or leave the format out.', param=param)
-    pattern = None if grammar is None else grammar.definition
-    return ToolSpec(custom.name, custom.description, custom=True, pattern=pattern)
+    param = f"tools[{index}].custom.format.grammar.definition"
+    spec = ToolSpec(custom.name, custom.description, custom=True, param=param)
+    if grammar is None:
+        return spec
+    if grammar.syntax == "regex":
+        return msgspec.structs.replace(spec, pattern=grammar.definition)
+    return msgspec.structs.replace(spec, lark=grammar.definition)
 
 
 def tool_choice(choice: ChosenTools | None, parallel: bool | None, tools: Sequence[ToolSpec]) -> ToolChoice:
@@ -230,21 +197,6 @@ def check_choice(choice: ToolChoice, tools: Sequence[ToolSpec]) -> None:
 
 def _name_of(choice: NamedFunction | NamedCustom) -> str:
     return choice.function.name if isinstance(choice, NamedFunction) else choice.custom.name
-
-
-def output_format(format_: ResponseFormat | None) -> OutputFormat | None:
-    """Raises InvalidRequest."""
-    match format_:
-        case JsonObjectFormat():
-            return OutputFormat("response_format")
-        case JsonSchemaFormat(json_schema=spec):
-            param = "response_format.json_schema.schema"
-            if spec.schema is None:
-                raise InvalidRequest(f"Missing required field {param!r}.", param=param)
-            if spec.strict:
-                check_schema(spec.schema, param)
-            return OutputFormat(param, spec.schema)
-    return None
 
 
 def parsed_arguments(text: str) -> dict[str, Any] | str:

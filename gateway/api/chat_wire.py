@@ -19,14 +19,13 @@ from gateway.api.chat_tools import (
     CustomCall,
     FunctionCall,
     PastCalls,
-    ResponseFormat,
     Tools,
-    output_format,
     parsed_arguments,
     tool_choice,
     tool_specs,
 )
 from gateway.api.generation_request import ChatPrompt, GenerationRequest
+from gateway.api.output_formats import check_output_beside_tools
 from gateway.api.parsing import BodyDecoder, Explanations, UnsupportedField, check_served
 from gateway.api.sampling import (
     HINTS_SAMPLING,
@@ -122,7 +121,6 @@ class ChatRequest(SamplingFields, frozen=True, kw_only=True, forbid_unknown_fiel
     tools: Tools | None = None
     tool_choice: ChosenTools | None = None
     parallel_tool_calls: bool | None = None
-    response_format: ResponseFormat | None = None
     reasoning_effort: Annotated[str, Meta(max_length=EFFORT_CHARS_MAX)] | None = None
     max_reasoning_tokens: Annotated[int, Meta(ge=0, le=MAX_TOKENS_MAX)] | None = None
     include_reasoning: bool | None = None
@@ -173,11 +171,14 @@ class ChatRequest(SamplingFields, frozen=True, kw_only=True, forbid_unknown_fiel
     def tooling(self) -> Tooling:
         """Raises InvalidRequest."""
         tools = tool_specs(self.tools or ())
+        choice = tool_choice(self.tool_choice, self.parallel_tool_calls, tools)
+        output = self.output_format()
+        check_output_beside_tools(output, choice)
         effort = self.reasoning_effort
         return Tooling(
             tools,
-            tool_choice(self.tool_choice, self.parallel_tool_calls, tools),
-            output_format(self.response_format),
+            choice,
+            output,
             ReasoningRequest(
                 enabled=None if effort is None else effort != NO_EFFORT,
                 tokens_max=self.max_reasoning_tokens,
@@ -193,8 +194,6 @@ HINTS: dict[str, str] = {
     "messages[].name": "Templates do not get it",
     "messages[].provider_specific_fields": "litellm's copies of an answer's fields; the message's own count",
     "messages[].tool_calls[].index": "Calls are in the order of the list",
-    "response_format.json_schema.name": "The schema alone counts",
-    "response_format.json_schema.description": "The schema alone counts",
     "metadata": "It is not stored",
     "safety_identifier": STICKY,
     "prompt_cache_key": STICKY,
@@ -220,7 +219,7 @@ UNSUPPORTED_FIELDS: dict[str, UnsupportedField] = {
     "store": UnsupportedField("Answers are not stored", (False,)),
     "verbosity": UnsupportedField("Only 'max_tokens' limits the length of an answer", ("medium",)),
     "web_search_options": UnsupportedField("The web is not searched"),
-    **{field: entry for field, entry in UNSERVED_SAMPLING.items() if field != "response_format"},
+    **UNSERVED_SAMPLING,
 }
 
 _EXPLANATIONS: Explanations = (
@@ -242,6 +241,8 @@ def parse_chat(body: bytes, unknown: UnknownFields) -> ChatRequest:
     check_template_kwargs(request.chat_template_kwargs)
     check_calls(request.messages)
     request.tooling()  # raises for tools, a choice or a format that contradict each other
+    for hint in request.ignored_output_hints():
+        unknown.name_hint(hint)
     if None not in (request.max_tokens, request.max_completion_tokens) and (
         request.max_tokens != request.max_completion_tokens
     ):

@@ -21,6 +21,7 @@ from gateway.api.sampling import (
 )
 from gateway.api.unknown_fields import UnknownFields
 from gateway.errors import InvalidRequest, UnsupportedValue
+from gateway.tools.definitions import Tooling
 
 TEXTS_MAX = 64  # of one request: prompts × n
 PROMPTS_MAX = TEXTS_MAX
@@ -67,6 +68,7 @@ class CompletionRequest(SamplingFields, frozen=True, kw_only=True, forbid_unknow
         return cast("list[Prompt]", prompt)
 
     def to_generation(self) -> GenerationRequest:
+        output = self.output_format()
         return GenerationRequest(
             model=self.model,
             prompts=self.prompts(),
@@ -79,6 +81,7 @@ class CompletionRequest(SamplingFields, frozen=True, kw_only=True, forbid_unknow
             service_tier=self.service_tier,
             stream=bool(self.stream),
             echo=bool(self.echo),
+            tooling=None if output is None else Tooling(output=output, text_only=True),
             prompt_logprobs=self.prompt_logprobs,
             sticky=self.user,
         )
@@ -99,6 +102,8 @@ def parse_completion(body: bytes, unknown: UnknownFields) -> CompletionRequest:
     request = _decoder.decode(body, unknown)
     check_served(request, UNSUPPORTED_FIELDS)
     check_sampling(request)
+    for hint in request.ignored_output_hints():
+        unknown.name_hint(hint)
     n = request.n or 1
     if request.best_of not in (None, n):
         message = (

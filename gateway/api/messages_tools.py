@@ -10,7 +10,8 @@ import msgspec
 from msgspec import Meta
 
 from gateway.api.agent_hints import CacheControl, SchemaFormat, ToolHints
-from gateway.api.chat_tools import NAME_PATTERN, CallId, check_choice, check_names
+from gateway.api.chat_tools import CallId, check_choice, check_names
+from gateway.api.output_formats import NAME_PATTERN
 from gateway.errors import InvalidRequest
 from gateway.tools.definitions import OutputFormat, ToolChoice, ToolSpec
 
@@ -116,14 +117,15 @@ def tool_specs(tools: Sequence[Tool]) -> list[ToolSpec]:
     for index, tool in enumerate(tools):
         if is_foreign(tool):
             continue
+        schema_param = f"tools[{index}].input_schema"
         if tool.input_schema is None:
-            param = f"tools[{index}].input_schema"
+            param = schema_param
             raise InvalidRequest(f"Missing required field {param!r}.", param=param)
         if _NAME.match(tool.name) is None:
             param = f"tools[{index}].name"
             message = f"{param!r} is wrong: 1 to 64 letters, digits, '_' and '-' are needed."
             raise InvalidRequest(message, param=param)
-        found.append(ToolSpec(tool.name, tool.description, tool.input_schema, bool(tool.strict)))
+        found.append(ToolSpec(tool.name, tool.description, tool.input_schema, bool(tool.strict), param=schema_param))
     check_names([tool.name for tool in found])
     return found
 

@@ -13,6 +13,7 @@ import msgspec
 from msgspec import Meta
 
 from engine.protocol import frames
+from gateway.api.output_formats import HINTS_OUTPUT, UNSERVED_STRUCTURED, OutputFields, check_output
 from gateway.api.parsing import UnsupportedField, check_value
 from gateway.errors import InvalidRequest, UnsupportedValue
 
@@ -45,7 +46,7 @@ class StreamOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     include_obfuscation: Any = None  # neutral: OpenAI's default, true, and false
 
 
-class SamplingFields(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class SamplingFields(OutputFields, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The fields common to `/v1/chat/completions` and `/v1/completions`: OpenAI's, and vLLM's additions."""
 
     model: Annotated[str, Meta(min_length=1, max_length=MODEL_CHARS_MAX)]
@@ -83,18 +84,13 @@ class SamplingFields(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     add_special_tokens: Any = None
     allowed_token_ids: Any = None
     bad_words: Any = None
-    guided_choice: Any = None
-    guided_grammar: Any = None
-    guided_json: Any = None
-    guided_regex: Any = None
+    guided_whitespace_pattern: Any = None
     include_stop_str_in_output: Any = None
     length_penalty: Any = None
     priority: Any = None
-    response_format: Any = None
     return_token_ids: Any = None
     return_tokens_as_token_ids: Any = None
     spaces_between_special_tokens: Any = None
-    structured_outputs: Any = None
     truncate_prompt_tokens: Any = None
     use_beam_search: Any = None
 
@@ -132,24 +128,18 @@ class SamplingFields(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
 # A hint is accepted and does not change the answer. A sticky hint chooses which model of an alias serves.
 STICKY = "An alias serves requests with the same value by the same model"
-HINTS_SAMPLING: dict[str, str] = {"user": STICKY}
+HINTS_SAMPLING: dict[str, str] = {"user": STICKY, **HINTS_OUTPUT}
 
 UNSERVED_STREAM_OPTIONS = {
     "continuous_usage_stats": UnsupportedField("The usage is reported at a stream's end", (False,)),
     "include_obfuscation": UnsupportedField("Streams are not padded", (False, True)),
 }
 
-_NO_SCHEMA = "Structured outputs are not served"
 _NO_IDS = "Token ids are not returned"
 
 # vLLM's fields, and the OpenAI fields that both endpoints have.
 UNSERVED_SAMPLING: dict[str, UnsupportedField] = {
-    "response_format": UnsupportedField(_NO_SCHEMA, ({"type": "text"},)),
-    "structured_outputs": UnsupportedField(_NO_SCHEMA, ({},)),
-    "guided_json": UnsupportedField(_NO_SCHEMA),
-    "guided_regex": UnsupportedField(_NO_SCHEMA),
-    "guided_choice": UnsupportedField(_NO_SCHEMA),
-    "guided_grammar": UnsupportedField(_NO_SCHEMA),
+    "guided_whitespace_pattern": UNSERVED_STRUCTURED["whitespace_pattern"],
     "allowed_token_ids": UnsupportedField("A list of allowed tokens is not served; 'logit_bias' is"),
     "bad_words": UnsupportedField("A list of bad words is not served; 'logit_bias' is", ([],)),
     "include_stop_str_in_output": UnsupportedField("A text ends before its stop sequence", (False,)),
@@ -203,8 +193,9 @@ def check_ids(rules: TextRules, sampling: frames.Sampling, vocab_size: int) -> N
 
 
 def check_sampling(request: SamplingFields) -> None:
-    """Check what the types of the fields do not check: `logit_bias`, `stream_options`, and `prompt_logprobs` beside
-    `stream`. Raises InvalidRequest."""
+    """Check what the types of the fields do not check: the form of the answer, `logit_bias`, `stream_options`, and
+    `prompt_logprobs` beside `stream`. Raises InvalidRequest."""
+    check_output(request)
     for bias in (request.logit_bias or {}).values():
         if type(bias) not in (int, float) or not -BIAS_MAX <= bias <= BIAS_MAX:
             message = f"'logit_bias' is wrong: each value must be a number from {-BIAS_MAX} to {BIAS_MAX}."

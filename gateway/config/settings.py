@@ -13,6 +13,7 @@ from msgspec import Meta
 from engine.protocol.config import ConfigSection as Section
 from engine.protocol.config import EngineLimits
 from engine.protocol.tiers import SHIPPED_TIERS, Tier
+from engine.text.json_schemas import WHITESPACE_MAX
 from gateway.config.allowance import LIMIT_MAX, Allowance
 
 DEMO_MODEL = "smollm2-135m-instruct"
@@ -57,6 +58,8 @@ class GatewaySection(Section, frozen=True, kw_only=True):
     refusals_per_s: Annotated[float, Meta(ge=0, le=1_000_000)] = 100.0  # 0: no refusal is delayed
     max_tokens_default: Annotated[int, Meta(ge=1, le=1_000_000)] = 2048
     unknown_fields: Literal["refuse", "ignore"] = "refuse"  # of a request body; the answer names ignored fields
+    # White space characters between two JSON tokens of a guided answer.
+    json_whitespace_max: Annotated[int, Meta(ge=0, le=WHITESPACE_MAX)] = 1
     cors_origins: Annotated[tuple[Origin, ...], Meta(max_length=64)] = ()  # of web pages that may call /v1; "*": all
     end_streams_on_revoke: bool = True
     console_dir: str = ""  # empty: file.default_console_directory
@@ -110,7 +113,7 @@ class ModelSection(Section, frozen=True, kw_only=True):
     fallbacks: Annotated[tuple[Name, ...], Meta(max_length=16)] = ()  # models
     max_tokens_default: Annotated[int, Meta(ge=1, le=1_000_000)] | None = None  # None: the gateway's
     # How the model writes calls of tools. None: what its chat template shows; "none": it is offered no tools.
-    tools: Literal["hermes", "qwen3_coder", "llama3_json", "mistral", "none"] | None = None
+    tools: Literal["hermes", "qwen3_coder", "llama3_json", "mistral", "mistral_args", "none"] | None = None
 
 
 # The models of a configuration without [[models]], each from a package that `make run` installs.

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Collection, Iterator, Sequence
 
 import msgspec
 
 from engine.protocol.frames import Guide
-from engine.text.json_schemas import GrammarRefused
+from engine.text.grammars import lark_grammar
+from engine.text.json_schemas import GrammarRefused, json_schema_grammar
 from gateway.catalog.served_models import ServedModel
 from gateway.errors import InvalidRequest, UnsupportedParameter
-from gateway.tools.definitions import Tooling
-from gateway.tools.formats import CallMode
-from gateway.tools.grammar import output_grammar
+from gateway.large_work.jobs import GrammarPart
+from gateway.tools.definitions import OutputFormat, Tooling
+from gateway.tools.escaped_lark import escaped_lark
+from gateway.tools.grammar import CallMode, arguments_schema, loose_tools, output_grammar
 from gateway.tools.model_dialect import ModelDialect
 from gateway.tools.parser import AnswerSyntax, ReasoningMarkers
 
@@ -22,11 +25,13 @@ PROMPT_END_IDS = 16
 
 class AnswerPlan(msgspec.Struct, frozen=True):
     """`guide`: None if the engine need not guide the answer. `syntax`: None if the answer is text alone. `param`: the
-    field that a refused grammar is of. `ignored`: fields of the request that this model cannot follow."""
+    field that a refused grammar is of. `loose`: the tools whose schema it does not follow, though it could be asked to.
+    `ignored`: fields of the request that this model cannot follow."""
 
     guide: Guide | None = None
     syntax: AnswerSyntax | None = None
     param: str = ""
+    loose: frozenset[str] = frozenset()
     ignored: tuple[str, ...] = ()
 
 
@@ -43,10 +48,20 @@ def check_tools(model: ServedModel, tooling: Tooling | None) -> None:
         )
 
 
-def plan_answer(model: ServedModel, tooling: Tooling | None, prompt_ids: Sequence[int]) -> AnswerPlan:
-    """`tooling`: None for an endpoint that answers with text alone. Raises InvalidRequest."""
+def plan_answer(
+    model: ServedModel,
+    tooling: Tooling | None,
+    prompt_ids: Sequence[int],
+    whitespace_max: int,
+    refused: Collection[str] = (),
+) -> AnswerPlan:
+    """`tooling`: None if the answer is any text. `whitespace_max`: white space characters between two JSON tokens.
+    `refused`: names of tools that are not strict and whose schema cannot be compiled. Raises InvalidRequest."""
     if tooling is None:
         return PLAIN
+    if tooling.text_only:
+        assert tooling.output is not None
+        return AnswerPlan(Guide(grammar=_output_grammar(tooling.output, whitespace_max)), param=tooling.output.param)
     check_tools(model, tooling)
     dialect = model.dialect
     tools = tooling.callable
@@ -62,20 +77,64 @@ def plan_answer(model: ServedModel, tooling: Tooling | None, prompt_ids: Sequenc
             tools={tool.name: tool for tool in tools},
             id_prefix=tooling.id_prefix,
         )
-    grammar, param = _grammar(dialect, tooling)
-    return AnswerPlan(_guide(model, tooling, grammar, opened), syntax, param, _ignored(dialect, tooling))
+    loose = loose_tools(tools, refused)
+    grammar, param = _grammar(dialect, tooling, whitespace_max, loose)
+    return AnswerPlan(_guide(model, tooling, grammar, opened), syntax, param, loose, _ignored(dialect, tooling))
 
 
-def _grammar(dialect: ModelDialect, tooling: Tooling) -> tuple[str | None, str]:
+def grammar_parts(tooling: Tooling | None, whitespace_max: int, loose: Collection[str]) -> list[GrammarPart]:
+    """The grammars inside the grammar of an answer with tools, to find the field that a refusal is of. `loose`: tools
+    whose schema is not followed. Raises InvalidRequest."""
+    if tooling is None or not tooling.callable:
+        return []
+    parts = []
+    if tooling.output is not None:
+        parts.append(GrammarPart(_output_grammar(tooling.output, whitespace_max), tooling.output.param))
+    for tool in tooling.callable:
+        if tool.name not in loose:
+            with _refusing(tool.param or tooling.param):
+                if tool.lark is not None:
+                    grammar = lark_grammar(escaped_lark(tool.lark))
+                else:
+                    grammar = json_schema_grammar(arguments_schema(tool), whitespace_max=whitespace_max)
+            loose_tool = "" if tool.strict or tool.custom else tool.name
+            parts.append(GrammarPart(grammar, tool.param or tooling.param, loose_tool))
+    return parts
+
+
+def _grammar(
+    dialect: ModelDialect, tooling: Tooling, whitespace_max: int, loose: Collection[str]
+) -> tuple[str | None, str]:
     """The grammar, and the field that it is of. Raises InvalidRequest."""
     tools, output = tooling.callable, tooling.output
-    param = output.param if output is not None and not tools else tooling.param
+    if not tools:
+        return (None, "") if output is None else (_output_grammar(output, whitespace_max), output.param)
+    assert dialect.format is not None
+    mode = CallMode(
+        required=tooling.choice.mode == "required",
+        parallel=tooling.choice.parallel,
+        whitespace_max=whitespace_max,
+        loose=loose,
+    )
+    with _refusing(tooling.param):
+        try:
+            return dialect.format.grammar(tools, dialect.markers, mode, output), tooling.param
+        except GrammarRefused:
+            grammar_parts(tooling, whitespace_max, loose)  # names the field, if a part is refused by itself
+            raise
+
+
+def _output_grammar(output: OutputFormat, whitespace_max: int) -> str:
+    """Raises InvalidRequest."""
+    with _refusing(output.param):
+        return output_grammar(output, whitespace_max)
+
+
+@contextlib.contextmanager
+def _refusing(param: str) -> Iterator[None]:
+    """A refused grammar is an InvalidRequest of this field."""
     try:
-        if tools:
-            assert dialect.format is not None
-            mode = CallMode(required=tooling.choice.mode == "required", parallel=tooling.choice.parallel)
-            return dialect.format.grammar(tools, dialect.markers, mode, output), param
-        return (None if output is None else output_grammar(output)), param
+        yield
     except GrammarRefused as error:
         raise InvalidRequest(f"{param!r} cannot be served: {error}.", param=param) from None
 

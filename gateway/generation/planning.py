@@ -29,17 +29,18 @@ from gateway.catalog.registry import ModelTarget, Registry
 from gateway.catalog.served_models import ServedModel
 from gateway.config.file import Config
 from gateway.engines.engine import Engine
-from gateway.generation.guiding import check_tools, plan_answer
+from gateway.generation.guiding import AnswerPlan, check_tools, grammar_parts, plan_answer
 from gateway.generation.inflight import RequestPlan
 from gateway.generation.prompts import CountedPrompt, PromptCounter
-from gateway.large_work.jobs import ContextLimits, GrammarJob, ReadJob, ReadResult, check_window
+from gateway.large_work.jobs import ContextLimits, GrammarJob, GrammarResult, ReadJob, ReadResult, check_window
 from gateway.large_work.pool import LargeWork
 from gateway.limits.turn_pace import RequestPace
+from gateway.tools.definitions import Tooling
 
 # Most log probabilities of one answer: per token of a completion 1 + `top_logprobs`, and likewise of a prompt. Each
 # takes 12 bytes in memory and about 90 bytes on the wire.
 ALTERNATIVES_MAX = 2**17
-# Grammars that this process knows to be served. Each takes about 100 bytes.
+# Grammars that this process has checked. Each takes about 200 bytes.
 GRAMMARS_KNOWN_MAX = 4096
 # The counted prompts of one request, by the model's encoding and vocabulary size.
 CountedPrompts = dict[tuple[str, int], list[CountedPrompt]]
@@ -61,8 +62,10 @@ class RequestPlanner:
         self._engine = engine
         self._large_work = large_work
         self._ignore_unknown = config.gateway.unknown_fields == "ignore"
+        self._whitespace_max = config.gateway.json_whitespace_max
         self._counter = PromptCounter(large_work)
-        self._grammars: OrderedDict[bytes, None] = OrderedDict()  # digests of the grammars that were accepted
+        # By digest of a checked grammar: the tools that it must not follow; empty: it is served.
+        self._grammars: OrderedDict[bytes, frozenset[str]] = OrderedDict()
         self._text_pace = RequestPace(
             at_once=1
         )  # one large text per turn of the event loop; further ones go to processes
@@ -120,9 +123,7 @@ class RequestPlanner:
         prompts = known[encoding]
         prompt_tokens = sum([len(prompt.ids) for prompt in prompts])
         _check_alternatives(asked, asked.answer_tokens_min, prompt_tokens)
-        answer = plan_answer(model, asked.tooling, prompts[0].ids)
-        if answer.guide is not None and answer.guide.grammar is not None:
-            await self._check_grammar(caller, model, info, answer.guide.grammar, answer.param)
+        answer = await self._plan_answer(caller, model, info, asked.tooling, prompts[0].ids)
         return RequestPlan(
             target=target,
             model=model,
@@ -134,20 +135,52 @@ class RequestPlanner:
             answer=answer,
         )
 
+    async def _plan_answer(
+        self, caller: Caller, model: ServedModel, info: ModelInfo, tooling: Tooling | None, prompt_ids: Sequence[int]
+    ) -> AnswerPlan:
+        """With a grammar that every engine can serve. Raises InvalidRequest, RateLimited, Overloaded."""
+        refused: frozenset[str] = frozenset()
+        while True:
+            answer = plan_answer(model, tooling, prompt_ids, self._whitespace_max, refused)
+            if answer.guide is None or answer.guide.grammar is None:
+                return answer
+            found = await self._check_grammar(caller, model, info, tooling, answer, answer.guide.grammar)
+            if not found:
+                return answer
+            refused |= found
+
     async def _check_grammar(
-        self, caller: Caller, model: ServedModel, info: ModelInfo, grammar: str, param: str
-    ) -> None:
-        """Before anything is held. Raises InvalidRequest for a grammar that no engine can serve, RateLimited and
+        self,
+        caller: Caller,
+        model: ServedModel,
+        info: ModelInfo,
+        tooling: Tooling | None,
+        answer: AnswerPlan,
+        grammar: str,
+    ) -> frozenset[str]:
+        """Before anything is held. The tools that are not strict and whose schema keeps the grammar from being served;
+        empty: it is served. Raises InvalidRequest for another grammar that no engine can serve, RateLimited and
         Overloaded."""
         key = hashlib.sha256(f"{model.vocabulary} {info.vocab_size} {grammar}".encode()).digest()
         if key in self._grammars:
             self._grammars.move_to_end(key)
-            return
+            return self._grammars[key]
+        parts = grammar_parts(tooling, self._whitespace_max, answer.loose)
         directory = str(model.tokenizer.directory)
-        await self._large_work.do(_tenant(caller), GrammarJob(directory, info.vocab_size, grammar, param))
-        self._grammars[key] = None
+        job = GrammarJob(directory, info.vocab_size, grammar, answer.param, parts)
+        try:
+            reply = await self._large_work.do(_tenant(caller), job)
+            assert isinstance(reply, GrammarResult)
+            refused = frozenset(reply.refused)
+        except errors.InvalidRequest:
+            # Which part took too long is not known.
+            refused = frozenset([part.loose_tool for part in parts if part.loose_tool])
+            if not refused:
+                raise
+        self._grammars[key] = refused
         while len(self._grammars) > GRAMMARS_KNOWN_MAX:
             self._grammars.popitem(last=False)
+        return refused
 
     async def count(self, caller: Caller, target: ModelTarget, asked: GenerationRequest) -> int:
         """The tokens of one prompt. Raises ApiError."""

@@ -54,13 +54,24 @@ class CountJob(msgspec.Struct, frozen=True, tag="count"):
     tools: str | None = None
 
 
+class GrammarPart(msgspec.Struct, frozen=True):
+    """A grammar inside another. `param`: the field of the request that it is of. `loose_tool`: of the schema of a tool
+    that is not strict, the tool's name; else ""."""
+
+    grammar: str
+    param: str
+    loose_tool: str = ""
+
+
 class GrammarJob(msgspec.Struct, frozen=True, tag="grammar"):
-    """Check a grammar for the model in `directory`. `param`: the field of the request that it is of."""
+    """Check a grammar for the model in `directory`. If it is refused, the refusal names the field of the part that is.
+    Where only parts of tools that are not strict are refused, the result has the tools' names instead."""
 
     directory: str
     vocab_size: int
     grammar: str
     param: str
+    parts: list[GrammarPart] = []
 
 
 class JobRefusal(msgspec.Struct, frozen=True, tag="refusal"):
@@ -88,7 +99,9 @@ class CountResult(msgspec.Struct, frozen=True, tag="counts"):
 
 
 class GrammarResult(msgspec.Struct, frozen=True, tag="grammar_checked"):
-    """The engine can serve the grammar."""
+    """The engine can serve the grammar if `refused` is empty; otherwise it cannot follow the schemas of these tools."""
+
+    refused: list[str] = []
 
 
 Job = ReadJob | CountJob | GrammarJob
@@ -158,11 +171,33 @@ class JobRunner:
 
 def _check_grammar(job: GrammarJob) -> GrammarResult:
     """Raises InvalidRequest; OSError or ValueError for a tokenizer that cannot be loaded."""
+    tokenizer = GrammarTokenizer.load(Path(job.directory), job.vocab_size)
     try:
-        check_grammar(GrammarTokenizer.load(Path(job.directory), job.vocab_size), job.grammar)
+        check_grammar(tokenizer, job.grammar)
     except GrammarRefused as error:
-        raise InvalidRequest(f"{job.param!r} cannot be served: {error}.", param=job.param) from None
+        refused = _check_parts(tokenizer, job.parts)
+        if not refused:
+            raise _refusal(job.param, error) from None
+        return GrammarResult(refused)
     return GrammarResult()
+
+
+def _check_parts(tokenizer: GrammarTokenizer, parts: Sequence[GrammarPart]) -> list[str]:
+    """The tools that the grammar must not follow: those whose part is refused, or all where the parts are too much
+    together. Raises InvalidRequest."""
+    refused = []
+    for part in parts:
+        try:
+            check_grammar(tokenizer, part.grammar)
+        except GrammarRefused as error:
+            if not part.loose_tool:
+                raise _refusal(part.param, error) from None
+            refused.append(part.loose_tool)
+    return refused or [part.loose_tool for part in parts if part.loose_tool]
+
+
+def _refusal(param: str, error: GrammarRefused) -> InvalidRequest:
+    return InvalidRequest(f"{param!r} cannot be served: {error}.", param=param)
 
 
 def _read(job: ReadJob) -> ParsedBody:

@@ -13,8 +13,9 @@ CUSTOM_ARGUMENT = "input"
 
 class ToolSpec(msgspec.Struct, frozen=True):
     """A tool that the model may call. `parameters`: the JSON Schema of its arguments. `strict`: the arguments follow
-    the schema; otherwise they are any JSON object. `custom`: the argument is one text, which matches the regular
-    expression `pattern` as a whole where that is set."""
+    the schema, or the request is refused; otherwise they follow it where that is possible. `param`: the field of the
+    schema, for messages. `custom`: the argument is one text, which matches the regular
+    expression `pattern` as a whole, or follows the Lark grammar `lark`, where that is set."""
 
     name: str
     description: str | None = None
@@ -22,6 +23,8 @@ class ToolSpec(msgspec.Struct, frozen=True):
     strict: bool = False
     custom: bool = False
     pattern: str | None = None
+    lark: str | None = None
+    param: str = ""
 
     def schema(self) -> dict[str, Any]:
         """The JSON Schema of the arguments as a template shows it."""
@@ -46,11 +49,16 @@ class ToolChoice(msgspec.Struct, frozen=True):
 
 
 class OutputFormat(msgspec.Struct, frozen=True):
-    """The JSON that the text of the answer must be. `schema`: its JSON Schema; None: any JSON object. `param`: the
-    field of the request, for messages."""
+    """What the text of the answer must be. `param`: the field of the request, for messages. `schema`: a JSON Schema;
+    None: any JSON object. `text`: a regular expression or a Lark grammar. `compact`: JSON without white space between
+    its tokens."""
 
     param: str
     schema: dict[str, Any] | None = None
+    kind: Literal["json", "regex", "choice", "lark"] = "json"
+    text: str = ""
+    choices: tuple[str, ...] = ()
+    compact: bool = False
 
 
 class ReasoningRequest(msgspec.Struct, frozen=True):
@@ -67,7 +75,8 @@ class ReasoningRequest(msgspec.Struct, frozen=True):
 
 
 class Tooling(msgspec.Struct, frozen=True):
-    """All that a request says about tools, the form of the answer and reasoning."""
+    """All that a request says about tools, the form of the answer and reasoning. `text_only`: the endpoint answers with
+    text, without calls and without reasoning apart from it; a grammar begins with the answer."""
 
     tools: list[ToolSpec] = []
     choice: ToolChoice = ToolChoice()
@@ -75,6 +84,7 @@ class Tooling(msgspec.Struct, frozen=True):
     reasoning: ReasoningRequest = ReasoningRequest()
     id_prefix: str = "call_"  # of the ids of calls
     param: str = "tools"  # the field of the tools, for messages
+    text_only: bool = False
 
     @property
     def callable(self) -> list[ToolSpec]:

@@ -10,7 +10,8 @@ import msgspec
 
 from engine.text.tokenizer import TemplateError, Tokenizer
 from gateway.tools.definitions import ToolSpec
-from gateway.tools.formats import FORMATS, HERMES, LLAMA3_JSON, MISTRAL, QWEN3_CODER, ToolFormat
+from gateway.tools.formats import FORMATS, HERMES, LLAMA3_JSON, MISTRAL, MISTRAL_ARGS, QWEN3_CODER, ToolFormat
+from gateway.tools.named_calls import OPEN
 from gateway.tools.parser import PYTHON_TAG, ReasoningMarkers
 from gateway.tools.scanning import AnswerMarkers
 
@@ -84,8 +85,10 @@ def _rendered_call(tokenizer: Tokenizer) -> str | None:
 def _format_of(call: str) -> ToolFormat | None:
     if f"<function={_TOOL}>" in call:
         return QWEN3_CODER
-    if "[TOOL_CALLS]" in call:
-        return MISTRAL if re.search(r"\[TOOL_CALLS\]\s*\[", call) else None
+    if OPEN in call:
+        if re.search(re.escape(OPEN) + r"\s*" + _TOOL + r"\s*(\[CALL_ID\]\s*\w+\s*)?\[ARGS\]\s*\{", call):
+            return MISTRAL_ARGS
+        return MISTRAL if re.search(re.escape(OPEN) + r"\s*\[\s*\{", call) else None
     if "<tool_call>" in call and re.search(r'"name":\s*"' + _TOOL, call):
         return HERMES
     return LLAMA3_JSON if re.search(r'\{\s*"name":\s*"' + _TOOL + r'",\s*"parameters"', call) else None

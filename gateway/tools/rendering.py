@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gateway.tools.definitions import ReasoningRequest, ToolSpec
-from gateway.tools.formats import MISTRAL, ToolFormat
+from gateway.tools.formats import MISTRAL, MISTRAL_ARGS, MISTRAL_ID_CHARS, ToolFormat
 from gateway.tools.model_dialect import EFFORT_ARGUMENT, ModelDialect
 
 # A role and one text; the assistant's may have `reasoning_content` and `tool_calls`, the results of tools have
@@ -37,7 +37,8 @@ def template_messages(
 ) -> Sequence[Message]:
     """The messages that the template renders."""
     if dialect.native or dialect.format is None:
-        return [_with_short_ids(message) for message in messages] if dialect.format is MISTRAL else messages
+        short = dialect.format in (MISTRAL, MISTRAL_ARGS)
+        return [_with_short_ids(message) for message in messages] if short else messages
     if not tools and not any("tool_calls" in message or message["role"] == "tool" for message in messages):
         return messages
     return _as_text(dialect.format, messages, tools)
@@ -71,8 +72,8 @@ def _with_short_ids(message: Message) -> Message:
 
 
 def _short_id(id_: str) -> str:
-    size = MISTRAL.id_chars
-    return id_ if len(id_) == size and id_.isalnum() else hashlib.sha256(id_.encode()).hexdigest()[:size]
+    is_short = len(id_) == MISTRAL_ID_CHARS and id_.isalnum()
+    return id_ if is_short else hashlib.sha256(id_.encode()).hexdigest()[:MISTRAL_ID_CHARS]
 
 
 def _as_text(format_: ToolFormat, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> list[Message]:

@@ -85,6 +85,10 @@ class Quoted:
     """A JSON string, captured."""
 
 
+class Word:
+    """A name or an id, captured: at least one character that is no white space, bracket, quote or symbol."""
+
+
 class Peek:
     """A literal that must follow, and is not consumed."""
 
@@ -94,11 +98,12 @@ class Peek:
 
 BLANK = Blank()
 QUOTED = Quoted()
-Pattern = Sequence[str | Blank | Quoted | Peek]
+WORD = Word()
+Pattern = Sequence[str | Blank | Quoted | Word | Peek]
 
 
 class Matched:
-    """The result of `match_pattern`. `end`: where the match ends; `captures`: the JSON strings in it."""
+    """The result of `match_pattern`. `end`: where the match ends; `captures`: the JSON strings and words in it."""
 
     __slots__ = ("captures", "end", "state")
 
@@ -138,6 +143,14 @@ def _match(pattern: Pattern, text: str) -> Matched:
                     at += 1
                 if at - start > BLANK_MAX:
                     return _FAILED
+            case Word():
+                found = _WORD.match(text, at)
+                if at == len(text) or (found is not None and found.end() == len(text)):
+                    return _PARTIAL
+                if found is None:
+                    return _FAILED
+                captures.append(found.group())
+                at = found.end()
             case Quoted():
                 if at == len(text):
                     return _PARTIAL
@@ -163,6 +176,7 @@ def match_any(patterns: Sequence[Pattern], text: str) -> tuple[int, Matched]:
     return -1, _PARTIAL if partial else _FAILED
 
 
+_WORD = re.compile(r"[^\s\[\]{}()<>\"'\x00-\x1f\ud800-\udfff]+")
 _QUOTED = re.compile(r'"(?:[^"\\\x00-\x1f\ud800-\udfff]|\\.)*"')
 _QUOTED_PREFIX = re.compile(r'"(?:[^"\\\x00-\x1f\ud800-\udfff]|\\.)*\\?')
 

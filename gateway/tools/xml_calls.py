@@ -51,6 +51,7 @@ class XmlCallReader:
         self._close = markers.symbol(closes)
         self._phase = _Phase.HEAD
         self._properties: dict[str, Any] = {}
+        self._as_json = False  # texts too
         self._begun = False  # the object has a member
         self._begins_value = False  # the line break before a value may follow
 
@@ -83,6 +84,7 @@ class XmlCallReader:
         tool = self._tools.get(name)
         properties = {} if tool is None else tool.schema().get("properties")
         self._properties = properties if isinstance(properties, dict) else {}
+        self._as_json = tool is not None and tool.lark is not None
         events.append(CallOpened(name))
         self._phase = _Phase.PARAMETER
         return size, None
@@ -104,7 +106,7 @@ class XmlCallReader:
         head = (", " if self._begun else "{") + json.dumps(key, ensure_ascii=False) + ": "
         self._begun = True
         self._begins_value = True
-        if isinstance(schema, dict) and is_text(schema):
+        if isinstance(schema, dict) and is_text(schema) and not self._as_json:
             events.append(CallText(head + '"'))
             self._phase = _Phase.TEXT
         else:

@@ -4,6 +4,7 @@ calls makes arguments that the schema of the tool allows."""
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -78,3 +79,40 @@ def test_a_schema_guides_the_answer(client: openai.OpenAI) -> None:
     answer = client.chat.completions.create(model=MODEL, messages=ASK, response_format=format_, max_tokens=200)
     assert answer.choices[0].finish_reason == "stop"
     check_arguments(answer.choices[0].message.content or "")
+
+
+@pytest.mark.parametrize("field", ["guided_regex", "structured_outputs"])
+def test_an_expression_guides_chats_and_completions(client: openai.OpenAI, field: str) -> None:
+    pattern = "(?:[0-9]{2}-){2}[a-f]"
+    extra: Any = {field: pattern if field == "guided_regex" else {"regex": pattern}}
+    fields: Any = {"model": MODEL, "max_tokens": 40, "n": 3, "seed": 5, "extra_body": extra}
+    texts = [choice.message.content for choice in client.chat.completions.create(messages=ASK, **fields).choices]
+    texts += [choice.text for choice in client.completions.create(prompt=["Say", "Tell"], **fields).choices]
+    assert len(texts) == 9
+    for text in texts:
+        assert re.fullmatch(pattern, text or ""), text
+
+
+def test_a_prompt_without_an_answer_may_have_a_grammar(client: openai.OpenAI) -> None:
+    answer = client.completions.create(
+        model=MODEL, prompt="Say", max_tokens=0, echo=True, logprobs=1, extra_body={"guided_choice": ["yes"]}
+    )
+    assert answer.choices[0].text == "Say"
+
+
+def test_a_lark_grammar_guides_the_input_of_a_custom_tool(client: openai.OpenAI) -> None:
+    """A free text that a line break ends: the lexer must not take the backslash of `\\n` for a part of the text."""
+    definition = 'start: line line\nline: ("+" | "-") /[ -~]{1,12}/ "\\n"'
+    format_ = {"type": "grammar", "grammar": {"syntax": "lark", "definition": definition}}
+    tool: Any = {"type": "custom", "custom": {"name": "patch", "format": format_}}
+    for seed in SEEDS:
+        fields: Any = {"model": MODEL, "messages": ASK, "tools": [tool], "max_tokens": 200, "seed": seed}
+        choice: Any = {"type": "custom", "custom": {"name": "patch"}}
+        answer = client.chat.completions.create(**fields, tool_choice=choice)
+        assert answer.choices[0].finish_reason == "tool_calls"
+        [call] = answer.choices[0].message.tool_calls or ()
+        assert call.type == "custom"
+        assert re.fullmatch(r"([+-][ -~]{1,12}\n){2}", call.custom.input), call.custom.input
+        chunks = client.chat.completions.create(**fields, tool_choice=choice, stream=True)
+        deltas: Any = [delta for chunk in chunks for delta in chunk.choices[0].delta.tool_calls or ()]
+        assert "".join([delta.custom["input"] for delta in deltas]) == call.custom.input

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any, Literal
 
 import anthropic
@@ -13,61 +13,16 @@ import pytest
 from pydantic import BaseModel
 
 from engine.protocol.frames import Submit
-from engine.text.tokenizer import Tokenizer
-from support.gateway.scripted_engine import Said, ScriptedStack
-from support.gateway.tool_model import make_tool_model, says_text
+from support.gateway.scripted_engine import Said
+from support.gateway.speaking import ASK, CITY, NOW, ONE, THOUGHT, TWO, WEATHER, Speaking, start_speaking
+from support.gateway.tool_model import says_text
 from support.stack import MODEL
 from support.waiting import eventually
-
-CITY = {
-    "type": "object",
-    "properties": {"city": {"type": "string"}},
-    "required": ["city"],
-    "additionalProperties": False,
-}
-WEATHER: Any = {"type": "function", "function": {"name": "get_weather", "description": "Weather", "parameters": CITY}}
-NOW: Any = {"type": "function", "function": {"name": "now"}}
-ASK: Any = [{"role": "user", "content": "Weather in Paris?"}]
-ONE = 'I look.\n<tool_call>\n{"name": "get_weather", "arguments": {"city": "Pärís \\"1\\""}}\n</tool_call>'
-TWO = ONE + '\n<tool_call>\n{"name": "now", "arguments": {}}\n</tool_call>'
-THOUGHT = "<think>\nParis is in France.\n</think>\n\n"
-
-
-class Speaking:
-    """A stack with a model that knows tools, and clients of it."""
-
-    def __init__(self, stack: ScriptedStack, tokenizer: Tokenizer) -> None:
-        self.stack = stack
-        self._tokenizer = tokenizer
-        self.openai = openai.OpenAI(base_url=f"{stack.url}/v1", api_key=stack.keys["acme"], max_retries=0)
-        self.anthropic = anthropic.Anthropic(base_url=stack.url, api_key=stack.keys["acme"], max_retries=0)
-
-    def says(self, text: str, *, reason: str = "stop") -> None:
-        self.stack.says(says_text(self._tokenizer, text, reason=reason))
-
-    def says_in_turn(self, *texts: str) -> None:
-        scripts: list[Callable[[Submit], Said]] = [says_text(self._tokenizer, text) for text in texts]
-        self.stack.says(lambda submit: scripts.pop(0)(submit))
-
-    def prompt(self) -> str:
-        """Of the last request, as the model reads it."""
-        return self._tokenizer.decode(self.stack.scripted.submits[-1].prompt_ids, skip_special_tokens=False)
-
-    def guide(self) -> Any:
-        return self.stack.scripted.submits[-1].guide
 
 
 @pytest.fixture(scope="module")
 def speaking(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Speaking]:
-    directory = tmp_path_factory.mktemp("tools")
-    model = make_tool_model(directory / "model")
-    stack = ScriptedStack(directory, f"sqlite:///{directory}/laneway.db", model)
-    try:
-        stack.start()
-        yield Speaking(stack, Tokenizer.load(model))
-        assert stack.open_holds() == 0
-    finally:
-        stack.stop()
+    yield from start_speaking(tmp_path_factory.mktemp("tools"))
 
 
 # ---- OpenAI

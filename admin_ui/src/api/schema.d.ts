@@ -1781,30 +1781,22 @@ export interface components {
              * @enum {unknown}
              */
             functions: null | never[];
+            /** @default null */
+            guided_choice: string[] | null;
+            /** @default null */
+            guided_decoding_backend: string | null;
+            /** @default null */
+            guided_grammar: string | null;
+            /** @default null */
+            guided_json: (Record<string, never> | string) | null;
+            /** @default null */
+            guided_regex: string | null;
             /**
-             * @description Structured outputs are not served: only these values are accepted.
+             * @description 'disable_any_whitespace' or the operator's setting bounds white space between JSON tokens: only these values are accepted.
              * @default null
              * @enum {unknown}
              */
-            guided_choice: null;
-            /**
-             * @description Structured outputs are not served: only these values are accepted.
-             * @default null
-             * @enum {unknown}
-             */
-            guided_grammar: null;
-            /**
-             * @description Structured outputs are not served: only these values are accepted.
-             * @default null
-             * @enum {unknown}
-             */
-            guided_json: null;
-            /**
-             * @description Structured outputs are not served: only these values are accepted.
-             * @default null
-             * @enum {unknown}
-             */
-            guided_regex: null;
+            guided_whitespace_pattern: null;
             /** @default null */
             ignore_eos: boolean | null;
             /** @default null */
@@ -1929,12 +1921,8 @@ export interface components {
             stream: boolean | null;
             /** @default null */
             stream_options: components["schemas"]["StreamOptions"] | null;
-            /**
-             * @description Structured outputs are not served: only these values are accepted.
-             * @default null
-             * @enum {unknown}
-             */
-            structured_outputs: null | Record<string, never>;
+            /** @default null */
+            structured_outputs: components["schemas"]["StructuredOutputs"] | null;
             /** @default null */
             temperature: number | null;
             /** @default null */
@@ -2108,30 +2096,22 @@ export interface components {
             echo: boolean | null;
             /** @default null */
             frequency_penalty: number | null;
+            /** @default null */
+            guided_choice: string[] | null;
+            /** @default null */
+            guided_decoding_backend: string | null;
+            /** @default null */
+            guided_grammar: string | null;
+            /** @default null */
+            guided_json: (Record<string, never> | string) | null;
+            /** @default null */
+            guided_regex: string | null;
             /**
-             * @description Structured outputs are not served: only these values are accepted.
+             * @description 'disable_any_whitespace' or the operator's setting bounds white space between JSON tokens: only these values are accepted.
              * @default null
              * @enum {unknown}
              */
-            guided_choice: null;
-            /**
-             * @description Structured outputs are not served: only these values are accepted.
-             * @default null
-             * @enum {unknown}
-             */
-            guided_grammar: null;
-            /**
-             * @description Structured outputs are not served: only these values are accepted.
-             * @default null
-             * @enum {unknown}
-             */
-            guided_json: null;
-            /**
-             * @description Structured outputs are not served: only these values are accepted.
-             * @default null
-             * @enum {unknown}
-             */
-            guided_regex: null;
+            guided_whitespace_pattern: null;
             /** @default null */
             ignore_eos: boolean | null;
             /**
@@ -2175,14 +2155,8 @@ export interface components {
             prompt_logprobs: number | null;
             /** @default null */
             repetition_penalty: number | null;
-            /**
-             * @description Structured outputs are not served: only these values are accepted.
-             * @default null
-             * @enum {unknown}
-             */
-            response_format: null | {
-                type: "text";
-            };
+            /** @default null */
+            response_format: (components["schemas"]["TextFormat"] | components["schemas"]["JsonObjectFormat"] | components["schemas"]["JsonSchemaFormat"]) | null;
             /**
              * @description Token ids are not returned: only these values are accepted.
              * @default null
@@ -2215,12 +2189,8 @@ export interface components {
             stream: boolean | null;
             /** @default null */
             stream_options: components["schemas"]["StreamOptions"] | null;
-            /**
-             * @description Structured outputs are not served: only these values are accepted.
-             * @default null
-             * @enum {unknown}
-             */
-            structured_outputs: null | Record<string, never>;
+            /** @default null */
+            structured_outputs: components["schemas"]["StructuredOutputs"] | null;
             /**
              * @description Text before a suffix is not filled in: only these values are accepted.
              * @default null
@@ -2563,7 +2533,7 @@ export interface components {
         };
         /**
          * FunctionSpec
-         * @description `parameters`: a JSON Schema of an object. With `strict` the arguments follow it.
+         * @description `parameters`: a JSON Schema of an object. With `strict` the arguments follow it, or the request is refused.
          */
         FunctionSpec: {
             /** @default null */
@@ -3770,6 +3740,33 @@ export interface components {
             include_obfuscation: unknown;
             /** @default null */
             include_usage: boolean | null;
+        };
+        /**
+         * StructuredOutputs
+         * @description vLLM's constraints of the answer's text; at most one of them. A field without a type is not served: only its
+         *         neutral values are accepted.
+         */
+        StructuredOutputs: {
+            /** @default null */
+            choice: string[] | null;
+            /** @default null */
+            disable_additional_properties: unknown;
+            /** @default null */
+            disable_any_whitespace: boolean | null;
+            /** @default null */
+            disable_fallback: boolean | null;
+            /** @default null */
+            grammar: string | null;
+            /** @default null */
+            json: (Record<string, never> | string) | null;
+            /** @default null */
+            json_object: boolean | null;
+            /** @default null */
+            regex: string | null;
+            /** @default null */
+            structural_tag: unknown;
+            /** @default null */
+            whitespace_pattern: unknown;
         };
         /** Sums */
         Sums: {

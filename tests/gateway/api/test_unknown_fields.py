@@ -51,10 +51,17 @@ TOOL = {"type": "function", "function": {"name": "f"}}
         ("chat", {"tool_choice": "required"}, InvalidRequest, "tool_choice", "needs 'tools'"),
         (
             "completions",
-            {"response_format": {"type": "json_object"}},
-            UnsupportedValue,
-            "response_format",
-            "Structured",
+            {"guided_regex": "a", "structured_outputs": {"choice": ["a"]}},
+            InvalidRequest,
+            "guided_regex",
+            "'structured_outputs.choice' and 'guided_regex'",
+        ),
+        (
+            "chat",
+            {"tools": [TOOL], "tool_choice": "required", "guided_choice": ["a"]},
+            InvalidRequest,
+            "guided_choice",
+            "'guided_choice' and 'tool_choice'",
         ),
         ("completions", {"best_of": 4, "n": 2}, UnsupportedValue, "best_of", "send 2, as 'n'"),
         ("completions", {"prompt_logprobs": 2, "stream": True}, UnsupportedValue, "prompt_logprobs", "'stream'"),
@@ -129,7 +136,7 @@ def test_the_rest_of_the_body_is_read_as_without_them() -> None:
         ({"functions": [TOOL]}, "functions"),
         ({"n": 0}, "n"),
         ({"n": 1.0}, "n"),
-        ({"guided_json": {"type": "object"}}, "guided_json"),
+        ({"guided_json": "{"}, "guided_json"),
     ],
 )
 def test_a_known_field_is_checked_where_unknown_ones_are_ignored(fields: dict[str, Any], param: str) -> None:

@@ -33,6 +33,7 @@ BAD_SETTINGS = {
     "a port as text": ("[gateway]\nport = '80'", "gateway.port: Expected `int`, got `str`"),
     "no host": ("[gateway]\nhost = ''", "gateway.host"),
     "a body of nothing": ("[gateway]\nbody_bytes_max = 10", "gateway.body_bytes_max: Expected `int` >= 1024"),
+    "more white space than JSON needs": ("[gateway]\njson_whitespace_max = 17", "gateway.json_whitespace_max"),
     "an endless grace": ("[gateway]\nshutdown_grace_s = 61", "gateway.shutdown_grace_s: Expected `float` <= 60"),
     "a database unknown": ("[gateway]\ndatabase_url = 'mysql://h/d'", "gateway.database_url: the scheme 'mysql'"),
     "a database in memory": ("[gateway]\ndatabase_url = 'sqlite:///:memory:'", "gateway.database_url: SQLite needs"),

@@ -7,8 +7,12 @@ import json
 import pytest
 import tokenizers
 
+from engine.text.json_schemas import GrammarRefused
 from gateway.tools.definitions import OutputFormat, ToolSpec
-from gateway.tools.formats import FORMATS, CallMode, ToolFormat
+from gateway.tools.formats import FORMATS, ToolFormat
+from gateway.tools.grammar import CallMode, loose_tools, output_grammar
+from gateway.tools.parser import AnswerParser, AnswerSyntax
+from gateway.tools.parts import ArgumentsDelta, ContentDelta
 from gateway.tools.scanning import AnswerMarkers
 from support.paths import EXAMPLES
 
@@ -59,8 +63,9 @@ def grammar_of(
     parallel: bool = True,
     output: OutputFormat | None = None,
     tools: list[ToolSpec] = TOOLS,
+    loose: frozenset[str] = frozenset(),
 ) -> str:
-    mode = CallMode(required=required, parallel=parallel)
+    mode = CallMode(required=required, parallel=parallel, loose=loose)
     return FORMATS[name].grammar(tools, vocabulary.markers, mode, output)
 
 
@@ -85,10 +90,40 @@ def test_a_strict_tool_has_arguments_of_its_schema(name: str, vocabulary: Vocabu
     assert not vocabulary.accepts(grammar, spell(FORMATS[name], ("get_weather", {})))
 
 
-@pytest.mark.parametrize("name", ["hermes", "llama3_json", "mistral"])
-def test_a_tool_that_is_not_strict_has_any_object(name: str, vocabulary: Vocabulary) -> None:
+@pytest.mark.parametrize("name", ["hermes", "llama3_json", "mistral", "mistral_args"])
+def test_a_tool_without_a_schema_has_any_object(name: str, vocabulary: Vocabulary) -> None:
     grammar = grammar_of(name, vocabulary)
     assert vocabulary.accepts(grammar, spell(FORMATS[name], ("now", {"zone": ["</tool>", 1, None]})))
+
+
+DAYS = {"type": "object", "properties": {"days": {"type": "integer"}}, "required": ["days"]}
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_a_tool_that_is_not_strict_follows_its_schema_unless_it_is_loose(name: str, vocabulary: Vocabulary) -> None:
+    tools = [ToolSpec("f", parameters=DAYS)]
+    wrong = spell(FORMATS[name], ("f", {"days": [1]}))
+    followed = grammar_of(name, vocabulary, tools=tools)
+    assert vocabulary.accepts(followed, spell(FORMATS[name], ("f", {"days": 1})))
+    assert not vocabulary.accepts(followed, wrong)
+    assert vocabulary.accepts(grammar_of(name, vocabulary, tools=tools, loose=frozenset({"f"})), wrong)
+
+
+def test_schemas_that_cannot_be_followed_are_loose() -> None:
+    long = {"type": "object", "properties": {f"key_{index}": {"enum": ["x" * 200]} for index in range(150)}}
+    tools = [
+        ToolSpec("strict", parameters={"not": {}}, strict=True),
+        ToolSpec("custom", custom=True),
+        ToolSpec("plain"),
+        ToolSpec("keyword", parameters={"type": "object", "not": {}}),
+        ToolSpec("text", parameters={"type": "string"}),
+        ToolSpec("untyped", parameters={"properties": {"a": {"type": "string"}}}),
+        ToolSpec("refused", parameters=CITY),
+        ToolSpec("long", parameters=long),
+        ToolSpec("as_long", parameters=long),
+        ToolSpec("behind", parameters=CITY),
+    ]
+    assert loose_tools(tools, {"refused"}) == {"keyword", "text", "refused", "as_long"}
 
 
 @pytest.mark.parametrize("name", FORMATS)
@@ -124,11 +159,93 @@ def test_an_answer_with_an_output_format_is_its_json_or_calls(name: str, vocabul
 
 
 @pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize(
+    "output",
+    [
+        OutputFormat("guided_regex", kind="regex", text="(?s)[a-z]+|a/b|.*x"),
+        OutputFormat("guided_choice", kind="choice", choices=("ab", "a/b", "<tool", "{", "zx")),
+    ],
+    ids=["regex", "choice"],
+)
+def test_an_answer_with_a_text_format_is_that_text_or_calls(
+    name: str, output: OutputFormat, vocabulary: Vocabulary
+) -> None:
+    grammar = grammar_of(name, vocabulary, output=output)
+    for text in ("ab", "a/b", "zx"):
+        assert vocabulary.accepts(grammar, text)
+    assert not vocabulary.accepts(grammar, "AB")
+    assert not vocabulary.accepts(grammar, "")
+    call = spell(FORMATS[name], ("get_weather", {"city": "Paris"}))
+    assert vocabulary.accepts(grammar, call)
+    # The parser would read these as calls: no expression of the caller's avoids the schema of a tool.
+    assert not vocabulary.accepts(grammar, call + "x")
+    assert not vocabulary.accepts(grammar, spell(FORMATS[name], ("get_weather", {"town": "x"})) + "x")
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_an_answer_with_a_lark_grammar_is_its_text_or_calls(name: str, vocabulary: Vocabulary) -> None:
+    output = OutputFormat("guided_grammar", kind="lark", text='start: call " " WORD\ncall: "a" | "b"\nWORD: /[a-z]+/')
+    format_ = FORMATS[name]
+    if not (format_.markers and vocabulary.markers.is_id(format_.markers[0])):
+        with pytest.raises(GrammarRefused, match="'guided_grammar' beside 'tools'"):
+            grammar_of(name, vocabulary, output=output)
+        return
+    grammar = grammar_of(name, vocabulary, output=output)
+    assert vocabulary.accepts(grammar, "a xyz")
+    assert not vocabulary.accepts(grammar, "c xyz")
+    assert vocabulary.accepts(grammar, spell(format_, ("get_weather", {"city": "Paris"})))
+    assert not vocabulary.accepts(grammar, spell(format_, ("get_weather", {"town": "Paris"})))
+
+
+@pytest.mark.parametrize("whitespace_max", [0, 1, 4])
+def test_white_space_between_json_tokens_is_bounded(whitespace_max: int, vocabulary: Vocabulary) -> None:
+    output = OutputFormat("response_format", CITY)
+    compact = OutputFormat("structured_outputs.json", CITY, compact=True)
+    mode = CallMode(required=False, parallel=False, whitespace_max=whitespace_max)
+    for grammar, most in (
+        (FORMATS["hermes"].grammar(TOOLS, vocabulary.markers, mode, output), whitespace_max),
+        (output_grammar(output, whitespace_max), whitespace_max),
+        (output_grammar(compact, whitespace_max), 0),
+    ):
+        assert vocabulary.accepts(grammar, '{"city":' + " " * most + '"Paris"}')
+        assert not vocabulary.accepts(grammar, '{"city":' + " " * (most + 1) + '"Paris"}')
+
+
+@pytest.mark.parametrize("name", FORMATS)
 def test_the_input_of_a_custom_tool_matches_its_pattern(name: str, vocabulary: Vocabulary) -> None:
     tool = ToolSpec("dial", custom=True, pattern="[0-9]{3}/[0-9]+")
     grammar = grammar_of(name, vocabulary, tools=[tool])
     assert vocabulary.accepts(grammar, spell(FORMATS[name], ("dial", {"input": "030/12"})))
     assert not vocabulary.accepts(grammar, spell(FORMATS[name], ("dial", {"input": "x"})))
+
+
+PATCH = 'start: line+\nline: "+" /(.*)/ LF | "-" /[^\\n]+/ "\\n"\n%import common.LF'
+
+
+@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("required", [False, True])
+def test_the_input_of_a_custom_tool_follows_its_lark_grammar(name: str, required: bool, vocabulary: Vocabulary) -> None:
+    """Whole and in pieces, the parser decodes to a text that the grammar accepts."""
+    tool = ToolSpec("patch", custom=True, lark=PATCH)
+    format_ = FORMATS[name]
+    grammar = grammar_of(name, vocabulary, tools=[tool, TOOLS[1]], required=required)
+    text = '+a "b" \\ {</parameter>}\n-\t<x>é😀\n+\n'
+    answer = spell(format_, ("patch", {"input": text}))
+    if name == "qwen3_coder":
+        value = json.dumps(text, ensure_ascii=False).replace("<", "\\u003c")
+        answer = f"<tool_call>\n<function=patch>\n<parameter=input>\n{value}\n</parameter>\n</function>\n</tool_call>"
+    answer = answer.replace("\\u00e9", "é").replace("\\ud83d\\ude00", "😀")
+    assert vocabulary.accepts(grammar, answer)
+    assert not vocabulary.accepts(grammar, answer.replace("+a", "*a"))
+    for pieces in ([answer], list(answer)):
+        syntax = AnswerSyntax(AnswerMarkers(format_.markers, {}), None, False, format_, {"patch": tool})
+        parser = AnswerParser(syntax)
+        for piece in pieces:
+            parser.push_text(piece)
+        parser.finish()
+        parts = parser.take_parts()
+        assert "".join([part.text for part in parts if isinstance(part, ArgumentsDelta)]) == text
+        assert not [part for part in parts if isinstance(part, ContentDelta)]
 
 
 def test_values_of_qwen3_coder_follow_the_types_of_the_schema(vocabulary: Vocabulary) -> None:
@@ -147,6 +264,13 @@ def test_values_of_qwen3_coder_follow_the_types_of_the_schema(vocabulary: Vocabu
     assert vocabulary.accepts(grammar, spell(format_, ("f", {"unit": "C", "days": 3, "note": 'a "b"\n<c>'})))
     assert not vocabulary.accepts(grammar, spell(format_, ("f", {"unit": "K", "days": 3})))
     assert not vocabulary.accepts(grammar, spell(format_, ("f", {"unit": "C", "days": "many"})))
+
+
+def test_newer_mistral_may_write_an_id_of_its_own(vocabulary: Vocabulary) -> None:
+    grammar = grammar_of("mistral_args", vocabulary, required=True)
+    assert vocabulary.accepts(grammar, "[TOOL_CALLS]now[CALL_ID]abc123XYZ[ARGS]{}")
+    assert not vocabulary.accepts(grammar, "[TOOL_CALLS]now[CALL_ID]abc[ARGS]{}")
+    assert not vocabulary.accepts(grammar, "[TOOL_CALLS]now[CALL_ID]abc123XYZ{}")
 
 
 def test_definitions_are_one_line_of_json_for_the_template() -> None:

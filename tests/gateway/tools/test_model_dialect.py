@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,13 @@ MISTRAL = (
 {{ '[TOOL_CALLS] [{"name": "' + call.function.name + '", "arguments": ' + (call.function.arguments | tojson) }}\
 {{ ', "id": "' + call.id + '"}]' }}{% endfor %}{% endfor %}"""
 )
+MISTRAL_ARGS = (
+    _TURN
+    + """{% if loop.last and tools %}{{ '[AVAILABLE_TOOLS]' + (tools | tojson) }}{% endif %}\
+{% for call in message.tool_calls or [] %}{% if call.id | length != 9 %}{{ raise_exception('nine') }}{% endif %}\
+{{ '[TOOL_CALLS]' + call.function.name + '[ARGS]' + (call.function.arguments | tojson) }}{% endfor %}{% endfor %}"""
+)
+MISTRAL_IDS = MISTRAL_ARGS.replace("'[ARGS]'", "'[CALL_ID]' + call.id + '[ARGS]'")
 CODER = (
     _TOOLS
     + _TURN
@@ -51,7 +59,15 @@ def loaded(directory: Path, template: str) -> Tokenizer:
 
 
 @pytest.mark.parametrize(
-    ("template", "name"), [(TEMPLATE, "hermes"), (LLAMA, "llama3_json"), (MISTRAL, "mistral"), (CODER, "qwen3_coder")]
+    ("template", "name"),
+    [
+        (TEMPLATE, "hermes"),
+        (LLAMA, "llama3_json"),
+        (MISTRAL, "mistral"),
+        (MISTRAL_ARGS, "mistral_args"),
+        (MISTRAL_IDS, "mistral_args"),
+        (CODER, "qwen3_coder"),
+    ],
 )
 def test_the_format_is_found_by_what_the_template_renders(tmp_path: Path, template: str, name: str) -> None:
     dialect = dialect_of(loaded(tmp_path, template))
@@ -96,6 +112,12 @@ def test_mistral_gets_ids_of_nine_characters(tmp_path: Path) -> None:
     tokenizer = loaded(tmp_path, MISTRAL)
     messages = template_messages(dialect_of(tokenizer), [USER, CALLED], [TOOL])
     assert '[TOOL_CALLS] [{"name": "f", "arguments": {"a": "b"}' in tokenizer.render_chat(messages)
+
+
+def test_newer_mistral_gets_ids_of_nine_characters(tmp_path: Path) -> None:
+    tokenizer = loaded(tmp_path, MISTRAL_IDS)
+    rendered = tokenizer.render_chat(template_messages(dialect_of(tokenizer), [USER, CALLED], [TOOL]))
+    assert re.search(r'\[TOOL_CALLS\]f\[CALL_ID\]\w{9}\[ARGS\]{"a": "b"}', rendered)
 
 
 def test_a_template_without_tools_gets_them_as_text() -> None:

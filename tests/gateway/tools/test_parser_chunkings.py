@@ -8,7 +8,7 @@ import random
 import pytest
 
 from gateway.tools.definitions import ToolSpec
-from gateway.tools.formats import FORMATS, HERMES, LLAMA3_JSON, MISTRAL, QWEN3_CODER, ToolFormat
+from gateway.tools.formats import FORMATS, HERMES, LLAMA3_JSON, MISTRAL, MISTRAL_ARGS, QWEN3_CODER, ToolFormat
 from gateway.tools.parser import AnswerParser, AnswerSyntax, ReasoningMarkers
 from gateway.tools.parts import ArgumentsDelta, CallEnd, CallStart, ContentDelta, Part, ReasoningDelta, joined
 from gateway.tools.scanning import AnswerMarkers
@@ -73,6 +73,9 @@ def random_call(format_: ToolFormat, chance: random.Random) -> str:
         key = chance.choice(["city", "days", "other"])
         parameter = f"<parameter={key}>\n{value}\n</parameter>\n" * chance.randrange(3)
         return f"<tool_call>\n<function={name}>\n{parameter}</function>{blank}</tool_call>"
+    if format_ is MISTRAL_ARGS:
+        own_id = chance.choice(["", "", f"[CALL_ID]{blank}abc123XYZ", "[CALL_ID]", "x y"])
+        return f"[TOOL_CALLS]{blank}{name}{own_id}{blank}[ARGS]{blank}{chance.choice(VALUES)}"
     key = "parameters" if format_ is LLAMA3_JSON else "arguments"
     one = f'{{{blank}"name": "{name}", "{key}":{blank}{chance.choice(VALUES)}{blank}}}'
     if format_ is HERMES:
@@ -144,7 +147,7 @@ def check_order(parts: list[Part]) -> None:
     assert opened is None
 
 
-@pytest.mark.parametrize("format_", [HERMES, LLAMA3_JSON, MISTRAL], ids=lambda format_: format_.name)
+@pytest.mark.parametrize("format_", [HERMES, LLAMA3_JSON, MISTRAL, MISTRAL_ARGS], ids=lambda format_: format_.name)
 def test_a_malformed_answer_loses_no_character(format_: ToolFormat) -> None:
     """Each character is in a part, or in the framing of a call that is shown."""
     chance = random.Random(format_.name)
@@ -200,6 +203,38 @@ def test_white_space_alone_around_calls_is_dropped() -> None:
     call = '<tool_call>\n{"name": "get_weather", "arguments": {}}\n</tool_call>'
     parts = parts_of(parser_of(HERMES, {}), ["\n\n" + call + "\n" + call + "\n"])
     assert [type(part) for part in parts] == [CallStart, ArgumentsDelta, CallEnd] * 2
+
+
+def test_a_newer_call_of_mistral_has_its_name_before_the_arguments() -> None:
+    calls = (
+        '[TOOL_CALLS]get_weather[ARGS]{"city": "[ARGS]"}[TOOL_CALLS]run[CALL_ID]abcdefghi[ARGS]{"input": "a\\nb"}\nDone'
+    )
+    parts = parts_of(parser_of(MISTRAL_ARGS, {}), ["I look." + calls])
+    assert parts == [
+        ContentDelta("I look."),
+        CallStart(0, "call_0", "get_weather"),
+        ArgumentsDelta(0, '{"city": "[ARGS]"}'),
+        CallEnd(0),
+        CallStart(1, "call_1", "run", custom=True),
+        ArgumentsDelta(1, "a\nb"),
+        CallEnd(1),
+        ContentDelta("\nDone"),
+    ]
+
+
+def test_a_call_of_mistral_that_is_cut_is_not_complete() -> None:
+    ids = {marker: 7 + at for at, marker in enumerate(MISTRAL_ARGS.markers)}
+    parser = parser_of(MISTRAL_ARGS, ids)
+    opened, arguments, _ = (parser._markers.symbol(one) for one in MISTRAL_ARGS.markers)
+    parts = parts_of(parser, [f'{opened}get_weather{arguments}{{"city": "P{opened}get_weather{arguments}{{}}'])
+    assert parts == [
+        CallStart(0, "call_0", "get_weather"),
+        ArgumentsDelta(0, '{"city": "P'),
+        CallEnd(0, complete=False),
+        CallStart(1, "call_1", "get_weather"),
+        ArgumentsDelta(1, "{}"),
+        CallEnd(1),
+    ]
 
 
 def test_new_ids_are_as_long_as_the_template_of_mistral_accepts() -> None:

@@ -11,7 +11,7 @@ from anthropic import Anthropic
 from instructor import Mode
 from instructor.core.exceptions import IncompleteOutputException
 from openai import OpenAI
-from pydantic import BaseModel
+from pydantic import BaseModel, field_validator
 from speak import MODEL
 from weather import FORECAST, MAX_TOKENS_CUT, ask
 
@@ -21,6 +21,17 @@ class Forecast(BaseModel):
 
     city: str
     sky: Literal["clear", "grey"]
+
+
+class CheckedForecast(Forecast):
+    """A forecast of a city. A schema cannot say what is checked."""
+
+    @field_validator("city")
+    @classmethod
+    def is_name(cls, city: str) -> str:
+        if not city.istitle():
+            raise ValueError("a city begins with a capital letter")
+        return city
 
 
 def api(url: str, mode: Mode) -> instructor.Instructor:
@@ -51,8 +62,8 @@ def streamed(url: str) -> object:
 
 
 def retry(url: str) -> object:
-    """The first answer is not valid: its call goes back with an error as its result."""
-    answer = api(url, Mode.TOOLS).create(response_model=Forecast, **asked("forecast_retry", max_retries=2))
+    """The first answer follows the schema, and is not valid: its call goes back with an error as its result."""
+    answer = api(url, Mode.TOOLS).create(response_model=CheckedForecast, **asked("forecast_retry", max_retries=2))
     assert answer.model_dump() == FORECAST
     return answer
 
@@ -102,7 +113,7 @@ def anthropic_forecast(url: str) -> object:
 
 def anthropic_retry(url: str) -> object:
     settings = asked("forecast_retry", max_retries=2)
-    answer = anthropic_api(url, Mode.ANTHROPIC_TOOLS).create(response_model=Forecast, **settings)
+    answer = anthropic_api(url, Mode.ANTHROPIC_TOOLS).create(response_model=CheckedForecast, **settings)
     assert answer.model_dump() == FORECAST
     return answer
 

@@ -53,7 +53,7 @@ ANSWERS = {
     "forecast": [call("Forecast", **FORECAST)],
     "forecast_stream": [call("PartialForecast", **FORECAST)],
     "forecast_cut": [call("Forecast", city="Paris " * 100, sky="grey")],
-    "forecast_retry": [call("Forecast", city="Paris", sky="green"), call("Forecast", **FORECAST)],
+    "forecast_retry": [call("CheckedForecast", city="paris", sky="grey"), call("CheckedForecast", **FORECAST)],
     "forecast_parallel": [f"{call('Forecast', **FORECAST)}\n{call('Forecast', city='Rome', sky='clear')}"],
     "forecast_markdown": [f"```json\n{FORECAST_TEXT}\n```"],
     "schema_after_tool": [PARIS, FORECAST_TEXT],

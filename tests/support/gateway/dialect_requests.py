@@ -239,8 +239,7 @@ CHAT_REFUSED: list[tuple[Fields, str]] = [
     ({"store": True}, "store"),
     ({"best_of": 1}, "best_of"),
     ({"add_special_tokens": True}, "add_special_tokens"),
-    ({"guided_json": {"type": "object"}}, "guided_json"),
-    ({"structured_outputs": {"choice": ["a"]}}, "structured_outputs"),
+    ({"tools": [TOOL], "tool_choice": "required", "guided_regex": "a"}, "guided_regex"),
     ({"chat_template_kwargs": {"a": []}}, "chat_template_kwargs.a"),
     ({"chat_template_kwargs": {"a": "x" * 1025}}, "chat_template_kwargs.a"),
     ({"chat_template_kwargs": {f"a{i}": 1 for i in range(17)}}, "chat_template_kwargs"),
@@ -341,7 +340,7 @@ COMPLETIONS_ACCEPTED: list[Fields] = [
     {"suffix": ""},
     {"prompt": ["a"] * 64},
     {"prompt": ["a"] * 20},  # LangChain's batches
-    {"response_format": {"type": "text"}, "priority": 0, "return_token_ids": False},
+    {"response_format": {"type": "json_object"}, "priority": 0, "return_token_ids": False},
     {"add_special_tokens": True},
     {"max_tokens": 5, "temperature": 0.5, "top_p": 0.5, "top_k": 5, "min_p": 0.1, "seed": 3},
     {"presence_penalty": 1, "frequency_penalty": 1, "repetition_penalty": 1.1, "logit_bias": {"5": 1}},
@@ -387,5 +386,51 @@ DIALECTS: dict[str, tuple[Callable[..., Any], type[msgspec.Struct], set[str]]] =
     "messages": (messages, messages_wire.MessagesRequest, {"model", "messages", "max_tokens"}),
     "completions": (completions, completions_wire.CompletionRequest, {"model", "prompt"}),
 }
-ACCEPTED = {"chat": CHAT_ACCEPTED, "messages": MESSAGES_ACCEPTED, "completions": COMPLETIONS_ACCEPTED}
-REFUSED = {"chat": CHAT_REFUSED, "messages": MESSAGES_REFUSED, "completions": COMPLETIONS_REFUSED}
+# The form of the answer, in chat completions and completions.
+OUTPUT_ACCEPTED: list[Fields] = [
+    {"guided_json": {"type": "object"}, "guided_decoding_backend": "xgrammar"},
+    {"guided_json": '{"type": "object"}', "response_format": {"type": "text"}},
+    {"guided_regex": "[0-9]+", "structured_outputs": {"json": None, "json_object": False}},
+    {"guided_choice": ["a", "b"], "n": 4, "logit_bias": {"5": 1}, "min_tokens": 1, "stop": "x"},
+    {"guided_grammar": 'start: "a"', "guided_whitespace_pattern": None},
+    {"structured_outputs": {"json": {"type": "object"}, "disable_any_whitespace": True, "disable_fallback": True}},
+    {"structured_outputs": {"json_object": True, "disable_additional_properties": False}},
+    {"structured_outputs": {"choice": ["a"], "whitespace_pattern": None, "backend": None}},
+    {"structured_outputs": {}},
+]
+OUTPUT_REFUSED: list[tuple[Fields, str]] = [
+    ({"guided_json": "{"}, "guided_json"),
+    ({"guided_json": "[]"}, "guided_json"),
+    ({"guided_json": 5}, "guided_json"),
+    ({"guided_regex": ""}, "guided_regex"),
+    ({"guided_regex": "a" * 65_537}, "guided_regex"),
+    ({"guided_choice": []}, "guided_choice"),
+    ({"guided_choice": ["a", ""]}, "guided_choice[1]"),
+    ({"guided_choice": ["a"] * 1001}, "guided_choice"),
+    ({"guided_grammar": ["a"]}, "guided_grammar"),
+    ({"guided_whitespace_pattern": " ?"}, "guided_whitespace_pattern"),
+    ({"guided_regex": "a", "guided_choice": ["a"]}, "guided_choice"),
+    ({"response_format": {"type": "json_object"}, "guided_json": {}}, "guided_json"),
+    ({"response_format": {"type": "json_object"}, "structured_outputs": {"regex": "a"}}, "structured_outputs.regex"),
+    ({"structured_outputs": {"regex": "a", "json_object": True}}, "structured_outputs.json_object"),
+    ({"structured_outputs": {"regex": "a"}, "guided_regex": "a"}, "guided_regex"),
+    ({"structured_outputs": {"json": "x"}}, "structured_outputs.json"),
+    ({"structured_outputs": {"whitespace_pattern": " "}}, "structured_outputs.whitespace_pattern"),
+    ({"structured_outputs": {"structural_tag": "{}"}}, "structured_outputs.structural_tag"),
+    (
+        {"structured_outputs": {"disable_additional_properties": True}},
+        "structured_outputs.disable_additional_properties",
+    ),
+    ({"structured_outputs": {"backend": "xgrammar"}}, "structured_outputs.backend"),
+]
+
+ACCEPTED = {
+    "chat": CHAT_ACCEPTED + OUTPUT_ACCEPTED,
+    "messages": MESSAGES_ACCEPTED,
+    "completions": COMPLETIONS_ACCEPTED + OUTPUT_ACCEPTED,
+}
+REFUSED = {
+    "chat": CHAT_REFUSED + OUTPUT_REFUSED,
+    "messages": MESSAGES_REFUSED,
+    "completions": COMPLETIONS_REFUSED + OUTPUT_REFUSED,
+}

@@ -64,6 +64,8 @@ PLAUSIBLE: dict[str, list[Any]] = {
     "prompt": ["", "Once", ["a", "b"], [1, 2, 3], [[1], [2, 3]], [], [[]], ["a", 1], [49152], ["x"] * 17, "é☃🙂" * 50],
     "tools": [None, [], [{"type": "function"}]],
     "response_format": [None, {"type": "text"}, {"type": "json_object"}],
+    "guided_choice": [None, ["yes", "no"], []],
+    "structured_outputs": [None, {}, {"regex": "[a-c]{1,3}"}, {"json": {"contains": {}}}, {"grammar": "start: ("}],
     "model": [MODEL, "acme-style", "globex-style", "nobody", ""],
 }  # fmt: skip
 
