@@ -113,7 +113,7 @@ class Player:
         for _ in range(count):
             made = next(self._schemas)
             grammar = json_schema_grammar(made.schema, whitespace_max=self._rng.choice([0, 1, 1, 2]))
-            tokens = max(TOKENS_MIN, 4 * len(self._text.encode(json.dumps(made.shortest))))
+            tokens = max(TOKENS_MIN, 4 * len(self._text.encode(json.dumps(made.whole))))
             prompt = self._head + self._text.encode(f" Seed {self._rng.randrange(1000)}.")
             for choice in range(self._rng.choice([1, 1, 2, 4])):
                 frames.append(
@@ -184,7 +184,7 @@ async def play(
 
 
 def suite_schemas(directory: Path) -> list[Made]:
-    """The supported schemas of a directory of the JSON-Schema-Test-Suite, each with its shortest valid instance."""
+    """The supported schemas of a directory of the JSON-Schema-Test-Suite, each with its shortest and longest valid instance."""
     found = []
     for path in sorted(directory.glob("*.json")):
         for group in json.loads(path.read_text()):
@@ -194,7 +194,8 @@ def suite_schemas(directory: Path) -> list[Made]:
             except GrammarRefused:
                 continue
             if valid:
-                found.append(Made(group["schema"], min(valid, key=lambda value: len(json.dumps(value)))))
+                valid.sort(key=lambda value: len(json.dumps(value)))
+                found.append(Made(group["schema"], valid[0], valid[-1]))
     return found
 
 
