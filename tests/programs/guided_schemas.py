@@ -184,7 +184,8 @@ async def play(
 
 
 def suite_schemas(directory: Path) -> list[Made]:
-    """The supported schemas of a directory of the JSON-Schema-Test-Suite, each with its shortest and longest valid instance."""
+    """The supported schemas of a directory of the JSON-Schema-Test-Suite, each with its shortest and its longest valid
+    instance."""
     found = []
     for path in sorted(directory.glob("*.json")):
         for group in json.loads(path.read_text()):

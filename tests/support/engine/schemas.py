@@ -90,12 +90,9 @@ class SchemaMaker:
     def _enum(self) -> Made:
         values: list[Any] = ["red", "été", 'a"b\\', 3, -1.5, True, None, ["x", 1], {"k": "v"}]
         chosen = self._rng.sample(values, self._rng.randint(1, 4))
-        shortest = min(chosen, key=lambda value: len(json.dumps(value)))
-        return (
-            Made.of({"const": chosen[0]}, chosen[0])
-            if len(chosen) == 1
-            else Made({"enum": chosen}, shortest, max(chosen, key=lambda value: len(json.dumps(value))))
-        )
+        by_length = sorted(chosen, key=lambda value: len(json.dumps(value)))
+        schema = {"const": chosen[0]} if len(chosen) == 1 else {"enum": chosen}
+        return Made(schema, by_length[0], by_length[-1])
 
     def _plain(self) -> Made:
         return Made.of(*self._rng.choice([({"type": "boolean"}, True), ({"type": "null"}, None)]))
