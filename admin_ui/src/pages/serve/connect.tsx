@@ -103,14 +103,16 @@ export default function Connect() {
           </dd>
         </div>
       </dl>
-      <Tabs
-        label="Clients"
-        tabs={data.snippets.map((one) => ({
-          id: one.id,
-          label: one.title,
-          content: () => <Shown snippet={one} origin={origin} model={model} />,
-        }))}
-      />
+      <div className="connect-clients">
+        <Tabs
+          label="Clients"
+          tabs={data.snippets.map((one) => ({
+            id: one.id,
+            label: one.title,
+            content: () => <Shown snippet={one} origin={origin} model={model} />,
+          }))}
+        />
+      </div>
       <Section title="Supported, neutral and refused fields" note="Generated from the types that decode requests.">
         <div className="connect-fields">
           <p className="note">
@@ -147,8 +149,8 @@ function Shown({ snippet, origin, model }: { snippet: Snippet; origin: string; m
       <CodeBlock label={`Snippet of ${snippet.title}`} text={text} />
       {snippet.agent && (
         <p className="note">
-          An agent needs a model with tools: <code>capabilities.tools</code> of <code>GET /v1/models</code>. Another
-          model refuses the request.
+          The model must have tools: <code>capabilities.tools</code> of <code>GET /v1/models</code>. A model without
+          tools refuses the request.
         </p>
       )}
     </div>

@@ -35,7 +35,7 @@ export function ReasoningField<V extends ReasoningValues & Record<string, string
       </div>
       <p className="hint">
         Reasoning is billed as output, also where it is left out.
-        {lack.length > 0 && ` ${lack.join(" and ")} ${lack.length === 1 ? "does" : "do"} not reason.`}
+        {lack.length > 0 && ` The model ${lack.join(" and ")} does not reason.`}
       </p>
     </fieldset>
   );
