@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from clients.test_connect_page import SNIPPET_S_MAX, command
 from engine.text.tokenizer import Tokenizer
 from support import clients_page as connect_page
 from support.gateway.agent_stack import ANSWERS, SNIPPET_QUESTION, AgentStack
@@ -51,7 +50,9 @@ def agents(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AgentStack]:
 
 def run(stack: AgentStack, argv: list[str], directory: Path, **environ: str) -> str:
     settings = {**os.environ, "LANEWAY_URL": stack.url, "LANEWAY_KEY": stack.keys["acme"], "MODEL": MODEL, **environ}
-    done = subprocess.run(argv, env=settings, cwd=directory, capture_output=True, text=True, timeout=SNIPPET_S_MAX)
+    done = subprocess.run(
+        argv, env=settings, cwd=directory, capture_output=True, text=True, timeout=connect_page.SNIPPET_S_MAX
+    )
     assert done.returncode == 0, done.stderr
     assert not done.stderr, done.stderr
     return done.stdout
@@ -62,7 +63,7 @@ def test_an_agents_snippet_calls_its_tool_and_prints_the_answer(
     snippet: connect_page.Snippet, agents: AgentStack, tmp_path: Path
 ) -> None:
     before = len(agents.scripted.submits)
-    printed = run(agents, command(snippet.language, snippet.text, tmp_path), tmp_path)
+    printed = run(agents, connect_page.command(snippet.language, snippet.text, tmp_path), tmp_path)
     assert printed == f"{ANSWERS['snippet'][-1]}\n"
     assert agents.outside == []
     tokenizer = Tokenizer.load(agents.model_dir)
@@ -80,6 +81,6 @@ def test_claude_codes_variables_lead_to_the_gateway(agents: AgentStack, tmp_path
     claude.write_text(CLAUDE.format(python=sys.executable, recorded=str(RECORDED)))
     claude.chmod(0o755)
     path = os.pathsep.join([str(tmp_path), os.environ["PATH"]])
-    printed = run(agents, command("sh", CLAUDE_CODE.text, tmp_path), tmp_path, PATH=path)
+    printed = run(agents, connect_page.command("sh", CLAUDE_CODE.text, tmp_path), tmp_path, PATH=path)
     assert printed.splitlines() == [f"200 {['Read', 'Read']}", MODEL]
     assert set(json.loads(RECORDED.read_text())["versions"]) >= {"claude-code"}

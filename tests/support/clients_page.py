@@ -1,5 +1,5 @@
-"""The clients' pages as data: docs/users/clients.md and agents.md have the snippets, docs/users/fields-*.md the tables of
-fields, and the console's page Connect is built from all of them.
+"""The clients' pages as data: docs/users/clients.md and agents.md have the snippets, docs/users/fields-*.md the tables
+of fields, and the console's page Connect is built from all of them.
 
 programs/write_clients_page.py writes the tables from the wire types, and the console's file. Run it after a change of a
 wire type or a snippet.
@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +19,8 @@ import msgspec
 
 from gateway.field_tables import STATES, FieldRow, tables
 from support.documents import SNIPPET_PAGES
-from support.paths import REPO
+from support.paths import REPO, TESTS
+from support.services import missing_service
 
 TABLE_PAGES = {
     "/v1/chat/completions": REPO / "docs" / "users" / "fields-chat-completions.md",
@@ -32,6 +35,8 @@ Generated from the wire types by `python tests/programs/write_clients_page.py`. 
 fields](fields.md).
 
 """
+PACKAGES = TESTS / "clients" / "connect"  # of npm, for the snippets in JavaScript
+SNIPPET_S_MAX = 60
 # What the console puts a value in the place of.
 URL_PLACE, MODEL_PLACE = "{{url}}", "{{model}}"
 DEFAULT_MODEL = "smollm2-135m-instruct"
@@ -90,6 +95,21 @@ def _snippets_of(page: Path) -> list[Snippet]:
     if len(found) != part.count("\n### "):
         raise ValueError("a section of Snippets has no install line in backticks, or no snippet below it")
     return found
+
+
+def command(language: str, text: str, directory: Path) -> list[str]:
+    """What a person types to run the text. Skips where an interpreter or its packages are missing."""
+    if language == "sh":
+        if shutil.which("curl") is None:
+            missing_service("curl", "it is not in the path")
+        return ["sh", "-c", text]
+    if language == "python":
+        return [sys.executable, "-c", text]
+    if shutil.which("node") is None or not (PACKAGES / "node_modules" / "ai").exists():
+        missing_service("npm", "tests/clients/connect/node_modules is not installed: make client-packages")
+    (directory / "node_modules").symlink_to(PACKAGES / "node_modules")
+    (directory / "snippet.mjs").write_text(text)
+    return ["node", str(directory / "snippet.mjs")]
 
 
 def readme_snippet() -> str:

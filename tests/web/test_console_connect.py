@@ -1,4 +1,5 @@
-"""The page Connect: the snippets of docs/users/clients.md and agents.md with this gateway's address and a model, ready to run."""
+"""The page Connect: the snippets of docs/users/clients.md and agents.md with this gateway's address
+and a model, ready to run."""
 
 from __future__ import annotations
 
