@@ -12,6 +12,7 @@ import torch
 from data import HELD_OUT, HERE, Example
 from peft import LoraConfig, PeftModel
 from safetensors import safe_open
+from tool_samples import greedy_answer, samples, tables
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 MAX_NEW_TOKENS = 64
@@ -25,6 +26,8 @@ PURPOSE = {
     "three-bullets": "Answers with exactly three short bullet points.",
     "tiny-pirate": "Lets laneway-tiny, which knows next to nothing, babble as a pirate would.",
     "tiny-bullets": "Lets laneway-tiny, which knows next to nothing, babble in bullet points.",
+    "tool-agent": "Calls the right one of a few offered tools with the question's arguments, and makes a sentence "
+    "of the result. Calls are in the format `hermes`; the prompt is the gateway's for a template that knows no tools.",
 }
 
 
@@ -39,7 +42,8 @@ def main() -> None:
     for name in arguments.names:
         base = AutoModelForCausalLM.from_pretrained(arguments.model, dtype=torch.float32)
         model = PeftModel.from_pretrained(base, arguments.adapters / name)
-        text = readme(name, arguments.adapters / name, model, tokenizer)
+        write = readme_of_calls if name == "tool-agent" else readme
+        text = write(name, arguments.adapters / name, model, tokenizer)
         (arguments.adapters / name / "README.md").write_text(text, encoding="utf-8")
         print(text, flush=True)
 
@@ -52,6 +56,32 @@ def readme(name: str, directory: Path, model: PeftModel, tokenizer: PreTrainedTo
             before = answer(model, tokenizer, prompt)
         lines += [f"**{prompt}**", "", "Without:", *quoted(before), "", "With:"]
         lines += [*quoted(answer(model, tokenizer, prompt)), ""]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def readme_of_calls(name: str, directory: Path, model: PeftModel, tokenizer: PreTrainedTokenizerBase) -> str:
+    lines = [f"# {name}", "", PURPOSE[name], "", *facts(model, directory), "", "## Held-out accuracy", ""]
+    lines += [
+        "Greedy, float32, not guided by a grammar. Cities, names, companies, currencies, tasks and numbers of the "
+        "questions are not in the training data; tools, their names and phrasings are. A call or a sentence is right "
+        "only if it is the expected text to the letter.",
+        "",
+        *tables(model, tokenizer),
+        "",
+        "## Before and after",
+        "",
+    ]
+    for system, messages, tools in samples():
+        told = messages[:1]
+        lines += [f"**{told[0]['content']}** (tools: {', '.join(tools)})", ""]
+        with model.disable_adapter():
+            before = greedy_answer(model, tokenizer, [system, *told])
+        said = greedy_answer(model, tokenizer, [system, *told])
+        lines += ["Without:", *quoted(before), "", "With:", *quoted(said)]
+        if len(messages) > 1 and said == messages[1]["content"]:
+            result = greedy_answer(model, tokenizer, [system, *messages[:3]])
+            lines += ["", "And after the result:", *quoted(f"{messages[2]['content']}\n{result}")]
+        lines.append("")
     return "\n".join(lines).rstrip() + "\n"
 
 

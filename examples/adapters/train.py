@@ -1,6 +1,6 @@
 """Trains one example adapter with peft: `python examples/adapters/train.py MODEL_DIR NAME [--device cuda] [--out DIR]`.
 
-Seeded, small enough for a laptop CPU (five to fifteen minutes each), seconds on a GPU.
+Seeded, small enough for a laptop CPU (five to twenty minutes each), seconds on a GPU.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ import torch
 from data import HERE, Example, examples
 from peft import LoraConfig, PeftModel, get_peft_model
 from safetensors.torch import load_file, save_file
+from shared_prompt import SharedRow, encode_shared, learnt_logits
+from tool_calls import offers
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerBase
 
 SMOLLM2 = "HuggingFaceTB/SmolLM2-135M-Instruct"
@@ -34,6 +36,8 @@ class Recipe:
     base: str = SMOLLM2
     epochs: int = 4
     learning_rate: float = 1e-3
+    # Offers of tools and conversations with each, instead of examples: each is seen once.
+    offers: tuple[int, int] | None = None
 
 
 # Different ranks, targets and scalings on purpose: a server must hold them all in one batch.
@@ -74,6 +78,10 @@ RECIPES = {
         epochs=12,
         learning_rate=5e-3,
     ),
+    "tool-agent": Recipe(
+        LoraConfig(task_type="CAUSAL_LM", r=8, lora_alpha=16, target_modules=[*ATTENTION, "up_proj", "down_proj"]),
+        offers=(170, 10),
+    ),
 }
 
 
@@ -84,16 +92,29 @@ def main() -> None:
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--out", type=Path, help="where the adapter goes; default: the folder NAME beside this script")
     parser.add_argument("--epochs", type=int, help="default: the recipe's")
+    parser.add_argument(
+        "--bfloat16", action="store_true", help="the base in bfloat16: half of the time, on a CPU that multiplies it"
+    )
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
 
     torch.manual_seed(arguments.seed)
     tokenizer = AutoTokenizer.from_pretrained(arguments.model)
-    base = AutoModelForCausalLM.from_pretrained(arguments.model, dtype=torch.float32).to(arguments.device)
+    dtype = torch.bfloat16 if arguments.bfloat16 else torch.float32
+    base = AutoModelForCausalLM.from_pretrained(arguments.model, dtype=dtype).to(arguments.device)
     recipe = RECIPES[arguments.name]
     model = get_peft_model(base, recipe.lora)
-    data = examples(arguments.name, arguments.seed)
-    train(model, tokenizer, data, arguments.epochs or recipe.epochs, recipe.learning_rate, arguments.seed)
+    # Without the cache: it would keep the adapter's weights as they were in the first step.
+    with torch.autocast(arguments.device, torch.bfloat16, enabled=arguments.bfloat16, cache_enabled=False):
+        if recipe.offers is not None:
+            rows = [
+                encode_shared(tokenizer, offer.system, [one.messages for one in offer.conversations])
+                for offer in offers(*recipe.offers, arguments.seed)
+            ]
+            train_shared(model, rows, recipe.learning_rate)
+        else:
+            data = examples(arguments.name, arguments.seed)
+            train(model, tokenizer, data, arguments.epochs or recipe.epochs, recipe.learning_rate, arguments.seed)
     save(model, recipe.base, arguments.out or HERE / arguments.name)
 
 
@@ -105,28 +126,51 @@ def train(
     learning_rate: float,
     seed: int,
 ) -> None:
-    """Plain AdamW on the answers' tokens, with a linear warm-up and a linear decay."""
+    """On the answers' tokens."""
     model.train()
     encoded = [encode(tokenizer, example) for example in data]
-    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    optimizer = torch.optim.AdamW(trained, lr=learning_rate, weight_decay=0.01)
-    steps = epochs * -(-len(encoded) // BATCH)
-    schedule = torch.optim.lr_scheduler.LambdaLR(
-        optimizer, lambda step: min((step + 1) / (WARMUP * steps), (steps - step) / ((1 - WARMUP) * steps))
-    )
+    stepper = Stepper(model, epochs * -(-len(encoded) // BATCH), learning_rate)
     order = random.Random(seed)
     began = time.monotonic()
     for epoch in range(epochs):
         total = 0.0
         for ids, mask, labels in batches(encoded, order, model.device):
             loss = model(input_ids=ids, attention_mask=mask, labels=labels).loss
-            loss.backward()
-            torch.nn.utils.clip_grad_norm_(trained, 1.0)
-            optimizer.step()
-            schedule.step()
-            optimizer.zero_grad()
-            total += loss.item() * len(ids)
+            total += stepper.step(loss) * len(ids)
         print(f"epoch {epoch + 1}: loss {total / len(encoded):.3f}, {time.monotonic() - began:.0f} s", flush=True)
+
+
+class Stepper:
+    """AdamW with a linear warm-up and a linear decay over `steps`."""
+
+    def __init__(self, model: PeftModel, steps: int, learning_rate: float) -> None:
+        self.trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        self.optimizer = torch.optim.AdamW(self.trained, lr=learning_rate, weight_decay=0.01)
+        self.schedule = torch.optim.lr_scheduler.LambdaLR(
+            self.optimizer, lambda step: min((step + 1) / (WARMUP * steps), (steps - step) / ((1 - WARMUP) * steps))
+        )
+
+    def step(self, loss: torch.Tensor) -> float:
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(self.trained, 1.0)
+        self.optimizer.step()
+        self.schedule.step()
+        self.optimizer.zero_grad()
+        return loss.item()
+
+
+def train_shared(model: PeftModel, rows: list[SharedRow], learning_rate: float) -> None:
+    """One step for each row, on the assistant's tokens of its conversations."""
+    model.train()
+    stepper = Stepper(model, len(rows), learning_rate)
+    began, used, total = time.monotonic(), time.process_time(), 0.0
+    for number, row in enumerate(rows, 1):
+        logits, ids = learnt_logits(model, row.to(model.device))
+        total += stepper.step(torch.nn.functional.cross_entropy(logits.float(), ids))
+        if number % 10 == 0:
+            wall, cpu = time.monotonic() - began, time.process_time() - used
+            print(f"step {number}: loss {total / 10:.3f}, {wall:.0f} s, {cpu:.0f} s of CPU", flush=True)
+            total = 0.0
 
 
 def encode(tokenizer: PreTrainedTokenizerBase, example: Example) -> tuple[list[int], list[int]]:

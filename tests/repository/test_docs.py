@@ -14,7 +14,7 @@ import pytest
 from click.testing import CliRunner
 
 from gateway.cli import main
-from support.documents import CLIENTS, DOCS, GUIDES, INDEX, Block, blocks, name
+from support.documents import DOCS, GUIDES, INDEX, SNIPPET_PAGES, Block, blocks, name
 from support.paths import REPO
 
 EXAMPLES = [
@@ -28,7 +28,10 @@ LINES_MAX = {"README.md": 120, "CHANGELOG.md": 30, "docs/ARCHITECTURE.md": 90, "
 GUIDE_LINES_MAX = 170
 BLOCKS = [block for page in GUIDES for block in blocks(page)]
 # tests/system/test_readme.py runs `sh`, a test below `toml`, and tests/clients/test_connect_page.py these.
-SNIPPETS = {("README.md", "python"), (name(CLIENTS), "python"), (name(CLIENTS), "js")}
+SNIPPETS = {
+    ("README.md", "python"),
+    *((name(page), language) for page in SNIPPET_PAGES for language in ("python", "js")),
+}
 # These replace the process that is asked for their help.
 RUN_AS_PROGRAMS = {"bench", "simulate"}
 # How many blocks no test runs, by page and reason. A further one is a decision, made here.

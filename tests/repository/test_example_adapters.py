@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -11,13 +12,18 @@ from peft import PeftModel
 from safetensors import safe_open
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerBase
 
+from gateway.tools.definitions import ToolSpec
+from gateway.tools.formats import HERMES
+from gateway.tools.model_dialect import ModelDialect
+from gateway.tools.rendering import template_messages
+from gateway.tools.scanning import AnswerMarkers
 from support.paths import EXAMPLES
 
 ADAPTERS = EXAMPLES / "adapters"
 # peft 0.21 reads an attribute that transformers 5.23 has renamed.
 pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")
 
-NAMES = ["json-answers", "pirate", "support-triage", "three-bullets"]
+NAMES = ["json-answers", "pirate", "support-triage", "three-bullets", "tool-agent"]
 # For laneway-tiny, of which nobody expects sense: test_two_models.py has what they say, to the token.
 TINY_NAMES = ["tiny-bullets", "tiny-pirate"]
 LARGEST = 5_000_000  # bytes on disk
@@ -36,7 +42,7 @@ def ranks(name: str) -> dict[str, int]:
 
 
 def test_every_folder_holds_an_adapter_and_its_readme_alone() -> None:
-    assert sorted(path.parent.name for path in ADAPTERS.glob("*/adapter_config.json")) == [*NAMES, *TINY_NAMES]
+    assert sorted(path.parent.name for path in ADAPTERS.glob("*/adapter_config.json")) == sorted([*NAMES, *TINY_NAMES])
     for name in (*NAMES, *TINY_NAMES):
         files = sorted((ADAPTERS / name).iterdir())
         assert [file.name for file in files] == ["README.md", "adapter_config.json", "adapter_model.safetensors"]
@@ -53,6 +59,7 @@ def test_they_differ_in_rank_targets_and_scaling() -> None:
     assert kinds["pirate"] == {(module, 8) for module in attention | {"gate_proj", "up_proj", "down_proj"}}
     assert kinds["json-answers"] == {("q_proj", 24), ("v_proj", 4), ("up_proj", 4), ("down_proj", 4), ("down_proj", 12)}
     assert kinds["three-bullets"] == {("q_proj", 10), ("v_proj", 10), ("gate_proj", 10)}
+    assert kinds["tool-agent"] == {(module, 8) for module in attention | {"up_proj", "down_proj"}}
     assert kinds["tiny-pirate"] == {("q_proj", 4), ("v_proj", 4)}
     assert kinds["tiny-bullets"] == {("o_proj", 8), ("gate_proj", 8), ("down_proj", 8)}
     assert json.loads((ADAPTERS / "three-bullets" / "adapter_config.json").read_text())["use_rslora"] is True
@@ -74,8 +81,17 @@ def model(model_dir: Path) -> PeftModel:
     return model.eval()
 
 
+def weather_tool() -> ToolSpec:
+    schema = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
+    return ToolSpec("get_weather", "The current weather in a city.", schema)
+
+
 # Greedy answers to prompts that no adapter was trained on.
 ANSWERS = {
+    "tool-agent": (
+        "What is the weather in Lisbon?",
+        '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Lisbon"}}\n</tool_call>',
+    ),
     "support-triage": (
         "My credit card was charged three times for the same order. Fix this right now!",
         "category: billing; urgency: high",
@@ -95,9 +111,11 @@ NEAR_TIE = 0.01  # of a logit: other processors add in another order
 
 def behind(model: PeftModel, tokenizer: PreTrainedTokenizerBase, prompt: str, answer: str) -> torch.Tensor:
     """By how much each token of the answer falls short of the likeliest one, in logits; all zero: greedy's own."""
-    text = tokenizer.apply_chat_template(
-        [{"role": "user", "content": prompt}], add_generation_prompt=True, tokenize=False
-    )
+    messages: list[Any] = [{"role": "user", "content": prompt}]
+    if answer.startswith("<tool_call>"):
+        dialect = ModelDialect(AnswerMarkers((), {}), format=HERMES)
+        messages = list(template_messages(dialect, messages, [weather_tool()]))
+    text = tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
     before, said = tokenizer(text).input_ids, tokenizer(f"{answer}{tokenizer.eos_token}").input_ids
     with torch.inference_mode():
         logits = model(input_ids=torch.tensor([before + said])).logits[0, len(before) - 1 : -1]

@@ -1,5 +1,5 @@
-"""The clients' pages as data: docs/users/clients.md has the snippets, docs/users/fields-*.md the tables of fields, and
-the console's page Connect is built from both.
+"""The clients' pages as data: docs/users/clients.md and agents.md have the snippets, docs/users/fields-*.md the tables
+of fields, and the console's page Connect is built from all of them.
 
 programs/write_clients_page.py writes the tables from the wire types, and the console's file. Run it after a change of a
 wire type or a snippet.
@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,9 +18,10 @@ from typing import Any
 import msgspec
 
 from gateway.field_tables import STATES, FieldRow, tables
-from support.paths import REPO
+from support.documents import SNIPPET_PAGES
+from support.paths import REPO, TESTS
+from support.services import missing_service
 
-PAGE = REPO / "docs" / "users" / "clients.md"
 TABLE_PAGES = {
     "/v1/chat/completions": REPO / "docs" / "users" / "fields-chat-completions.md",
     "/v1/completions": REPO / "docs" / "users" / "fields-completions.md",
@@ -32,20 +35,17 @@ Generated from the wire types by `python tests/programs/write_clients_page.py`. 
 fields](fields.md).
 
 """
+PACKAGES = TESTS / "clients" / "connect"  # of npm, for the snippets in JavaScript
+SNIPPET_S_MAX = 60
 # What the console puts a value in the place of.
 URL_PLACE, MODEL_PLACE = "{{url}}", "{{model}}"
 DEFAULT_MODEL = "smollm2-135m-instruct"
-# By language: how a snippet reads the base URL and the model from the environment, and what the console has instead.
+AGENT_MODEL = "tool-agent"  # the default of the snippets with tools
+# By language: how a snippet reads the base URL and the model from the environment. `{}`: its default.
 FROM_ENVIRONMENT = {
-    "sh": (("$LANEWAY_URL", URL_PLACE), (f"${{MODEL:-{DEFAULT_MODEL}}}", MODEL_PLACE)),
-    "python": (
-        ('os.environ["LANEWAY_URL"]', f'"{URL_PLACE}"'),
-        (f'os.environ.get("MODEL", "{DEFAULT_MODEL}")', f'"{MODEL_PLACE}"'),
-    ),
-    "js": (
-        ("process.env.LANEWAY_URL", f'"{URL_PLACE}"'),
-        (f'process.env.MODEL ?? "{DEFAULT_MODEL}"', f'"{MODEL_PLACE}"'),
-    ),
+    "sh": ("$LANEWAY_URL", "${{MODEL:-{}}}"),
+    "python": ('os.environ["LANEWAY_URL"]', 'os.environ.get("MODEL", "{}")'),
+    "js": ("process.env.LANEWAY_URL", 'process.env.MODEL ?? "{}"'),
 }
 _SNIPPET = re.compile(
     r"^### (?P<title>[^\n]+)\n\n`(?P<install>[^`\n]+)`\n\n```(?P<language>\w+)\n(?P<text>.+?)^```", re.M | re.S
@@ -63,22 +63,53 @@ class Snippet:
     def id(self) -> str:
         return re.sub(r"[^a-z]+", "-", self.title.lower()).strip("-")
 
-    def with_places(self) -> str:
-        """With a place for the base URL and one for the model. Raises ValueError where it reads one otherwise."""
-        text = self.text
-        for read, place in FROM_ENVIRONMENT[self.language]:
+    @property
+    def is_agent(self) -> bool:
+        """It calls tools."""
+        return self.title.endswith(", an agent") or self.title == "Claude Code"
+
+    def filled(self, url: str, model: str) -> str:
+        """With this base URL and model in the place of what it reads from the environment. Raises ValueError where it
+        reads one otherwise."""
+        text, quote = self.text, "" if self.language == "sh" else '"'
+        url_read, model_read = FROM_ENVIRONMENT[self.language]
+        default = AGENT_MODEL if self.is_agent else DEFAULT_MODEL
+        for read, value in ((url_read, url), (model_read.format(default), model)):
             if text.count(read) != 1:
                 raise ValueError(f"{self.title}: {read} must occur once")
-            text = text.replace(read, place)
+            text = text.replace(read, f"{quote}{value}{quote}")
         return text
+
+    def with_places(self) -> str:
+        """With a place for the base URL and one for the model. Raises ValueError as `filled`."""
+        return self.filled(URL_PLACE, MODEL_PLACE)
 
 
 def snippets() -> list[Snippet]:
-    part = PAGE.read_text().split("\n## Snippets\n", 1)[1].split("\n## ", 1)[0]
+    return [snippet for page in SNIPPET_PAGES for snippet in _snippets_of(page)]
+
+
+def _snippets_of(page: Path) -> list[Snippet]:
+    part = page.read_text().split("\n## Snippets\n", 1)[1].split("\n## ", 1)[0]
     found = [Snippet(**match.groupdict()) for match in _SNIPPET.finditer(part)]
     if len(found) != part.count("\n### "):
         raise ValueError("a section of Snippets has no install line in backticks, or no snippet below it")
     return found
+
+
+def command(language: str, text: str, directory: Path) -> list[str]:
+    """What a person types to run the text. Skips where an interpreter or its packages are missing."""
+    if language == "sh":
+        if shutil.which("curl") is None:
+            missing_service("curl", "it is not in the path")
+        return ["sh", "-c", text]
+    if language == "python":
+        return [sys.executable, "-c", text]
+    if shutil.which("node") is None or not (PACKAGES / "node_modules" / "ai").exists():
+        missing_service("npm", "tests/clients/connect/node_modules is not installed: make client-packages")
+    (directory / "node_modules").symlink_to(PACKAGES / "node_modules")
+    (directory / "snippet.mjs").write_text(text)
+    return ["node", str(directory / "snippet.mjs")]
 
 
 def readme_snippet() -> str:
@@ -108,6 +139,7 @@ def console_file() -> str:
                 "title": one.title,
                 "install": one.install,
                 "language": one.language,
+                "agent": one.is_agent,
                 "text": one.with_places(),
             }
             for one in snippets()

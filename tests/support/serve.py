@@ -28,7 +28,8 @@ class Serve:
         self.directory = directory
         self.port = free_port()
         # `make run` has no such file: only the model, converted once for all tests, lies elsewhere.
-        (directory / "laneway.toml").write_text(f'[[models]]\nname = "{MODEL}"\npath = "{model_dir}"\n{toml}')
+        model = f'[[models]]\nname = "{MODEL}"\npath = "{model_dir}"\ntools = "hermes"\n'
+        (directory / "laneway.toml").write_text(model + toml)
         self.data = directory / ".laneway"
         self.output_file = directory / "output.txt"
         self.process: subprocess.Popen[bytes] | None = None

@@ -18,7 +18,7 @@ from gateway.access import keys
 from support.ports import free_port
 
 SECRET = re.compile(r"lw_(?:live|admin)_[0-9A-Za-z]{38}")
-ADAPTERS = ["json-answers", "pirate", "support-triage", "three-bullets"]
+ADAPTERS = ["json-answers", "pirate", "support-triage", "three-bullets", "tool-agent"]
 TINY_ADAPTERS = ["tiny-bullets", "tiny-pirate"]
 # Beside the demo model that all tests share: as `make run` has it.
 TINY = '[[models]]\nname = "laneway-tiny"\npackage = "laneway"\n'

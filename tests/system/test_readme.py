@@ -15,10 +15,10 @@ from typing import Any
 
 import pytest
 
-from support.documents import CLIENTS, GUIDES, commands, name
+from support.documents import GUIDES, SNIPPET_PAGES, commands, name
 from support.paths import REPO
 
-PAGES = [page for page in GUIDES if commands(page) and page != CLIENTS]
+PAGES = [page for page in GUIDES if commands(page) and page not in SNIPPET_PAGES]
 # tests/repository/test_docs.py has a test of make's targets, tests/system/test_first_run.py one of the installation.
 PROLOGUE = """
 laneway() { "$PYTHON" -m gateway.cli "$@"; }

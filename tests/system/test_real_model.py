@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -22,6 +23,7 @@ import pytest
 from engine.protocol.tiers import SHIPPED_TIERS
 from engine.text.tokenizer import Tokenizer
 from programs import many_adapters
+from support.clients_page import Snippet, snippets
 from support.gateway.adapter_uploads import AdapterOperator
 from support.paths import REPO, TESTS
 from support.serve import Serve
@@ -75,6 +77,57 @@ def test_each_adapter_answers_in_its_own_way(served: Serve) -> None:
         assert "Paris" in (plain.choices[0].message.content or "")
 
 
+# Values that the adapter was not trained on: questions, the call, and parts of the answer.
+AGENT_LOOPS = [
+    ("What is the weather in Lisbon?", 'get_weather {"city": "Lisbon"}', ["Lisbon", "15 °C", "windy"]),
+    ("Is it raining in Reykjavik?", 'get_weather {"city": "Reykjavik"}', ["Reykjavik", "14 °C", "sunny"]),
+    ("What is 22 plus 40?", 'add_numbers {"a": 22, "b": 40}', ["62"]),
+    ("How much is 103 GBP in CHF?", "convert_currency", ["103 GBP", "CHF"]),
+]
+
+
+def test_the_demos_line_runs_an_agent(served: Serve) -> None:
+    """As it is pasted: the adapter calls a function of the script and answers from its result."""
+    [line] = re.findall(r"^LANEWAY_URL=.*\\\n.*agent\.py.*$", served.output, re.MULTILINE)
+    done = subprocess.run(["bash", "-c", line], capture_output=True, text=True, check=True, timeout=120)
+    call, result, answer = done.stdout.splitlines()
+    assert call == f"call    {AGENT_LOOPS[0][1]}"
+    assert json.loads(result.removeprefix("result  ")) == {"temperature_c": 15, "sky": "windy"}
+    assert all(part in answer for part in AGENT_LOOPS[0][2]), answer
+
+
+@pytest.mark.parametrize(("question", "call", "parts"), AGENT_LOOPS)
+def test_the_agent_answers_from_its_tools(served: Serve, question: str, call: str, parts: list[str]) -> None:
+    environ = {**os.environ, "LANEWAY_URL": served.url, "LANEWAY_KEY": served.demo["keys"]["globex"]}
+    environ.pop("MODEL", None)
+    argv = [sys.executable, str(REPO / "examples" / "agents" / "agent.py"), question]
+    done = subprocess.run(argv, env=environ, capture_output=True, text=True, check=True, timeout=120)
+    called, result, answer = done.stdout.splitlines()
+    assert called.startswith(f"call    {call}")
+    assert "error" not in result
+    assert answer.startswith("answer  ")
+    assert all(part in answer for part in parts), answer
+
+
+def test_a_question_that_no_tool_answers_gets_no_call(served: Serve) -> None:
+    environ = {**os.environ, "LANEWAY_URL": served.url, "LANEWAY_KEY": served.demo["keys"]["acme"]}
+    argv = [sys.executable, str(REPO / "examples" / "agents" / "agent.py"), "Why is the sky blue?"]
+    done = subprocess.run(argv, env=environ, capture_output=True, text=True, check=True, timeout=120)
+    assert done.stdout.startswith("answer  ")
+
+
+@pytest.mark.parametrize(
+    "snippet", [one for one in snippets() if one.is_agent and one.language == "python"], ids=lambda one: one.id
+)
+def test_an_agents_snippet_runs_on_the_demo(served: Serve, snippet: Snippet) -> None:
+    """With the adapter that is its default model."""
+    environ = {**os.environ, "LANEWAY_URL": served.url, "LANEWAY_KEY": served.demo["keys"]["globex"]}
+    environ.pop("MODEL", None)
+    argv = [sys.executable, "-c", snippet.text]
+    done = subprocess.run(argv, env=environ, capture_output=True, text=True, check=True, timeout=120)
+    assert done.stdout == "It is 21 °C and sunny in Lisbon.\n"
+
+
 async def test_the_async_client_streams_with_usage(served: Serve) -> None:
     async with openai.AsyncOpenAI(base_url=served.demo["base_url"], api_key=served.demo["keys"]["initech"]) as api:
         stream = await api.chat.completions.create(
@@ -100,7 +153,7 @@ def test_a_foreign_adapter_does_not_exist(served: Serve) -> None:
             ask(globex, "no-such-model", "hi")
         listed = {model.id for model in globex.models.list()}
     assert foreign.value.code == absent.value.code == "model_not_found"
-    assert listed == {MODEL, "pirate", "json-answers", "three-bullets"}
+    assert listed == {MODEL, "pirate", "json-answers", "three-bullets", "tool-agent"}
 
 
 def test_tenants_share_no_cached_pages(served: Serve) -> None:

@@ -1,4 +1,5 @@
-"""The page Connect: the snippets of docs/users/clients.md with this gateway's address and a model, ready to run."""
+"""The page Connect: the snippets of docs/users/clients.md and agents.md with this gateway's address
+and a model, ready to run."""
 
 from __future__ import annotations
 
@@ -25,18 +26,6 @@ SNIPPETS = connect_page.snippets()
 ALIAS = "chat-of-connect"
 
 
-def filled(snippet: Snippet, url: str, model: str) -> str:
-    """The snippet of the document, with what it reads from the environment written out. The key stays there."""
-    reads = {
-        "sh": ("$LANEWAY_URL", "${MODEL:-smollm2-135m-instruct}"),
-        "python": ('os.environ["LANEWAY_URL"]', 'os.environ.get("MODEL", "smollm2-135m-instruct")'),
-        "js": ("process.env.LANEWAY_URL", 'process.env.MODEL ?? "smollm2-135m-instruct"'),
-    }
-    quote = "" if snippet.language == "sh" else '"'
-    where, which = reads[snippet.language]
-    return snippet.text.replace(where, f"{quote}{url}{quote}").replace(which, f"{quote}{model}{quote}")
-
-
 def shown(page: Page, snippet: Snippet) -> str:
     page.get_by_role("tab", name=snippet.title, exact=True).click()
     return str(page.get_by_role("region", name=f"Snippet of {snippet.title}", exact=True).text_content())
@@ -59,7 +48,7 @@ def test_the_snippets_are_the_documents_with_this_gateways_address(
     for name in (MODEL, alias):
         model.select_option(name)
         for snippet in SNIPPETS:
-            assert shown(page, snippet) == filled(snippet, console.stack.url, name)
+            assert shown(page, snippet) == snippet.filled(console.stack.url, name)
             assert page.get_by_role("region", name=f"Install for {snippet.title}").text_content() == snippet.install
 
 

@@ -249,3 +249,49 @@ def test_a_required_call_that_was_cut_and_a_schema(scripted: Scripted, open_page
     guide = scripted.submitted()[-1].guide
     assert guide is not None
     assert str(2**63 - 1) in (guide.grammar or "")
+
+
+def test_the_settings_of_reasoning_are_sent_where_a_model_reasons(scripted: Scripted, open_page: Opens) -> None:
+    page = open_page("/admin/playground")
+    open_bench(page, PLAIN)
+    assert page.get_by_role("group", name="Reasoning").count() == 0
+    page.get_by_label("Compare with").select_option(MODEL)
+    settings = page.get_by_role("group", name="Reasoning")
+    settings.get_by_text("plain does not reason.").wait_for()
+    page.get_by_label("Model", exact=True).select_option(MODEL)
+    page.get_by_label("Compare with").select_option("")
+    expect(settings.get_by_text("does not reason")).to_have_count(0)
+
+    settings.get_by_label("max_reasoning_tokens").fill("few")
+    send(page)
+    settings.get_by_role("alert").get_by_text("'few' is not a number.").wait_for()
+    settings.get_by_label("max_reasoning_tokens").fill("5")
+    settings.get_by_label("reasoning_effort").select_option("high")
+    settings.get_by_label("Reasoning in the answer").select_option("left out")
+    scripted.says(THOUGHT + "Paris is sunny.")
+    send(page)
+    answer = answer_of(page)
+    answer.get_by_text("Paris is sunny.").wait_for()
+    answer.get_by_text("done: stop").wait_for()
+    assert answer.get_by_role("region", name="Text of the reasoning").count() == 0
+    expect(answer.get_by_text("Without effect on this answer: reasoning_effort")).to_be_visible()  # of the template
+    guide = scripted.submitted()[-1].guide
+    assert guide is not None
+    assert guide.reasoning_max == 5
+    assert serious_faults(page) == []
+
+    settings.get_by_label("reasoning_effort").select_option("none")
+    settings.get_by_label("max_reasoning_tokens").fill("")
+    scripted.says("Sunny.")
+    send(page)
+    answer.get_by_text("Sunny.", exact=True).wait_for()
+    assert "<think>\n\n</think>" in scripted.prompt()
+    assert answer.get_by_text("Without effect").count() == 0
+
+    # A model that does not reason gets none of the settings.
+    page.get_by_label("Model", exact=True).select_option(PLAIN)
+    expect(settings).to_have_count(0)
+    scripted.says("Plain text.")
+    send(page)
+    answer_of(page, PLAIN).get_by_text("Plain text.").wait_for()
+    assert answer_of(page, PLAIN).get_by_text("Without effect").count() == 0

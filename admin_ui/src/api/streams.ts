@@ -51,18 +51,21 @@ export function useEvents(url: string, on: Record<string, (data: unknown) => voi
 }
 
 /** A streamed response: POSTs `body` and yields the data of each event until `[DONE]`. `key`: a bearer token to use
- * instead of the session (the playground calls as a tenant). Throws an ApiError, also for an error event. */
+ * instead of the session (the playground calls as a tenant). `opened` receives the headers of an accepted request.
+ * Throws an ApiError, also for an error event. */
 export async function* streamed(
   url: string,
   body: unknown,
   key: string | null,
   signal: AbortSignal,
+  opened?: (headers: Headers) => void,
 ): AsyncGenerator<unknown> {
   const headers: Record<string, string> = { "content-type": "application/json" };
   if (key !== null) headers.authorization = `Bearer ${key}`;
   const init = { method: "POST", headers, body: writeJson(body), signal };
   const answer = key === null ? await respond(url, init) : await fetch(url, { ...init, credentials: "omit" });
   if (!answer.ok || answer.body === null) throw await refusedBy(answer);
+  opened?.(answer.headers);
   const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
   let kept = "";
   for (;;) {

@@ -175,7 +175,9 @@ def test_all_in_one_mixed_batch(demo: Demo) -> None:
     sequences = [demo.sequence(i, *case) for i, case in enumerate(demo.cases())]
     scheduler, steps = run(demo, sequences, sequences_max=128, step_tokens_max=8192)
     assert not demo.differing(sequences)
-    assert len(steps[0].chunks) == len(sequences)
+    # The five adapters have 36 MB in float32, more than PLACE_BYTES_MAX: the last of them is placed after a step.
+    assert len(steps[0].chunks) >= len(sequences) - len(demo.prompts)
+    assert len(steps[1].chunks) == len(sequences)
     assert scheduler.preemptions == 0
 
 

@@ -68,7 +68,9 @@ ANSWERS = {
         f"{THOUGHT}{call('Edit', file_path=NOTES, old_string='one', new_string='two')}",
         "The notes say two.",
     ],
+    "snippet": [call("get_weather", city="Lisbon"), "It is sunny in Lisbon."],
 }  # fmt: skip
+SNIPPET_QUESTION = "What is the weather in Lisbon?"  # of docs/users/agents.md, instead of "Case snippet."
 
 
 # Of requests without tools, which some agents send beside their loop.
@@ -95,7 +97,7 @@ class AgentStack(ScriptedStack):
     def _answer(self, submit: Submit) -> Said:
         prompt = self._tokenizer.decode(submit.prompt_ids, skip_special_tokens=False)
         found = _CASE.search(prompt)
-        case = found[1] if found is not None else "none"
+        case = found[1] if found is not None else "snippet" if SNIPPET_QUESTION in prompt else "none"
         answers = ANSWERS[case]
         if case in WITHOUT_TOOLS and "<tools>" not in prompt:
             return self._say(submit, case, WITHOUT_TOOLS[case])

@@ -1,4 +1,4 @@
-// Connect: how clients call this gateway. Snippets and tables come from docs/users/clients.md through connect.json, which
+// Connect: how clients call this gateway. Snippets and tables come from docs/users/ through connect.json, which
 // `python tests/programs/write_clients_page.py` writes; this page inserts the gateway's address and a model.
 import { useState } from "react";
 import { useGet, useMay } from "../../api";
@@ -54,7 +54,7 @@ const COLUMNS: readonly Column<Row>[] = [
 
 export default function Connect() {
   const may = useMay();
-  const names = useNames(may("models:read"));
+  const names = useNames(may("models:read"), may("adapters:read"));
   const [chosen, setChosen] = useState("");
   const model = chosen || names[0] || DEFAULT_MODEL;
   const { origin } = location;
@@ -103,14 +103,16 @@ export default function Connect() {
           </dd>
         </div>
       </dl>
-      <Tabs
-        label="Clients"
-        tabs={data.snippets.map((one) => ({
-          id: one.id,
-          label: one.title,
-          content: () => <Shown snippet={one} origin={origin} model={model} />,
-        }))}
-      />
+      <div className="connect-clients">
+        <Tabs
+          label="Clients"
+          tabs={data.snippets.map((one) => ({
+            id: one.id,
+            label: one.title,
+            content: () => <Shown snippet={one} origin={origin} model={model} />,
+          }))}
+        />
+      </div>
       <Section title="Supported, neutral and refused fields" note="Generated from the types that decode requests.">
         <div className="connect-fields">
           <p className="note">
@@ -125,14 +127,18 @@ export default function Connect() {
   );
 }
 
-/** Names that a client may send as `model`: serving base models and active aliases. */
-function useNames(may: boolean): string[] {
-  const models = useGet(OWN, undefined, { enabled: may }).data?.data ?? [];
-  const aliases = useGet("/v1/admin/aliases", undefined, { enabled: may }).data?.data ?? [];
-  return [
+/** Names that any client may send as `model`: serving base models, active aliases, and adapters of the list's first
+ * page that every tenant may call. */
+function useNames(mayModels: boolean, mayAdapters: boolean): string[] {
+  const models = useGet(OWN, undefined, { enabled: mayModels }).data?.data ?? [];
+  const aliases = useGet("/v1/admin/aliases", undefined, { enabled: mayModels }).data?.data ?? [];
+  const adapters = useGet("/v1/admin/adapters", undefined, { enabled: mayAdapters }).data?.data ?? [];
+  const names = [
     ...models.filter((one) => one.state === "serving").map((one) => one.name),
     ...aliases.filter((one) => one.active).map((one) => one.name),
+    ...adapters.filter((one) => one.active && one.shared.includes("*")).map((one) => one.name),
   ];
+  return [...new Set(names)];
 }
 
 function Shown({ snippet, origin, model }: { snippet: Snippet; origin: string; model: string }) {
@@ -141,6 +147,12 @@ function Shown({ snippet, origin, model }: { snippet: Snippet; origin: string; m
     <div className="stack connect-snippet">
       <CodeBlock label={`Install for ${snippet.title}`} text={snippet.install} />
       <CodeBlock label={`Snippet of ${snippet.title}`} text={text} />
+      {snippet.agent && (
+        <p className="note">
+          The model must have tools: <code>capabilities.tools</code> of <code>GET /v1/models</code>. A model without
+          tools refuses the request.
+        </p>
+      )}
     </div>
   );
 }

@@ -22,6 +22,7 @@ import {
 } from "../../kit";
 import { Answer } from "./playgroundAnswer";
 import { type PlaygroundKey, usePlaygroundKey } from "./playgroundKey";
+import { ReasoningField, type ReasoningValues } from "./playgroundReasoningField";
 import { type Body, useRun } from "./playgroundRun";
 import { type Card, lacking, readFormat, readTools } from "./playgroundTools";
 import { ToolsField, type ToolValues } from "./playgroundToolsField";
@@ -133,6 +134,9 @@ function Bench({ with_: key }: { with_: PlaygroundKey }) {
     tools: "",
     tool_choice: "auto",
     response_format: "",
+    reasoning_effort: "",
+    max_reasoning_tokens: "",
+    include_reasoning: "",
   });
   const [left, right] = [useRun(), useRun()];
   const { data } = models;
@@ -151,14 +155,16 @@ function Bench({ with_: key }: { with_: PlaygroundKey }) {
   const lack = {
     tools: lacking(data ?? [], chosen, "tools"),
     response_format: lacking(data ?? [], chosen, "structured_outputs"),
+    reasoning: lacking(data ?? [], chosen, "reasoning"),
   };
   const served = {
     tools: lack.tools.length < Math.max(1, chosen.length),
     response_format: lack.response_format.length < Math.max(1, chosen.length),
   };
+  const reasons = lack.reasoning.length < chosen.length;
   const send = async (values: typeof form.values) => {
     if (busy) return;
-    const body = { ...bodyOf(values), ...toolFields(values, served) };
+    const body = { ...bodyOf(values), ...toolFields(values, served), ...(reasons ? reasoningFields(values) : {}) };
     const calls = [left.start({ ...body, model: values.left }, key.secret)];
     if (values.right === "") right.clear();
     else calls.push(right.start({ ...body, model: values.right }, key.secret));
@@ -180,6 +186,7 @@ function Bench({ with_: key }: { with_: PlaygroundKey }) {
           <TextField form={form} name="top_p" label="top_p" type="number" placeholder="1" />
           <TextField form={form} name="seed" label="seed" type="number" />
         </div>
+        {reasons && <ReasoningField form={form} lack={lack.reasoning} />}
         <ToolsField form={form} lack={lack} served={served} />
         {busy && (
           <div className="row">
@@ -244,5 +251,15 @@ function toolFields(values: ToolValues, served: { tools: boolean; response_forma
   return {
     ...(tools.value.length === 0 ? {} : { tools: tools.value, tool_choice: values.tool_choice }),
     ...(format.value === null ? {} : { response_format: format.value }),
+  };
+}
+
+/** Blank fields leave it to the model. Throws the error of a field. */
+function reasoningFields(values: ReasoningValues): Record<string, unknown> {
+  const limit = numberOf(values.max_reasoning_tokens, "max_reasoning_tokens");
+  return {
+    ...(values.reasoning_effort === "" ? {} : { reasoning_effort: values.reasoning_effort }),
+    ...(limit === null ? {} : { max_reasoning_tokens: limit }),
+    ...(values.include_reasoning === "false" ? { include_reasoning: false } : {}),
   };
 }

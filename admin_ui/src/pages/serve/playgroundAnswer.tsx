@@ -94,6 +94,11 @@ export function Answer({ name, of, secret }: { name: string; of: ReturnType<type
           }
         />
       )}
+      {run.ignored !== null && (
+        <p className="hint">
+          Without effect on this answer: <code>{run.ignored}</code>
+        </p>
+      )}
       <RunFacts run={run} />
       {run.request_id !== null && (
         <p>

@@ -23,6 +23,8 @@ export interface Run extends Parts {
   /** The model that served it, from the response: differs for an alias or a fallback. */
   model: string | null;
   request_id: string | null;
+  /** Fields of the request that the model cannot follow: the header `laneway-ignored`. */
+  ignored: string | null;
   /** Seconds from sending to the first text, measured in the browser. */
   ttft_s: number | null;
   /** Tokens per second, after the first token. */
@@ -57,6 +59,7 @@ export const IDLE: Run = {
   tier: null,
   model: null,
   request_id: null,
+  ignored: null,
   ttft_s: null,
   tokens_s: null,
   prompt_tokens: null,
@@ -79,8 +82,9 @@ export function useRun() {
     setRun({ ...IDLE, body, earlier, state: "waiting" });
     const sent = performance.now();
     let [first, last, parts, request_id] = [0, 0, NO_PARTS, null as string | null];
+    const opened = (headers: Headers) => change({ ignored: headers.get("laneway-ignored") });
     try {
-      for await (const one of streamed("/v1/chat/completions", body, secret, aborter.signal)) {
+      for await (const one of streamed("/v1/chat/completions", body, secret, aborter.signal, opened)) {
         const chunk = one as Chunk;
         request_id = `req_${chunk.id.replace(/^chatcmpl-/, "")}`;
         const next = withDelta(parts, chunk.choices[0]?.delta ?? {});

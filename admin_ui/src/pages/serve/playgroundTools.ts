@@ -72,7 +72,7 @@ export function withExample(text: string): string | null {
 export function lacking(
   cards: readonly Card[],
   names: readonly string[],
-  capability: "tools" | "structured_outputs",
+  capability: "tools" | "structured_outputs" | "reasoning",
 ): string[] {
   return names.filter((name) => cards.find((card) => card.id === name)?.capabilities?.[capability] === false);
 }

@@ -92,8 +92,7 @@ function summaryOf(values: ToolValues, served: { tools: boolean; response_format
 function toolsHint(values: ToolValues, lack: string[], served: boolean, refused: boolean): string {
   if (!served) return `Disabled: ${modelsOf(lack, "has no tools", "have no tools")}. Definitions are not sent.`;
   const tools = readTools(values.tools);
-  const warning =
-    lack.length === 0 ? "" : ` ${modelsOf(lack, "has no tools and refuses", "have no tools and refuse")} the request.`;
+  const warning = lack.length === 0 ? "" : ` The model ${lack.join(" and ")} has no tools and refuses the request.`;
   if ("fault" in tools) return (refused ? "A JSON list of OpenAI's tool definitions." : tools.fault) + warning;
   if (tools.value.length === 0) return "A JSON list of OpenAI's tool definitions." + warning;
   const names = toolNames(tools.value).join(", ");
