@@ -165,7 +165,7 @@ async def play(
 ) -> Counter[str]:
     """What was seen. Raises Broken."""
     peer = await Peer.connect(process.socket)
-    found = suite_schemas(suite) if suite else []
+    found = suite_schemas(suite, GrammarTokenizer.load(directory)) if suite else []
     schemas = len(found) or schemas
     player = Player(peer, directory, seed, found)
     player.counts["schemas"] = schemas
@@ -183,7 +183,7 @@ async def play(
     return player.counts
 
 
-def suite_schemas(directory: Path) -> list[Made]:
+def suite_schemas(directory: Path, tokenizer: GrammarTokenizer) -> list[Made]:
     """The supported schemas of a directory of the JSON-Schema-Test-Suite, each with its shortest and its longest valid
     instance."""
     found = []
@@ -191,7 +191,7 @@ def suite_schemas(directory: Path) -> list[Made]:
         for group in json.loads(path.read_text()):
             valid = [test["data"] for test in group["tests"] if test["valid"]]
             try:
-                json_schema_grammar(group["schema"])
+                compile_grammar(tokenizer, json_schema_grammar(group["schema"]))
             except GrammarRefused:
                 continue
             if valid:

@@ -14,7 +14,7 @@ WORDS = ["city", "name", "count", "tags", "ok", "unit", "when", "score", "kind",
 class Made:
     schema: Any
     shortest: Any  # an instance that no other is much shorter than
-    whole: Any  # an instance with every property, all items and the longest choice, whose texts are short
+    whole: Any  # an instance with every property, all items and the longest choice, and strings that fill their bounds
 
     @classmethod
     def of(cls, schema: Any, shortest: Any) -> Made:
@@ -59,9 +59,8 @@ class SchemaMaker:
 
     def _string(self) -> Made:
         least = self._rng.randint(0, 3)
-        return Made.of(
-            {"type": "string", "minLength": least, "maxLength": least + self._rng.randint(0, 12)}, "a" * least
-        )
+        most = least + self._rng.randint(0, 12)
+        return Made({"type": "string", "minLength": least, "maxLength": most}, "a" * least, "a" * most)
 
     def _pattern(self) -> Made:
         return Made.of(
