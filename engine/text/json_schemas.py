@@ -78,11 +78,7 @@ class GrammarRefused(ValueError):
 def json_schema_grammar(schema: object, *, whitespace_max: int = 1) -> str:
     """The grammar text of a JSON Schema, as `engine.text.grammars.check_grammar` takes it. `whitespace_max`: whitespace
     characters between two JSON tokens, 0 to WHITESPACE_MAX. Raises GrammarRefused with a JSON pointer."""
-    guided = guided_schema(schema, whitespace_max=whitespace_max)
-    try:
-        return json.dumps({"grammars": [{"json_schema": guided}]}, allow_nan=False)
-    except (RecursionError, TypeError, ValueError) as error:
-        raise GrammarRefused("the schema is no JSON of a few levels") from error
+    return json.dumps({"grammars": [{"json_schema": guided_schema(schema, whitespace_max=whitespace_max)}]})
 
 
 def json_object_grammar(*, whitespace_max: int = 1) -> str:
@@ -100,6 +96,10 @@ def guided_schema(schema: object, *, whitespace_max: int = 1) -> dict[str, Any]:
         options: dict[str, Any] = {"whitespace_pattern": rf"[\x20\x0A\x0D\x09]{{1,{whitespace_max}}}"}
     else:
         options = {"whitespace_flexible": False}
+    try:
+        json.dumps(checked, allow_nan=False)
+    except (RecursionError, TypeError, ValueError) as error:  # an integer of over 4,300 digits, a hundred lists
+        raise GrammarRefused("the schema has a number or a value that is too large or too deep") from error
     return {**checked, _OPTIONS: options}
 
 
@@ -166,7 +166,8 @@ class _Checked:
             if name in UNSUPPORTED and (name, value) != ("uniqueItems", False):
                 raise GrammarRefused(f"schema {at}/{name}: the keyword {name!r} is not supported")
         found = {name: value for name, value in node.items() if name in SUPPORTED}
-        if (pattern := FORMAT_PATTERNS.get(str(found.get("format")))) is not None:
+        format_ = found.get("format")
+        if isinstance(format_, str) and (pattern := FORMAT_PATTERNS.get(format_)) is not None:
             del found["format"]
             narrowed = found.get("allOf")
             if "pattern" not in found:
@@ -203,14 +204,19 @@ def _check_values(node: dict[str, Any], at: str) -> None:
             _check_constant(node[name], f"{at}/{name}", 0)
     step = node.get("multipleOf")
     if isinstance(step, int | float) and not isinstance(step, bool):
-        if not math.isfinite(step) or step <= 0:
+        # An integer may be too large for a float, and too large to be written.
+        if (isinstance(step, float) and not math.isfinite(step)) or step <= 0:
             raise GrammarRefused(f"schema {at}/multipleOf: a finite number above 0 is needed")
-        digits = len(repr(step).partition(".")[2]) if isinstance(step, float) and "e" not in repr(step) else 0
-        if step * 10**digits > MULTIPLE_STATES_MAX or "e" in repr(step):
+        text = "" if step > MULTIPLE_STATES_MAX else repr(step)
+        digits = len(text.partition(".")[2]) if "e" not in text else 0
+        if not text or "e" in text or step * 10**digits > MULTIPLE_STATES_MAX:
             raise GrammarRefused(
-                f"schema {at}/multipleOf: {step!r} is not supported; at most {MULTIPLE_STATES_MAX} in its last digit"
+                f"schema {at}/multipleOf: {text or 'the number'} is not supported; at most {MULTIPLE_STATES_MAX} in its"
+                " last digit"
             )
-    patterns = [1 for child in node.get("allOf") or () if isinstance(child, dict) and {"pattern", "format"} & {*child}]
+    whole = node.get("allOf")
+    parts = whole if isinstance(whole, list) else ()
+    patterns = [1 for child in parts if isinstance(child, dict) and {"pattern", "format"} & {*child}]
     if len(patterns) > PATTERNS_IN_ALL_OF_MAX:
         raise GrammarRefused(
             f"schema {at}/allOf: more than {PATTERNS_IN_ALL_OF_MAX} patterns or formats of one string are not supported"
