@@ -63,6 +63,11 @@ FORMAT_PATTERNS = {
     "email": rf"^[A-Za-z0-9]{{1,20}}(?:[._+-][A-Za-z0-9]{{1,20}}){{0,2}}@{_HOST}$",
 }
 
+# llguidance reads \s as Unicode's white space, other validators as ECMA-262's or Python's. Members of a class: the
+# characters that are white space for all of them, and for any of them.
+_SPACE_OF_ALL = r"\t\n\x0B\x0C\r\x20\u00A0\u1680\u2000-\u200A\u2028\u2029\u202F\u205F\u3000"
+_SPACE_OF_ANY = _SPACE_OF_ALL + r"\x1C-\x1F\u0085\uFEFF"
+
 
 class GrammarRefused(ValueError):
     """A grammar that cannot be served: the caller's mistake or a limit. The message is fit to be shown to the
@@ -174,6 +179,8 @@ class _Checked:
                 found["pattern"] = pattern
             elif narrowed is None or isinstance(narrowed, list):
                 found["allOf"] = [*(narrowed or ()), {"pattern": pattern}]
+        if isinstance(pattern := found.get("pattern"), str):
+            found["pattern"] = _narrowed_spaces(pattern)
         for name in COUNTS:
             if isinstance(count := found.get(name), float) and count.is_integer():
                 found[name] = int(count)  # llguidance accepts no 2.0
@@ -195,6 +202,39 @@ class _Checked:
                     raise GrammarRefused(f"schema {at}/{name}: an object of schemas is needed")
                 found[name] = {k: self.copy(c, f"{at}/{name}/{_escaped(k)}", depth + 1) for k, c in found[name].items()}
         return found
+
+
+def _narrowed_spaces(pattern: str) -> str:
+    r"""The regular expression with classes for \s and \S, so that every validator accepts what it matches."""
+    for any_character in (r"[\s\S]", r"[\S\s]"):
+        pattern = pattern.replace(any_character, "(?s:.)")
+    parts: list[str] = []
+    classes: list[bool] = []  # of each class that is open: whether it is negated
+    at = 0
+    while at < len(pattern):
+        two = pattern[at : at + 2]
+        negated = sum(classes) % 2 == 1
+        if two == "\\s":
+            members = _SPACE_OF_ANY if negated else _SPACE_OF_ALL
+            parts.append(members if classes else f"[{members}]")
+        elif two == "\\S":
+            parts.append(f"[^{_SPACE_OF_ALL if negated else _SPACE_OF_ANY}]")
+        elif two[0] == "\\" or two == "[^":
+            parts.append(two)
+        else:
+            parts.append(two[0])
+        if two[0] == "[":
+            classes.append(two == "[^")
+            at += len(two) - 1 if two == "[^" else 0
+            if pattern[at + 1 : at + 2] == "]":  # the first member
+                parts.append("]")
+                at += 1
+        elif two[0] == "]" and classes:
+            classes.pop()
+        elif two[0] == "\\":
+            at += 1
+        at += 1
+    return "".join(parts)
 
 
 def _check_values(node: dict[str, Any], at: str) -> None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import jsonschema_rs
 import pytest
 
 from engine.protocol import guide_limits
@@ -129,6 +131,16 @@ def test_whitespace_is_bounded() -> None:
     assert not accepts(json_object_grammar(), "[1]")
 
 
+@pytest.mark.parametrize("pattern", [r"^\s$", r"^\S$", r"^[a\s]$", r"^[^\s]$", r"^[^\S]$", r"^[\Sa]$", r"^[\s\S]$", r"^[]\s]$"])
+def test_white_space_of_a_pattern_is_every_validator_s(pattern: str) -> None:
+    grammar = json_schema_grammar({"type": "string", "pattern": pattern})
+    accepted = {char for char in " \x1c\x85\xa0\u1680\u2003\u2028\u202f\ufeff\u200ba-é]" if accepts(grammar, f'"{char}"')}
+    assert accepted
+    for char in accepted:
+        assert jsonschema_rs.is_valid({"pattern": pattern}, char), ascii(char)
+        assert re.search(pattern, char), ascii(char)
+
+
 def test_other_kinds() -> None:
     assert accepts(regex_grammar("[a-c]{2,3}"), "abc")
     assert not accepts(regex_grammar("[a-c]{2,3}"), "abcd")
@@ -155,6 +167,11 @@ def test_other_kinds() -> None:
         ({"const": [2**70]}, "/const/0"),
         ({"multipleOf": 0.00001}, ""),
         ({"multipleOf": 99_999_989}, "/multipleOf"),
+        ({"multipleOf": 10**400}, "/multipleOf"),
+        ({"multipleOf": 10**5000}, "/multipleOf"),
+        ({"maximum": 10**5000}, "too large"),
+        ({"format": 10**5000}, "too large"),
+        ({"allOf": 3}, "/allOf"),
         ({"properties": 3}, "/properties"),
         ({"items": {"anyOf": 3}}, "/items/anyOf"),
         (False, "false"),
