@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import secrets
 import threading
 from collections.abc import Sequence
 from pathlib import Path
@@ -89,6 +90,7 @@ class GrammarTokenizer:
         self.digest = digest
         self.vocab_size = vocab_size
         self.eos_ids = frozenset(eos_ids)
+        text = _with_secret_markers(text)
         try:
             self.inner = llguidance.LLTokenizer(text, n_vocab=vocab_size, eos_token=sorted(eos_ids), slices=SLICES)
         except Exception as error:
@@ -123,6 +125,29 @@ class GrammarTokenizer:
             while len(_by_file) > TOKENIZERS_CACHED_MAX:
                 del _by_file[next(iter(_by_file))]
         return found
+
+
+def _with_secret_markers(text: str) -> str:
+    """The tokenizer.json with names of the special tokens that no grammar can spell. llguidance encodes a text that a
+    grammar forces as the tokenizer does: the name of an end-of-sequence token in a constant would end the answer there.
+    Raises ValueError."""
+    found = json.loads(text)
+    model, nonce = found.get("model"), secrets.token_hex(8)
+    special = [token for token in found.get("added_tokens") or () if token.get("special")]
+    if not special or not isinstance(model, dict):
+        return text
+    names = {token["content"]: f"<{nonce} {token['id']}>" for token in special}
+    for token in special:
+        token["content"] = names[token["content"]]
+    vocabulary = model.get("vocab")
+    if isinstance(vocabulary, dict):
+        model["vocab"] = {names.get(name, name): id_ for name, id_ in vocabulary.items()}
+    elif isinstance(vocabulary, list):  # of a Unigram model: [name, score]
+        model["vocab"] = [[names.get(name, name), score] for name, score in vocabulary]
+    if model.get("unk_token") in names:
+        model["unk_token"] = names[model["unk_token"]]
+    found["post_processor"] = None  # it adds special tokens by name, to a whole prompt alone
+    return json.dumps(found)
 
 
 TOKENIZERS_CACHED_MAX = 16

@@ -6,6 +6,7 @@ Several clients of three tenants send them as output formats and tools of chat c
 not. Some clients leave before the end. `play` raises Broken unless
 
 - each answer is 200, a 400 that names a field or a place, 429, or 503 with Retry-After, within ANSWER_S_MAX;
+- a stream that an error ends names the field whose grammar exceeded a limit;
 - an answer that ends "stop" is JSON, and an instance of its schema where a validator can read the schema;
 - a plain request beside them is answered 200, PLAIN_EVERY requests after the last one;
 - gateway and engine are the processes that they were at the start, and the gateway is ready and logged no traceback;
@@ -53,6 +54,12 @@ CLIENTS = 9
 ANSWER_S_MAX = 60.0
 PLAIN_EVERY = 50
 FAULTS_SHOWN = 12
+# Of a stream that has begun when the grammar exceeds a limit, or its masks are late.
+GUIDE_FAULTS = tuple(
+    f"error: '{field}' {what}"
+    for field in ("response_format.json_schema.schema", "output_config.format.schema", "tools")
+    for what in ("cannot be followed further", "takes too long")
+)
 UNLIMITED = "requests_per_minute = 100000000\ntokens_per_minute = 1000000000\nconcurrency = 100000\n"
 # The model's template knows no tools: calls are written as text. The section of the model comes first.
 TOML = f'tools = "hermes"\n[limits]\n{UNLIMITED}[tenant_limits]\n{UNLIMITED}'
@@ -94,6 +101,11 @@ class Request:
     body: bytes
     schema: Any
     leaves: int | None
+
+    @property
+    def may_be_text(self) -> bool:
+        """Whether the model may answer without a call."""
+        return b'"tool_choice": "auto"' in self.body
 
     @property
     def is_stream(self) -> bool:
@@ -236,6 +248,9 @@ class Player:
 
     def _judge_texts(self, request: Request, content: str) -> str:
         for ending, texts in read_answer(request, content):
+            if ending.startswith(GUIDE_FAULTS):
+                self.seen.endings["its grammar's limit"] += 1
+                continue
             self.seen.endings[ending] += 1
             if ending not in ("stop", "length"):
                 return f"it ends {ending!r}"
@@ -301,7 +316,7 @@ def read_answer(request: Request, content: str) -> list[tuple[str, list[str]]]:
         return [_read_message(request, content)]
     if not request.is_stream:
         return [
-            _ended(one["finish_reason"], one["message"]["content"],
+            _ended(request, one["finish_reason"], one["message"]["content"],
                    [call.get("function", {}).get("arguments", "{}") for call in one["message"].get("tool_calls") or ()])
             for one in json.loads(content)["choices"]
         ]  # fmt: skip
@@ -321,13 +336,15 @@ def read_answer(request: Request, content: str) -> list[tuple[str, list[str]]]:
                 endings[index] = choice["finish_reason"]
     if not endings:
         return [("unended", [])]
-    return [_ended(ending, texts[index], [text for (of, _), text in calls.items() if of == index]) for index, ending in endings.items()]
+    return [_ended(request, ending, texts[index], [text for (of, _), text in calls.items() if of == index]) for index, ending in endings.items()]
 
 
-def _ended(reason: str, text: str | None, calls: list[str]) -> tuple[str, list[str]]:
+def _ended(request: Request, reason: str, text: str | None, calls: list[str]) -> tuple[str, list[str]]:
     if reason == "tool_calls":
         return "stop", calls
-    return reason, calls if calls else [text or ""]
+    if calls or not request.may_be_text:
+        return reason, calls or [text or ""]
+    return reason, []
 
 
 def _read_message(request: Request, content: str) -> tuple[str, list[str]]:

@@ -141,6 +141,19 @@ def test_white_space_of_a_pattern_is_every_validator_s(pattern: str) -> None:
         assert re.search(pattern, char), ascii(char)
 
 
+@pytest.mark.parametrize("name", ["<|begin|>", "<|user|>", "<|end|>"])
+def test_a_constant_that_is_a_marker_s_name_is_text(name: str) -> None:
+    """Its ids are those of its characters: as the marker it would end the answer, or be left out of its text."""
+    markers = [token["id"] for token in json.loads((TINY / "tokenizer.json").read_text())["added_tokens"]]
+    matcher = compile_grammar(MODEL, json_schema_grammar({"const": name}))
+    for id_ in MODEL.inner.tokenize_str(f'"{name}"'):
+        allowed = int.from_bytes(matcher.compute_bitmask(), "little")
+        assert allowed >> id_ & 1
+        assert not any(allowed >> marker & 1 for marker in markers)
+        assert matcher.consume_token(id_)
+    assert matcher.is_accepting()
+
+
 def test_other_kinds() -> None:
     assert accepts(regex_grammar("[a-c]{2,3}"), "abc")
     assert not accepts(regex_grammar("[a-c]{2,3}"), "abcd")
