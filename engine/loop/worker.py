@@ -418,8 +418,7 @@ class EngineLoop:
         sequence = ended.sequence
         usage = self._usage_of(sequence, ended.reason)
         if sequence.gateway in self._gateways:
-            message = ended.message[:MESSAGE_CHARS_MAX]
-            fault = guide_fault_of(ended, self._guided)
+            message, fault = ended.message[:MESSAGE_CHARS_MAX], guide_fault_of(ended, self._guided)
             self._outbox.add_ending(sequence.gateway, Finished(sequence.handle, ended.reason, usage, message, fault))
             self._unrecorded.add_unrecorded(
                 sequence.gateway, sequence.handle, sequence.request_id, len(sequence.output_ids)

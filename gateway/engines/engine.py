@@ -17,8 +17,8 @@ import msgspec
 
 from engine.protocol.frames import (
     EngineUsage,
-    GuideFault,
     Guide,
+    GuideFault,
     Heartbeat,
     Logprobs,
     ModelFailure,

@@ -131,7 +131,9 @@ class Seen:
 
 def make_request(seed: int, number: int) -> Request:
     choose = random.Random(f"{seed} {number}")
-    kind = choose.choices(["format", "tool", "custom", "message_format", "message_tool", "object"], (9, 5, 2, 3, 2, 1))[0]
+    kind = choose.choices(["format", "tool", "custom", "message_format", "message_tool", "object"], (9, 5, 2, 3, 2, 1))[
+        0
+    ]
     family, text = ("custom", "") if kind == "custom" else make_schema(choose)
     fields: dict[str, Any] = {"model": MODEL, "messages": [{"role": "user", "content": f"Answer. {number % 7}"}]}
     fields["max_tokens"] = choose.choice([1, 8, 16, 32, 64])
@@ -163,7 +165,7 @@ def _with_grammar(choose: random.Random, kind: str, fields: dict[str, Any], text
             fields["tool_choice"] = {"type": "tool", "name": tool} if forced == "named" else {"type": "any"}
         case "tool":
             function = {"name": tool, "parameters": place, "strict": strict}
-            fields["tools"] = [{"type": "function", "function": function}] + choose.choice([[], [OTHER_TOOL]])
+            fields["tools"] = [{"type": "function", "function": function}, *choose.choice([[], [OTHER_TOOL]])]
             fields["tool_choice"] = {"type": "function", "function": {"name": tool}} if forced == "named" else forced
         case "custom":
             lark = choose.random() < 0.2
@@ -178,8 +180,9 @@ def _with_grammar(choose: random.Random, kind: str, fields: dict[str, Any], text
 
 OTHER_TOOL = {"type": "function", "function": {"name": "other", "parameters": {"type": "object"}}}
 LARK = [
-    "start: start", "start: start 'a' | 'a'", "start: a\na: b\nb: a", 'start: ("a"|"b"){100000}', "start: /(a+)+/", "%json {}", "", "start",
-    "\n".join(["start: r0", *[f"r{i}: r{i + 1} r{i + 1}" for i in range(2000)], 'r2000: "x"']), "%llguidance {}\nstart: /x/", "start: " + "(" * 5000,
+    "start: start", "start: start 'a' | 'a'", "start: a\na: b\nb: a", 'start: ("a"|"b"){100000}', "start: /(a+)+/",
+    "%json {}", "", "start", "\n".join(["start: r0", *[f"r{i}: r{i + 1} r{i + 1}" for i in range(2000)], 'r2000: "x"']),
+    "%llguidance {}\nstart: /x/", "start: " + "(" * 5000,
 ]  # fmt: skip
 
 
@@ -272,7 +275,10 @@ class Player:
         try:
             validator = jsonschema_rs.validator_for(request.schema, validate_formats=True)
             valid = validator.is_valid(value)
-        except (ValueError, jsonschema_rs.ValidationError):  # no schema of the validator: there is nothing to compare with
+        except (
+            ValueError,
+            jsonschema_rs.ValidationError,
+        ):  # no schema of the validator: there is nothing to compare with
             return ""
         self.seen.instances += valid
         return "" if valid else f"no instance: {text!r}"
@@ -298,7 +304,9 @@ class Player:
         usage = tables.usage.c
         billed, discarded = (_sum(stack, column) for column in (usage.completion_tokens, usage.discarded_tokens))
         if report.tokens_made != billed + discarded + overrun + lost:
-            raise Broken(f"{report.tokens_made} tokens made, {billed} billed, {discarded} discarded, {overrun=}, {lost=}")
+            raise Broken(
+                f"{report.tokens_made} tokens made, {billed} billed, {discarded} discarded, {overrun=}, {lost=}"
+            )
         audit = stack.read(audit_ledger)
         if not audit.sound:
             raise Broken(f"the books: {audit}")
@@ -336,7 +344,10 @@ def read_answer(request: Request, content: str) -> list[tuple[str, list[str]]]:
                 endings[index] = choice["finish_reason"]
     if not endings:
         return [("unended", [])]
-    return [_ended(request, ending, texts[index], [text for (of, _), text in calls.items() if of == index]) for index, ending in endings.items()]
+    return [
+        _ended(request, ending, texts[index], [text for (of, _), text in calls.items() if of == index])
+        for index, ending in endings.items()
+    ]
 
 
 def _ended(request: Request, reason: str, text: str | None, calls: list[str]) -> tuple[str, list[str]]:
@@ -353,7 +364,10 @@ def _read_message(request: Request, content: str) -> tuple[str, list[str]]:
     if not request.is_stream:
         answer = json.loads(content)
         reason = answer["stop_reason"]
-        blocks = {i: (b["type"], b["text"] if b["type"] == "text" else json.dumps(b["input"])) for i, b in enumerate(answer["content"])}
+        blocks = {
+            i: (b["type"], b["text"] if b["type"] == "text" else json.dumps(b["input"]))
+            for i, b in enumerate(answer["content"])
+        }
     else:
         for line in content.split("\n"):  # a string may have U+2028, a line end to splitlines
             event = json.loads(line.removeprefix("data: ")) if line.startswith("data: ") else {}
@@ -368,7 +382,9 @@ def _read_message(request: Request, content: str) -> tuple[str, list[str]]:
                     blocks[event["index"]] = kind, text + (delta.get("text") or delta.get("partial_json") or "")
                 case "message_delta":
                     reason = event["delta"]["stop_reason"]
-    reason = {"end_turn": "stop", "tool_use": "stop", "stop_sequence": "stop", "max_tokens": "length"}.get(reason, reason)
+    reason = {"end_turn": "stop", "tool_use": "stop", "stop_sequence": "stop", "max_tokens": "length"}.get(
+        reason, reason
+    )
     calls = [text or "{}" for kind, text in blocks.values() if kind == "tool_use"]
     return reason, calls or ["".join([text for kind, text in blocks.values() if kind == "text"])]
 
@@ -418,8 +434,9 @@ def main() -> int:
         print(f"{family:16} {sum(counts.values()):6}  " + "  ".join(f"{s}: {n}" for s, n in sorted(counts.items())))
     for message, count in seen.refusals.most_common(30):
         print(f"{count:6}  {message}")
-    print(f"statuses {dict(seen.statuses)}, endings {dict(seen.endings)}, {seen.instances} instances, {seen.plain} plain requests")
-    print(f"seed {arguments.seed}: {arguments.requests} requests in {time.monotonic() - began:.0f} s, no fault; slowest {seen.slowest_s:.1f} s")
+    print(f"statuses {dict(seen.statuses)}, endings {dict(seen.endings)}")
+    print(f"{seen.instances} instances of their schemas, {seen.plain} plain requests; slowest {seen.slowest_s:.1f} s")
+    print(f"seed {arguments.seed}: {arguments.requests} requests in {time.monotonic() - began:.0f} s, no fault")
     return 0
 
 

@@ -1,4 +1,4 @@
-"""A grammar whose masks are slow beside others, over the real loop and scheduler: the others draw an id in every step."""
+"""A grammar with slow masks, over the real loop and scheduler: its neighbours draw an id in every step."""
 
 from __future__ import annotations
 
@@ -162,7 +162,11 @@ def test_neighbours_of_a_mask_of_50_ms_miss_no_step(monkeypatch: pytest.MonkeyPa
 @AHEAD
 def test_a_mask_that_never_comes_ends_its_request_alone(monkeypatch: pytest.MonkeyPatch, steps_ahead: int) -> None:
     go = threading.Event()
-    slow_down(monkeypatch, lambda _: go.wait(30) and None)
+
+    def wait(_: GuidedText) -> None:
+        go.wait(30)
+
+    slow_down(monkeypatch, wait)
     monkeypatch.setattr(Loop, "mask_wait_s", 0.02)
     loop = Loop(steps_ahead)
     try:

@@ -131,10 +131,14 @@ def test_whitespace_is_bounded() -> None:
     assert not accepts(json_object_grammar(), "[1]")
 
 
-@pytest.mark.parametrize("pattern", [r"^\s$", r"^\S$", r"^[a\s]$", r"^[^\s]$", r"^[^\S]$", r"^[\Sa]$", r"^[\s\S]$", r"^[]\s]$"])
+@pytest.mark.parametrize(
+    "pattern", [r"^\s$", r"^\S$", r"^[a\s]$", r"^[^\s]$", r"^[^\S]$", r"^[\Sa]$", r"^[\s\S]$", r"^[]\s]$"]
+)
 def test_white_space_of_a_pattern_is_every_validator_s(pattern: str) -> None:
     grammar = json_schema_grammar({"type": "string", "pattern": pattern})
-    accepted = {char for char in " \x1c\x85\xa0\u1680\u2003\u2028\u202f\ufeff\u200ba-é]" if accepts(grammar, f'"{char}"')}
+    accepted = {
+        char for char in " \x1c\x85\xa0\u1680\u2003\u2028\u202f\ufeff\u200ba-é]" if accepts(grammar, f'"{char}"')
+    }
     assert accepted
     for char in accepted:
         assert jsonschema_rs.is_valid({"pattern": pattern}, char), ascii(char)

@@ -24,8 +24,10 @@ STRANGE = [
 ]  # fmt: skip
 PATTERNS = [
     "(a+)+$", "(a|a)*b", "^(([a-z])+.)+[A-Z]([a-z])+$", "(a?){60}a{60}", ".{1000000}", "(.{999}){999}", "a{1,99999}",
-    "(?=a)b", "(a)\\1", "[", "(", "*", "(?P<n>a)(?P=n)", "\\p{L}+", "\\p{Nonsense}", "[^\\x00-\\U0010ffff]", "\\x", "a^b",
-    "$a", "^$", "", "(?i)straße", "(?s).*", "(?-u)\\xff", "((((((((((a*)*)*)*)*)*)*)*)*)*)*", "(x+x+)+y", "[a-z]{50000}",
+    "(?=a)b", "(a)\\1", "[", "(", "*", "(?P<n>a)(?P=n)", "\\p{L}+", "\\p{Nonsense}", "[^\\x00-\\U0010ffff]", "\\x",
+    "a^b",
+    "$a", "^$", "", "(?i)straße", "(?s).*", "(?-u)\\xff", "((((((((((a*)*)*)*)*)*)*)*)*)*)*", "(x+x+)+y",
+    "[a-z]{50000}",
     "(" * 400 + "a" + ")" * 400, "(a|b|c|d|e|f|g|h){500}", "[\\s\\S]{0,100000}", "a)|(b", "\\Z", "\\b\\B", "(?x) a # b",
     ".*.*.*.*.*.*.*.*x.{30}", "(.*a){25}", "[\\d--[0-4]]", "[[:alpha:]]+", "\\u0041", "\\cA", "a{,5}", "a{5,1}", "\\/",
     "[^]", "(?:(?:a{1,100}){1,100}){1,100}", "(a|ab|abc|abcd)*(bcd|cd|d)*e", "\ud800", "🙂{3}", "[🙂-🙃]+", "(?!)",
@@ -132,7 +134,8 @@ LEAVES: list[Any] = [
 # Placeholders of numbers that Python does not write.
 DIGITS, INFINITE = "<digits>", "<infinite>"
 NUMBERS: list[Any] = [
-    0, 1, 2, 3, -1, 0.5, 1.0, 10**6, 10**9, 2**31, 2**63 - 1, 2**63, 10**40, 10**400, 1e-300, 1e308, -1e308, -(2**63), 1e9,
+    0, 1, 2, 3, -1, 0.5, 1.0, 10**6, 10**9, 2**31, 2**63 - 1, 2**63, 10**40, 10**400, 1e-300, 1e308, -1e308, -(2**63),
+    1e9,
     None, "3", True, [], 9007199254740993, DIGITS, INFINITE,
 ]  # fmt: skip
 
@@ -151,7 +154,9 @@ def nested(choose: random.Random) -> str:
         ('{"oneOf":[{"type":"null"},', "]}"), ('{"prefixItems":[', "]}"), ('{"additionalProperties":', "}"),
         ('{"patternProperties":{"^a":', "}}"), ('{"$defs":{"a":', '},"$ref":"#/$defs/a"}'), ('{"not":', "}"),
     ])  # fmt: skip
-    leaf = choose.choice(['{"type":"string","maxLength":3}', "true", '{"enum":[1]}', '{"const":' + "[" * depth + "]" * depth + "}"])
+    leaf = choose.choice(
+        ['{"type":"string","maxLength":3}', "true", '{"enum":[1]}', '{"const":' + "[" * depth + "]" * depth + "}"]
+    )
     return head * depth + leaf + tail * depth
 
 
@@ -161,7 +166,7 @@ def enums(choose: random.Random) -> str:
     if kind == 0:
         values: list[Any] = [f"{choose.getrandbits(40):x}" for _ in range(count)]
     elif kind == 1:
-        values = [choose.randrange(-(10**choose.randrange(1, 25)), 10**20) for _ in range(count)]
+        values = [choose.randrange(-(10 ** choose.randrange(1, 25)), 10**20) for _ in range(count)]
     elif kind == 2:
         values = [choose.choice(STRANGE) + str(index) for index in range(min(count, 2000))]
     elif kind == 3:
@@ -182,25 +187,42 @@ def bounds(choose: random.Random) -> str:
     kind = choose.choice(["string", "array", "object", "integer", "number", ["string", "array", "integer"]])
     schema = {"type": kind} | {name: choose.choice(NUMBERS) for name in choose.sample(names, choose.randrange(1, 4))}
     if choose.random() < 0.3:
-        schema |= choose.choice([{"items": {"type": "boolean"}}, {"pattern": "^a+$"}, {"format": "uuid"}, {"items": False}])
+        schema |= choose.choice(
+            [{"items": {"type": "boolean"}}, {"pattern": "^a+$"}, {"format": "uuid"}, {"items": False}]
+        )
     return write(choose.choice([schema, {"type": "array", "items": schema, "maxItems": 2}]))
 
 
 def references(choose: random.Random) -> str:
-    names = [choose.choice(["a", "b", "é", "a/b", "~", "%", "", '"']) + str(index) for index in range(choose.choice([1, 2, 5, 300]))]
+    names = [
+        choose.choice(["a", "b", "é", "a/b", "~", "%", "", '"']) + str(index)
+        for index in range(choose.choice([1, 2, 5, 300]))
+    ]
     targets = [f"#/$defs/{name.replace('~', '~0').replace('/', '~1')}" for name in names]
-    targets += ["#", "#/", "#/$defs", "#/properties", "#nothing", "https://example.com/schema.json", "other.json", "#/$defs/~9"]
+    targets += [
+        "#",
+        "#/",
+        "#/$defs",
+        "#/properties",
+        "#nothing",
+        "https://example.com/schema.json",
+        "other.json",
+        "#/$defs/~9",
+    ]
     targets += ["file:///etc/passwd", "", "#" * 50, "#/$defs/" + "a/" * 200, "#/$defs/%61" + "0"]
 
     def pointing() -> Any:
         to = {"$ref": choose.choice(targets)}
         return choose.choice([
-            to, to, {"anyOf": [to, {"$ref": choose.choice(targets)}]}, {"allOf": [to, {"$ref": choose.choice(targets)}]},
+            to, to, {"anyOf": [to, {"$ref": choose.choice(targets)}]},
+            {"allOf": [to, {"$ref": choose.choice(targets)}]},
             {"type": "object", "properties": {"n": to}, "required": ["n"]}, {"type": "array", "items": to},
             {**to, "maxLength": 3}, {"type": "string"}, {"const": 1}, {"$ref": choose.choice([5, None, [], {}])},
         ])  # fmt: skip
 
-    ids = choose.choice([{}, {}, {"$id": "https://example.com/schema.json"}, {"$anchor": "nothing"}, {"$dynamicRef": "#x"}])
+    ids = choose.choice(
+        [{}, {}, {"$id": "https://example.com/schema.json"}, {"$anchor": "nothing"}, {"$dynamicRef": "#x"}]
+    )
     return write({**pointing(), "$defs": {name: pointing() for name in names}, **ids})
 
 
@@ -210,8 +232,10 @@ def explosions(choose: random.Random) -> str:
 
     def option(number: int) -> Any:
         return choose.choice([
-            {"type": "string", "pattern": f"^[a-{choose.choice('xyz')}]*{number}"}, {"properties": {f"p{number}": {"type": "integer"}}},
-            {"required": [f"p{number}"]}, {"minimum": number}, {"type": choose.choice(["object", "string", "array"])}, {"enum": [number, "x"]},
+            {"type": "string", "pattern": f"^[a-{choose.choice('xyz')}]*{number}"},
+            {"properties": {f"p{number}": {"type": "integer"}}},
+            {"required": [f"p{number}"]}, {"minimum": number}, {"type": choose.choice(["object", "string", "array"])},
+            {"enum": [number, "x"]},
             {"type": "string", "minLength": number % 7}, {"type": "array", "items": {"multipleOf": number + 2}},
         ])  # fmt: skip
 
@@ -224,15 +248,17 @@ def pattern(choose: random.Random, depth: int = 0) -> str:
     if depth == 0 and choose.random() < 0.5:
         return choose.choice(PATTERNS)
     if depth > 3 or choose.random() < 0.3:
-        return choose.choice(["a", ".", "[a-z]", "\\d", "\\w", "[^a]", "é", "\\s", "b", "x{3}", "(?:ab|a)", "$", "^", "\\."])
+        return choose.choice(
+            ["a", ".", "[a-z]", "\\d", "\\w", "[^a]", "é", "\\s", "b", "x{3}", "(?:ab|a)", "$", "^", "\\."]
+        )
     below = [pattern(choose, depth + 1) for _ in range(choose.randrange(1, 4))]
     text = "(" + choose.choice(["", "", "|"]).join(below) + ")"
     return text + choose.choice(["", "", "*", "+", "?", "{0,30}", "{40}", "{1,2000}", "*?"])
 
 
 def patterns(choose: random.Random) -> str:
-    found = {"type": "string", "pattern": pattern(choose)}
-    extra = [{}, {}, {"minLength": 3, "maxLength": 5}, {"format": "date"}, {"maxLength": 10**6}]
+    found: dict[str, Any] = {"type": "string", "pattern": pattern(choose)}
+    extra: list[dict[str, Any]] = [{}, {}, {"minLength": 3, "maxLength": 5}, {"format": "date"}, {"maxLength": 10**6}]
     found |= choose.choice(extra)
     return write(
         choose.choice([
@@ -247,15 +273,23 @@ def patterns(choose: random.Random) -> str:
 def empty(choose: random.Random) -> str:
     """No value is an instance, or hardly any."""
     schema = choose.choice([
-        False, {"enum": []}, {"not": {}}, {"allOf": [{"type": "string"}, {"type": "integer"}]}, {"anyOf": []}, {"type": []},
-        {"minimum": 5, "maximum": 3, "type": "integer"}, {"type": "string", "minLength": 5, "maxLength": 3}, {"const": 1, "enum": [2]},
-        {"type": "array", "items": False, "minItems": 1}, {"type": "object", "properties": {"a": False}, "required": ["a"]},
+        False, {"enum": []}, {"not": {}}, {"allOf": [{"type": "string"}, {"type": "integer"}]}, {"anyOf": []},
+        {"type": []},
+        {"minimum": 5, "maximum": 3, "type": "integer"}, {"type": "string", "minLength": 5, "maxLength": 3},
+        {"const": 1, "enum": [2]},
+        {"type": "array", "items": False, "minItems": 1},
+        {"type": "object", "properties": {"a": False}, "required": ["a"]},
         {"type": "string", "pattern": "a^b"}, {"type": "integer", "minimum": 0.1, "maximum": 0.9}, {"$ref": "#"},
-        {"type": "string", "enum": [1, 2]}, {"type": "string", "format": "ipv4", "maxLength": 2}, {"allOf": [{"const": 1}, {"const": 2}]},
-        {"type": "object", "required": ["b"], "properties": {"a": {}}, "additionalProperties": False}, {"oneOf": [{}, {}]},
-        {"type": "integer", "multipleOf": 7, "minimum": 8, "maximum": 13}, {"type": "object", "maxProperties": 0, "required": ["a"]},
-        {"allOf": [{"pattern": "^a"}, {"pattern": "^b"}], "type": "string"}, {"type": "null", "enum": [0]}, {"prefixItems": [False], "minItems": 1},
-        {"type": "array", "minItems": 4, "maxItems": 3}, {"type": "object", "minProperties": 3, "maxProperties": 2}, {"type": "nothing"},
+        {"type": "string", "enum": [1, 2]}, {"type": "string", "format": "ipv4", "maxLength": 2},
+        {"allOf": [{"const": 1}, {"const": 2}]},
+        {"type": "object", "required": ["b"], "properties": {"a": {}}, "additionalProperties": False},
+        {"oneOf": [{}, {}]},
+        {"type": "integer", "multipleOf": 7, "minimum": 8, "maximum": 13},
+        {"type": "object", "maxProperties": 0, "required": ["a"]},
+        {"allOf": [{"pattern": "^a"}, {"pattern": "^b"}], "type": "string"}, {"type": "null", "enum": [0]},
+        {"prefixItems": [False], "minItems": 1},
+        {"type": "array", "minItems": 4, "maxItems": 3}, {"type": "object", "minProperties": 3, "maxProperties": 2},
+        {"type": "nothing"},
         {"exclusiveMinimum": 1, "exclusiveMaximum": 2, "type": "integer"}, {"type": "string", "pattern": "[^\\s\\S]"},
     ])  # fmt: skip
     return write(
@@ -267,7 +301,9 @@ def empty(choose: random.Random) -> str:
 
 
 def strange_names(choose: random.Random) -> str:
-    names = [choose.choice(STRANGE) + choose.choice(["", "", choose.choice(STRANGE)]) for _ in range(choose.randrange(1, 6))]
+    names = [
+        choose.choice(STRANGE) + choose.choice(["", "", choose.choice(STRANGE)]) for _ in range(choose.randrange(1, 6))
+    ]
     schema = {
         "type": "object",
         "properties": {name: choose.choice([{"const": choose.choice(STRANGE)}, *LEAVES]) for name in names},
@@ -275,7 +311,9 @@ def strange_names(choose: random.Random) -> str:
         "additionalProperties": choose.choice([False, True, {"type": "null"}]),
     }
     if choose.random() < 0.3:
-        schema[choose.choice(["title", "$comment", "description", "$id", "$anchor", "format", "$schema"])] = choose.choice(STRANGE)
+        schema[choose.choice(["title", "$comment", "description", "$id", "$anchor", "format", "$schema"])] = (
+            choose.choice(STRANGE)
+        )
     return json.dumps(schema, ensure_ascii=choose.random() < 0.5)
 
 
@@ -293,12 +331,13 @@ def many_properties(choose: random.Random) -> str:
 
 def options(choose: random.Random) -> str:
     """Keys that llguidance reads as its options, and its other entries."""
-    value = choose.choice([
-        {"whitespace_flexible": True}, {"item_separator": "x" * 1000}, {"coerce_one_of": True}, {"lenient": True}, 5, None,
+    value: Any = choose.choice([
+        {"whitespace_flexible": True}, {"item_separator": "x" * 1000}, {"coerce_one_of": True}, {"lenient": True}, 5,
+        None,
         {"whitespace_pattern": "(a+)+"}, {"key_separator": "\u0000"}, {"x": 1}, {"whitespace_pattern": "["}, [], "true",
     ])  # fmt: skip
     schema = copy.deepcopy(choose.choice(REAL))
-    place = choose.choice([schema, schema, *[child for child in schema.get("properties", {}).values()]])
+    place = choose.choice([schema, schema, *schema.get("properties", {}).values()])
     if isinstance(place, dict):
         place[choose.choice(["x-guidance", "x-guidance", "%json", "grammars", "lark_grammar", "x-llguidance"])] = value
     return write(schema)
@@ -311,7 +350,9 @@ def huge(choose: random.Random) -> str:
     value: Any = choose.choice(["a", "é", '"', "\\"]) * (size // choose.choice([1, 2, 6]))
     if key == "enum":
         value = [value[:100] + str(index) for index in range(size // 150)]
-    return write({"type": "object", "properties": {"a": {key: value}}, "required": ["a"], "additionalProperties": False})
+    return write(
+        {"type": "object", "properties": {"a": {key: value}}, "required": ["a"], "additionalProperties": False}
+    )
 
 
 def _random_json(choose: random.Random, depth: int = 0) -> Any:
@@ -359,7 +400,9 @@ def mutated(choose: random.Random) -> str:
             case 4 if isinstance(holder, dict):
                 holder[choose.choice(KEYWORDS)] = _random_json(choose)
             case 5:
-                holder[key] = {choose.choice(["anyOf", "allOf", "oneOf"]): copy.deepcopy([holder[key], choose.choice(LEAVES)])}
+                holder[key] = {
+                    choose.choice(["anyOf", "allOf", "oneOf"]): copy.deepcopy([holder[key], choose.choice(LEAVES)])
+                }
             case 6 if isinstance(holder[key], list):
                 holder[key] = holder[key] * choose.choice([2, 100])
     return write(schema)
