@@ -268,7 +268,10 @@ class Player:
             return ""
         try:
             value = json.loads(text)
+            json.dumps(value, allow_nan=False)
         except (ValueError, RecursionError) as error:
+            if "Out of range float" in str(error):  # 1e999 is a number of JSON, and not of the validator
+                return ""
             return f"no JSON ({error}): {text!r}"
         if request.schema is None:
             return "" if isinstance(value, dict) else f"no object: {text!r}"

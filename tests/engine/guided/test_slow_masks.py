@@ -142,17 +142,22 @@ def test_neighbours_of_a_mask_of_50_ms_miss_no_step(monkeypatch: pytest.MonkeyPa
             loop.submit(handle, QUICK if handle in guided else None, 1500)
         # Threads are started and steps are measured with the first masks.
         eventually(lambda: all(len(loop.steps_of(handle)) >= 10 for handle in plain + guided))
+        first = loop.steps_of(plain[0])[-1]
         loop.submit(slow, SLOW, 60)
         eventually(lambda: slow in loop.endings)
+        last = loop.tokens[-1].step
+        eventually(lambda: all(loop.steps_of(handle)[-1] >= last for handle in plain + guided))
     finally:
         loop.stop()
-    drawn = loop.steps_of(slow)
-    assert loop.endings[slow].reason == "stop"
-    assert len(loop.text_of(slow)) == 12
+    ending = loop.endings[slow]
+    if ending.reason == "stop":
+        assert len(loop.text_of(slow)) == 12
+    else:  # on a busy machine 50 ms of CPU may take a second
+        assert ending.guide_fault == "late"
     assert set(loop.text_of(slow)) <= set("abcdef")
-    # It is behind its neighbours, each of which has an id of every step from the first of the slow text to its last.
-    steps = range(drawn[0], drawn[-1] + 1)
-    assert 2 * len(drawn) < len(steps), "the draws waited for the slow masks"
+    # It is behind its neighbours, each of which has an id of every step while the slow text runs.
+    steps = range(first, last + 1)
+    assert 2 * len(loop.steps_of(slow)) < len(steps), "the draws waited for the slow masks"
     for handle in plain + guided:
         missed = set(steps) - set(loop.steps_of(handle))
         assert not missed, f"{handle} has no id of {missed}"
