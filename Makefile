@@ -70,6 +70,7 @@ long: $(VENV)/.dev
 	PYTHONPATH=. $(BIN)/python tests/programs/hostile_frames.py --seed $(LONG_SEED)
 	PYTHONPATH=. $(BIN)/python tests/programs/hostile_requests.py --seed $(LONG_SEED)
 	PYTHONPATH=. $(BIN)/python tests/programs/guided_schemas.py --seed $(LONG_SEED)
+	PYTHONPATH=. $(BIN)/python tests/programs/hostile_grammars.py --seed $(LONG_SEED)
 	LANEWAY_SCHEMAS=20000 $(BIN)/python -m pytest -q tests/engine/text/test_schema_instances.py
 
 # The console's types, lint and format.

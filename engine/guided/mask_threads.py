@@ -28,7 +28,7 @@ class MaskPool:
         self.executor = llguidance.LLExecutor(threads)
 
 
-class Batch:
+class MaskBatch:
     """The texts of one step whose words are to be filled. Threads take them group by group."""
 
     def __init__(self, groups: Iterable[list[GuidedText]], words: StepWords) -> None:
@@ -98,11 +98,11 @@ class MaskThreads:
     def __init__(self, count: int, pool_threads: int = 0) -> None:
         """`pool_threads`: 0: batches of texts that are filled alone need no pool."""
         self._count, self._pool_threads = count, pool_threads
-        self._batches: queue.SimpleQueue[Batch | None] = queue.SimpleQueue()
+        self._batches: queue.SimpleQueue[MaskBatch | None] = queue.SimpleQueue()
         self._threads: list[threading.Thread] = []
         self._pool: MaskPool | None = None
 
-    def fill(self, batch: Batch) -> None:
+    def fill(self, batch: MaskBatch) -> None:
         if not self._threads:
             self._pool = MaskPool(self._pool_threads) if self._pool_threads else None
             self._threads = [start_with_stack(self._fill_batches) for _ in range(self._count)]

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
-from engine.guided.mask_threads import Batch, MaskThreads, in_groups
+from engine.guided.mask_threads import MaskBatch, MaskThreads, in_groups
 from engine.guided.matcher import GuidedText
 from engine.guided.step_words import StepWords, WordsMemory
 from engine.step import Masks, Sequence, Step
@@ -62,7 +62,7 @@ class MaskFiller:
         self._slow_threads = MaskThreads(SLOW_THREADS)
         self._wait_s, self._clock = wait_s, clock
         self._filling: set[GuidedText] = set()  # not to be touched: a thread may fill them
-        self._batches: list[Batch] = []  # that are not filled
+        self._batches: list[MaskBatch] = []  # that are not filled
         self._memory = WordsMemory()
         self._begun: _MasksBegun | None = None
 
@@ -147,7 +147,7 @@ class MaskFiller:
             (alone, self._alone_threads),
             (slow, self._slow_threads),
         ):
-            batch = Batch(groups, words)
+            batch = MaskBatch(groups, words)
             if batch.texts:
                 self._filling |= batch.texts
                 self._batches.append(batch)

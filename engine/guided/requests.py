@@ -133,6 +133,11 @@ class GuidedRequests:
                 errors[index] = text.error
         return errors
 
+    def has_error(self, sequence: Sequence) -> bool:
+        """Whether the request's grammar cannot be continued."""
+        text = self._texts.get(sequence)
+        return text is not None and bool(text.error)
+
     def begin_masks(self, step: Step) -> bool:
         """Begin the masks of a step, when all earlier ids are known; `take_masks` follows. False: it has none."""
         return self.filler.begin_masks(step, self._texts) if self._texts and self.filler is not None else False

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from engine.protocol.frames import EngineUsage, RefusalCode, Submit
-from engine.step import Sequence
+from engine.guided.requests import GuidedRequests
+from engine.protocol.frames import EngineUsage, GuideFault, RefusalCode, Submit
+from engine.scheduler.results import SKIPS_MESSAGE
+from engine.step import RequestEnding, Sequence
 
 # Limit of Submit.weight.
 WEIGHT_MAX = 1000.0
@@ -53,3 +55,12 @@ def usage_of(sequence: Sequence, queue_s: float) -> EngineUsage:
         recomputed=sequence.recomputed,
         swapped_tokens=sequence.swapped_tokens,
     )
+
+
+def guide_fault_of(ended: RequestEnding, guided: GuidedRequests) -> GuideFault | None:
+    """Whether the request's grammar or its masks ended it."""
+    if ended.reason != "error":
+        return None
+    if ended.message == SKIPS_MESSAGE:
+        return "late"
+    return "grammar" if guided.has_error(ended.sequence) else None

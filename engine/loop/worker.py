@@ -18,7 +18,7 @@ from engine.loop.flights import StepFlights, StepMasks
 from engine.loop.gauges import read_gauges
 from engine.loop.metrics import EngineMetrics
 from engine.loop.model_changes import ModelChanges
-from engine.loop.submissions import BadRequest, sequence_of, usage_of
+from engine.loop.submissions import BadRequest, guide_fault_of, sequence_of, usage_of
 from engine.loop.unsettled import UnrecordedRequests
 from engine.protocol.config import ModelConfig
 from engine.protocol.frames import (
@@ -418,8 +418,8 @@ class EngineLoop:
         sequence = ended.sequence
         usage = self._usage_of(sequence, ended.reason)
         if sequence.gateway in self._gateways:
-            message = ended.message[:MESSAGE_CHARS_MAX]
-            self._outbox.add_ending(sequence.gateway, Finished(sequence.handle, ended.reason, usage, message))
+            message, fault = ended.message[:MESSAGE_CHARS_MAX], guide_fault_of(ended, self._guided)
+            self._outbox.add_ending(sequence.gateway, Finished(sequence.handle, ended.reason, usage, message, fault))
             self._unrecorded.add_unrecorded(
                 sequence.gateway, sequence.handle, sequence.request_id, len(sequence.output_ids)
             )

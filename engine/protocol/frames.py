@@ -19,6 +19,10 @@ FRAME_BYTES_MAX = 16 * 1024 * 1024
 HEADER = struct.Struct(">I")
 
 FinishReason = Literal["stop", "length", "aborted", "error"]
+GuideFault = Literal[
+    "grammar",  # the grammar exceeds a limit after the ids that were made, or allows no id there
+    "late",  # its masks were not ready in time
+]
 RefusalCode = Literal[
     "stale_epoch",  # the Submit names an earlier engine process
     "model_unknown",
@@ -262,12 +266,14 @@ class PromptPart(Frame, frozen=True, tag="prompt_part", array_like=True):
 
 
 class Finished(Frame, frozen=True, tag="finished", array_like=True):
-    """A request's ending, after all its Tokens frames. `message`: the failure, if `reason` is "error"."""
+    """A request's ending, after all its Tokens frames. `message`: the failure, if `reason` is "error". `guide_fault`:
+    set if the request's guide is the cause."""
 
     handle: int
     reason: FinishReason
     usage: EngineUsage
     message: str = ""
+    guide_fault: GuideFault | None = None
 
 
 class Refused(Frame, frozen=True, tag="refused", array_like=True):

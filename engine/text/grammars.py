@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import secrets
 import threading
 from collections.abc import Sequence
 from pathlib import Path
@@ -77,6 +78,8 @@ SLICES = [r"[\x20\x0A\x0D\x09]+", *(f"{_PLAIN}{{1,{chars}}}" for chars in (*rang
 _DEFINITION = re.compile(r"(?:^|[\r\n])[ \t]*[!?]?[A-Za-z_]")
 _ITEM = re.compile(r"\"|[\w-]+|[/|]")
 _EMBEDDED = re.compile(r"%json\s*(?=\{)")
+# What may have a "<" in Lark: comments, strings and expressions. Lines are counted without them.
+_LITERAL = re.compile(r"""//[^\n]*|#[^\n]*|"(?:\\.|[^"\\\n])*"|/(?:\\.|[^/\\\n])+/""")
 _FORMAT = re.compile(r"Unknown format: (.*)")
 _RESOURCE = re.compile(r"Resource '(.*?)' is not present")
 _KEYS = re.compile(r"Unimplemented keys: \[(.*?)\]")
@@ -91,6 +94,7 @@ class GrammarTokenizer:
         self.digest = digest
         self.vocab_size = vocab_size
         self.eos_ids = frozenset(eos_ids)
+        text = _with_secret_markers(text)
         try:
             self.inner = llguidance.LLTokenizer(text, n_vocab=vocab_size, eos_token=sorted(eos_ids), slices=SLICES)
         except Exception as error:
@@ -125,6 +129,29 @@ class GrammarTokenizer:
             while len(_by_file) > TOKENIZERS_CACHED_MAX:
                 del _by_file[next(iter(_by_file))]
         return found
+
+
+def _with_secret_markers(text: str) -> str:
+    """The tokenizer.json with names of the special tokens that no grammar can spell. llguidance encodes a text that a
+    grammar forces as the tokenizer does: the name of an end-of-sequence token in a constant would end the answer there.
+    Raises ValueError."""
+    found = json.loads(text)
+    model, nonce = found.get("model"), secrets.token_hex(8)
+    special = [token for token in found.get("added_tokens") or () if token.get("special")]
+    if not special or not isinstance(model, dict):
+        return text
+    names = {token["content"]: f"<{nonce} {token['id']}>" for token in special}
+    for token in special:
+        token["content"] = names[token["content"]]
+    vocabulary = model.get("vocab")
+    if isinstance(vocabulary, dict):
+        model["vocab"] = {names.get(name, name): id_ for name, id_ in vocabulary.items()}
+    elif isinstance(vocabulary, list):  # of a Unigram model: [name, score]
+        model["vocab"] = [[names.get(name, name), score] for name, score in vocabulary]
+    if model.get("unk_token") in names:
+        model["unk_token"] = names[model["unk_token"]]
+    found["post_processor"] = None  # it adds special tokens by name, to a whole prompt alone
+    return json.dumps(found)
 
 
 TOKENIZERS_CACHED_MAX = 16
@@ -237,10 +264,14 @@ def lark_string(text: str) -> str:
 
 def lark_grammar(text: str) -> str:
     """The grammar text of a caller's Lark grammar. Schemas inside it (`%json`) and options (`%llguidance`) are refused,
-    since they would avoid the checks of `json_schema_grammar`. Raises GrammarRefused."""
+    since they would avoid the checks of `json_schema_grammar`, and so are special tokens (`<…>`). Raises
+    GrammarRefused."""
     for directive in ("%json", "%llguidance"):
         if directive in text:
             raise GrammarRefused(f"{directive} is not supported in a Lark grammar")
+    for number, line in enumerate(_LITERAL.sub("", text).split("\n"), 1):
+        if "<" in line:
+            raise GrammarRefused(f"line {number}: tokens in angle brackets are not supported in a Lark grammar")
     grammar = json.dumps({"grammars": [{"lark_grammar": text}]})
     _check_size(grammar)
     return grammar

@@ -63,6 +63,11 @@ FORMAT_PATTERNS = {
     "email": rf"^[A-Za-z0-9]{{1,20}}(?:[._+-][A-Za-z0-9]{{1,20}}){{0,2}}@{_HOST}$",
 }
 
+# llguidance reads \s as Unicode's white space, other validators as ECMA-262's or Python's. Members of a class: the
+# characters that are white space for all of them, and for any of them.
+_SPACE_OF_ALL = r"\t\n\x0B\x0C\r\x20\u00A0\u1680\u2000-\u200A\u2028\u2029\u202F\u205F\u3000"
+_SPACE_OF_ANY = _SPACE_OF_ALL + r"\x1C-\x1F\u0085\uFEFF"
+
 
 class GrammarRefused(ValueError):
     """A grammar that cannot be served: the caller's mistake or a limit. The message is fit to be shown to the
@@ -78,11 +83,7 @@ class GrammarRefused(ValueError):
 def json_schema_grammar(schema: object, *, whitespace_max: int = 1) -> str:
     """The grammar text of a JSON Schema, as `engine.text.grammars.check_grammar` takes it. `whitespace_max`: whitespace
     characters between two JSON tokens, 0 to WHITESPACE_MAX. Raises GrammarRefused with a JSON pointer."""
-    guided = guided_schema(schema, whitespace_max=whitespace_max)
-    try:
-        return json.dumps({"grammars": [{"json_schema": guided}]}, allow_nan=False)
-    except (RecursionError, TypeError, ValueError) as error:
-        raise GrammarRefused("the schema is no JSON of a few levels") from error
+    return json.dumps({"grammars": [{"json_schema": guided_schema(schema, whitespace_max=whitespace_max)}]})
 
 
 def json_object_grammar(*, whitespace_max: int = 1) -> str:
@@ -100,6 +101,10 @@ def guided_schema(schema: object, *, whitespace_max: int = 1) -> dict[str, Any]:
         options: dict[str, Any] = {"whitespace_pattern": rf"[\x20\x0A\x0D\x09]{{1,{whitespace_max}}}"}
     else:
         options = {"whitespace_flexible": False}
+    try:
+        json.dumps(checked, allow_nan=False)
+    except (RecursionError, TypeError, ValueError) as error:  # an integer of over 4,300 digits, a hundred lists
+        raise GrammarRefused("the schema has a number or a value that is too large or too deep") from error
     return {**checked, _OPTIONS: options}
 
 
@@ -166,13 +171,16 @@ class _Checked:
             if name in UNSUPPORTED and (name, value) != ("uniqueItems", False):
                 raise GrammarRefused(f"schema {at}/{name}: the keyword {name!r} is not supported")
         found = {name: value for name, value in node.items() if name in SUPPORTED}
-        if (pattern := FORMAT_PATTERNS.get(str(found.get("format")))) is not None:
+        format_ = found.get("format")
+        if isinstance(format_, str) and (pattern := FORMAT_PATTERNS.get(format_)) is not None:
             del found["format"]
             narrowed = found.get("allOf")
             if "pattern" not in found:
                 found["pattern"] = pattern
             elif narrowed is None or isinstance(narrowed, list):
                 found["allOf"] = [*(narrowed or ()), {"pattern": pattern}]
+        if isinstance(pattern := found.get("pattern"), str):
+            found["pattern"] = _narrowed_spaces(pattern)
         for name in COUNTS:
             if isinstance(count := found.get(name), float) and count.is_integer():
                 found[name] = int(count)  # llguidance accepts no 2.0
@@ -196,6 +204,39 @@ class _Checked:
         return found
 
 
+def _narrowed_spaces(pattern: str) -> str:
+    r"""The regular expression with classes for \s and \S, so that every validator accepts what it matches."""
+    for any_character in (r"[\s\S]", r"[\S\s]"):
+        pattern = pattern.replace(any_character, "(?s:.)")
+    parts: list[str] = []
+    classes: list[bool] = []  # of each class that is open: whether it is negated
+    at = 0
+    while at < len(pattern):
+        two = pattern[at : at + 2]
+        negated = sum(classes) % 2 == 1
+        if two == "\\s":
+            members = _SPACE_OF_ANY if negated else _SPACE_OF_ALL
+            parts.append(members if classes else f"[{members}]")
+        elif two == "\\S":
+            parts.append(f"[^{_SPACE_OF_ALL if negated else _SPACE_OF_ANY}]")
+        elif two[0] == "\\" or two == "[^":
+            parts.append(two)
+        else:
+            parts.append(two[0])
+        if two[0] == "[":
+            classes.append(two == "[^")
+            at += len(two) - 1 if two == "[^" else 0
+            if pattern[at + 1 : at + 2] == "]":  # the first member
+                parts.append("]")
+                at += 1
+        elif two[0] == "]" and classes:
+            classes.pop()
+        elif two[0] == "\\":
+            at += 1
+        at += 1
+    return "".join(parts)
+
+
 def _check_values(node: dict[str, Any], at: str) -> None:
     """Numbers that JSON or llguidance's 64 bits would change."""
     for name in ("const", "enum"):
@@ -203,14 +244,19 @@ def _check_values(node: dict[str, Any], at: str) -> None:
             _check_constant(node[name], f"{at}/{name}", 0)
     step = node.get("multipleOf")
     if isinstance(step, int | float) and not isinstance(step, bool):
-        if not math.isfinite(step) or step <= 0:
+        # An integer may be too large for a float, and too large to be written.
+        if (isinstance(step, float) and not math.isfinite(step)) or step <= 0:
             raise GrammarRefused(f"schema {at}/multipleOf: a finite number above 0 is needed")
-        digits = len(repr(step).partition(".")[2]) if isinstance(step, float) and "e" not in repr(step) else 0
-        if step * 10**digits > MULTIPLE_STATES_MAX or "e" in repr(step):
+        text = "" if step > MULTIPLE_STATES_MAX else repr(step)
+        digits = len(text.partition(".")[2]) if "e" not in text else 0
+        if not text or "e" in text or step * 10**digits > MULTIPLE_STATES_MAX:
             raise GrammarRefused(
-                f"schema {at}/multipleOf: {step!r} is not supported; at most {MULTIPLE_STATES_MAX} in its last digit"
+                f"schema {at}/multipleOf: {text or 'the number'} is not supported; at most {MULTIPLE_STATES_MAX} in its"
+                " last digit"
             )
-    patterns = [1 for child in node.get("allOf") or () if isinstance(child, dict) and {"pattern", "format"} & {*child}]
+    whole = node.get("allOf")
+    parts = whole if isinstance(whole, list) else ()
+    patterns = [1 for child in parts if isinstance(child, dict) and {"pattern", "format"} & {*child}]
     if len(patterns) > PATTERNS_IN_ALL_OF_MAX:
         raise GrammarRefused(
             f"schema {at}/allOf: more than {PATTERNS_IN_ALL_OF_MAX} patterns or formats of one string are not supported"

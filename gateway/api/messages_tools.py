@@ -121,6 +121,9 @@ def tool_specs(tools: Sequence[Tool]) -> list[ToolSpec]:
         if tool.input_schema is None:
             param = schema_param
             raise InvalidRequest(f"Missing required field {param!r}.", param=param)
+        if tool.strict and tool.input_schema.get("type") != "object":  # calls have objects
+            param = f"tools[{index}].input_schema"
+            raise InvalidRequest(f'{param!r} is wrong: a strict tool\'s schema has "type": "object".', param=param)
         if _NAME.match(tool.name) is None:
             param = f"tools[{index}].name"
             message = f"{param!r} is wrong: 1 to 64 letters, digits, '_' and '-' are needed."

@@ -18,6 +18,7 @@ import msgspec
 from engine.protocol.frames import (
     EngineUsage,
     Guide,
+    GuideFault,
     Heartbeat,
     Logprobs,
     ModelFailure,
@@ -84,6 +85,7 @@ class StreamEnding(msgspec.Struct, frozen=True):
     usage: EngineUsage | None = None
     refusal: RefusalReason | None = None  # set if `end` is REFUSED
     retry_after_s: float | None = None
+    guide_fault: GuideFault | None = None  # set if `end` is ERROR and the request's grammar is the cause
 
 
 class OutputText(msgspec.Struct, frozen=True, gc=False):

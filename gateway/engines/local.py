@@ -160,7 +160,8 @@ def stream_ending(ending: GenerationEnding) -> StreamEnding:
     if isinstance(ending, Refused):
         reason = RefusalReason(ending.code)
         return StreamEnding(StreamEnd.REFUSED, ending.message, None, reason, ending.retry_after_s)
-    return StreamEnding(StreamEnd(ending.reason), ending.message, ending.usage)
+    end = StreamEnd(ending.reason)
+    return StreamEnding(end, ending.message, ending.usage, guide_fault=ending.guide_fault)
 
 
 async def _translated(answer: Awaitable[T]) -> T:

@@ -298,6 +298,9 @@ class TextRuns:
         if (self._stopped and end is StreamEnd.ABORTED) or self._request.answer.left or self._stopping():
             return self._early_ending(run, usage)
         fields = self._fields(reason=end.value, message=ending.message)
+        if ending.guide_fault is not None:
+            _log.warning("generation.guide_failed", extra={"fields": fields})
+            return TextEnding(EndingCode.ENGINE_FAILED, None, _guide_error(self._request, ending), made, usage)
         if end is StreamEnd.ERROR:
             _log.error("generation.engine_failed", extra={"fields": fields})
             return TextEnding(EndingCode.ENGINE_FAILED, None, errors.InternalError(), made, usage)
@@ -404,3 +407,14 @@ def _refusal(request: InFlight, refused: StreamEnding) -> errors.ApiError:
             return errors.InvalidRequest(f"The engine refuses this request: {refused.message}.")
         case _:
             return errors.EngineDown(ENGINE_UNAVAILABLE_MESSAGE, retry_after_s=refused.retry_after_s or 1.0)
+
+
+def _guide_error(request: InFlight, ending: StreamEnding) -> errors.ApiError:
+    """The caller's error for an answer that its grammar ended. A grammar is followed as far as its limits allow; where
+    they are exceeded follows from the ids, which checking the grammar beforehand cannot know."""
+    param = request.plan.answer.param or None
+    named = repr(param) if param else "The grammar"
+    if ending.guide_fault == "late":
+        message = f"{named} takes too long to follow: {ending.message}. Try again later, or simplify it."
+        return errors.Overloaded(message)
+    return errors.InvalidRequest(f"{named} cannot be followed further: {ending.message}.", param=param)

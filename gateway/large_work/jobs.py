@@ -20,6 +20,8 @@ from gateway.errors import ApiError, ContextLengthExceeded, InvalidRequest, Unsu
 from gateway.tools.model_dialect import PLAIN_DIALECT, ModelDialect, dialect_of
 from gateway.tools.rendering import template_arguments, template_messages, template_tools
 
+# JSON has such integers, msgpack has not.
+TOO_LARGE_INTEGER = "An integer in 'tools', a schema or a call has more than 64 bits, which is not supported here."
 # A text with more characters per token of the context than this is refused before it is encoded.
 CHARS_PER_TOKEN_MAX = 32
 

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 import msgspec
 
 from gateway import errors
-from gateway.large_work.jobs import GrammarJob, Job, JobRefusal, Reply, detach_body, refuse
+from gateway.large_work.jobs import TOO_LARGE_INTEGER, GrammarJob, Job, JobRefusal, Reply, detach_body, refuse
 from gateway.large_work.process import HEADER
 
 PROCESSES = 4
@@ -63,10 +63,12 @@ class _JobProcess:
     pid: int
 
     async def run(self, job: Job) -> bytes:
-        """Run one job. Raises OSError, EOFError, TimeoutError."""
+        """Run one job. Raises OSError, EOFError, TimeoutError; OverflowError, and nothing is sent, for a job with an
+        integer that msgpack does not have."""
         job, body = detach_body(job)
+        encoded = _encode(job)
         async with asyncio.timeout(GRAMMAR_S_MAX if isinstance(job, GrammarJob) else JOB_S_MAX):
-            for data in (_encode(job), body):
+            for data in (encoded, body):
                 self.writer.write(HEADER.pack(len(data)))
                 for start in range(0, len(data), PIECE_BYTES):  # the transport copies what the socket does not take
                     self.writer.write(data[start : start + PIECE_BYTES])
@@ -196,7 +198,11 @@ class LargeWork:
             if not waiting.answer.done():
                 waiting.answer.set_result(reply)
             self._idle.append(process)
-        except (OSError, EOFError, TimeoutError, MemoryError, JobLost, msgspec.DecodeError) as error:
+        except OverflowError:  # of the encoder, before anything was sent
+            self._idle.append(process)
+            if not waiting.answer.done():
+                waiting.answer.set_exception(errors.InvalidRequest(TOO_LARGE_INTEGER))
+        except Exception as error:  # noqa: BLE001 - a job's edge: its request must not wait for ever
             self._drop_process(process, error)
             if not waiting.answer.done():
                 waiting.answer.set_exception(_lost(waiting.job, error))

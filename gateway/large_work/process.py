@@ -17,7 +17,7 @@ import sys
 
 import msgspec
 
-from gateway.large_work.jobs import Job, JobRunner, Reply, attach_body
+from gateway.large_work.jobs import TOO_LARGE_INTEGER, Job, JobRefusal, JobRunner, Reply, attach_body
 
 NICE = 19  # below the event loop, and an engine on the same host
 # A longer job ends its process, even if the gateway, which waits for pool.JOB_S_MAX only, has ended.
@@ -68,7 +68,10 @@ def _serve(connection: socket.socket, runner: JobRunner) -> None:
             reply = runner.run_job(job)
         except (OSError, ValueError, MemoryError, RecursionError) as error:
             reply = f"{type(error).__name__}: {error}"
-        _send(connection, reply)
+        try:
+            _send(connection, reply)
+        except OverflowError:  # of the encoder, before anything was sent
+            _send(connection, JobRefusal("InvalidRequest", TOO_LARGE_INTEGER, None))
         del job, reply  # tens of megabytes, until the next job
         signal.alarm(0)
 

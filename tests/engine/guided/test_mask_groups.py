@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from engine.guided.mask_threads import Batch, MaskPool
+from engine.guided.mask_threads import MaskBatch, MaskPool
 from engine.guided.mask_times import MASK_SLOW_S, SUSPECT_MASKS, MaskTimes
 from engine.guided.masks import MaskFiller
 from engine.guided.matcher import GuidedText, Words
@@ -177,7 +177,7 @@ def test_an_error_in_a_call_ends_the_text_that_has_it_alone(monkeypatch: pytest.
     monkeypatch.setattr(texts[2], "is_ordinary", lambda: False)
     words = StepWords(4, texts[0].words_count)
     words.attach({text: row for row, text in enumerate(texts)})
-    batch = Batch([texts], words)
+    batch = MaskBatch([texts], words)
     batch.fill_groups(MaskPool(2))
     assert batch.all_filled.is_set()
     assert [bool(text.error) for text in texts] == [False, False, True, False]

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import jsonschema_rs
 import pytest
 
 from engine.protocol import guide_limits
@@ -129,6 +131,33 @@ def test_whitespace_is_bounded() -> None:
     assert not accepts(json_object_grammar(), "[1]")
 
 
+@pytest.mark.parametrize(
+    "pattern", [r"^\s$", r"^\S$", r"^[a\s]$", r"^[^\s]$", r"^[^\S]$", r"^[\Sa]$", r"^[\s\S]$", r"^[]\s]$"]
+)
+def test_white_space_of_a_pattern_is_every_validator_s(pattern: str) -> None:
+    grammar = json_schema_grammar({"type": "string", "pattern": pattern})
+    accepted = {
+        char for char in " \x1c\x85\xa0\u1680\u2003\u2028\u202f\ufeff\u200ba-é]" if accepts(grammar, f'"{char}"')
+    }
+    assert accepted
+    for char in accepted:
+        assert jsonschema_rs.is_valid({"pattern": pattern}, char), ascii(char)
+        assert re.search(pattern, char), ascii(char)
+
+
+@pytest.mark.parametrize("name", ["<|begin|>", "<|user|>", "<|end|>"])
+def test_a_constant_that_is_a_marker_s_name_is_text(name: str) -> None:
+    """Its ids are those of its characters: as the marker it would end the answer, or be left out of its text."""
+    markers = [token["id"] for token in json.loads((TINY / "tokenizer.json").read_text())["added_tokens"]]
+    matcher = compile_grammar(MODEL, json_schema_grammar({"const": name}))
+    for id_ in MODEL.inner.tokenize_str(f'"{name}"'):
+        allowed = int.from_bytes(matcher.compute_bitmask(), "little")
+        assert allowed >> id_ & 1
+        assert not any(allowed >> marker & 1 for marker in markers)
+        assert matcher.consume_token(id_)
+    assert matcher.is_accepting()
+
+
 def test_other_kinds() -> None:
     assert accepts(regex_grammar("[a-c]{2,3}"), "abc")
     assert not accepts(regex_grammar("[a-c]{2,3}"), "abcd")
@@ -136,6 +165,7 @@ def test_other_kinds() -> None:
     assert accepts(choice_grammar(["yes", "é😀"]), "é😀")
     assert not accepts(choice_grammar(["yes"]), "y")
     assert accepts(lark_grammar('start: "a" B\nB: /[0-9]+/'), "a12")
+    assert accepts(lark_grammar('start: "<a>" /<b>+/ "c" // <c>\n# <d>'), "<a><b>>c")
     assert accepts(json_schema_grammar({"type": "string", "maxLength": 2.0}), '"ab"')
 
 
@@ -155,6 +185,11 @@ def test_other_kinds() -> None:
         ({"const": [2**70]}, "/const/0"),
         ({"multipleOf": 0.00001}, ""),
         ({"multipleOf": 99_999_989}, "/multipleOf"),
+        ({"multipleOf": 10**400}, "/multipleOf"),
+        ({"multipleOf": 10**5000}, "/multipleOf"),
+        ({"maximum": 10**5000}, "too large"),
+        ({"format": 10**5000}, "too large"),
+        ({"allOf": 3}, "/allOf"),
         ({"properties": 3}, "/properties"),
         ({"items": {"anyOf": 3}}, "/items/anyOf"),
         (False, "false"),
@@ -178,6 +213,8 @@ def test_a_refused_schema_is_named_by_its_pointer(schema: Any, where: str) -> No
         lambda: json_schema_grammar({"const": "\ud800"}),
         lambda: lark_grammar("start: A\nA: /a/ & /b/"),
         lambda: lark_grammar("start: b"),
+        lambda: lark_grammar("start: <[2]>"),
+        lambda: lark_grammar('start: "a"\n  | <|im_end|>'),
         lambda: lark_grammar('start: %json {"x-guidance": {"lenient": true}}'),
         lambda: lark_grammar('%llguidance {"no_forcing": true}\nstart: "a"'),
         lambda: regex_grammar("(a"),

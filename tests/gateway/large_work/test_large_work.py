@@ -29,8 +29,14 @@ from gateway.generation.prompts import PromptCounter
 from gateway.large_work import pool
 from gateway.large_work.jobs import ContextLimits, CountJob, CountResult, ReadJob, ReadResult, count
 from gateway.large_work.pool import PROCESSES, TENANT_PROCESSES, TENANT_WAITING_MAX, LargeWork
+from gateway.tools.definitions import ToolSpec
 from support.waiting import eventually_async
 
+LARGE_INTEGER = msgspec.json.encode({
+    "model": "m",
+    "messages": [{"role": "user", "content": "Hello"}],
+    "tools": [{"type": "function", "function": {"name": "t", "parameters": {"const": 0}}}],
+}).replace(b'"const":0', b'"const":1' + b"0" * 30)  # fmt: skip
 WINDOW = ContextLimits(8192, 49152, 1, "messages")
 
 
@@ -91,6 +97,9 @@ async def test_a_process_reads_as_this_one_does(work: LargeWork, kind: str, fiel
         (CountJob(["word " * 9000], "", "", WINDOW), ContextLengthExceeded),
         (CountJob([[1, 60000]], "", "", WINDOW), InvalidRequest),
         (CountJob([chat(9000)], "", "", WINDOW), ContextLengthExceeded),
+        # An integer that JSON has and msgpack has not, in a reply and in a job.
+        (ReadJob("chat", LARGE_INTEGER, False), InvalidRequest),
+        (CountJob([ChatPrompt([], tools=[ToolSpec("t", None, {"const": 10**30})])], "", "", WINDOW), InvalidRequest),
     ],
 )
 async def test_what_a_process_refuses(work: LargeWork, model_dir: Path, asked: Any, error: type[ApiError]) -> None:
