@@ -69,6 +69,11 @@ def sampling(rng: random.Random, choice: int) -> Sampling:
     )
 
 
+def finite(digits: str) -> float:
+    """JSON has numbers such as 1E+2248, which Python reads as infinity and a validator then calls no number."""
+    return max(-sys.float_info.max, min(sys.float_info.max, float(digits)))
+
+
 class Player:
     def __init__(self, peer: Peer, directory: Path, seed: int, suite: list[Made]) -> None:
         """`suite`: schemas to use; empty: random ones."""
@@ -147,7 +152,7 @@ class Player:
                 raise Broken(f"{text!r} is no beginning under {json.dumps(made.schema)}")
             return
         try:
-            value = json.loads(text)
+            value = json.loads(text, parse_float=finite)
         except ValueError:
             raise Broken(f"{text!r} is no JSON, of {json.dumps(made.schema)}") from None
         if not jsonschema_rs.is_valid(made.schema, value, validate_formats=True):
