@@ -18,7 +18,6 @@ from engine.text.grammars import (
     choice_grammar,
     compile_grammar,
     json_schema_grammar,
-    lark_grammar,
     regex_grammar,
 )
 from support.paths import REPO
