@@ -21,7 +21,9 @@ from pathlib import Path
 
 from engine.text.grammars import GrammarRefused, GrammarTokenizer, check_grammar
 
+# CPU seconds, so that a busy machine refuses no grammar.
 CHECK_S_MAX = 5.0
+POLL_S = 0.25
 # A tokenizer of 262,144 tokens takes some 3 s; of the first check with it.
 START_S_MAX = 60.0
 MEMORY_BYTES_MAX = 4 * 1024**3
@@ -48,7 +50,7 @@ class GrammarProcess:
             ready = self._ask(child, {**about, "text": None}, START_S_MAX)
             if ready is None or ready.get("fault"):
                 raise ValueError((ready or {}).get("fault") or f"{directory}: its tokenizer cannot be read")
-            answer = self._ask(child, {**about, "text": text}, self._check_s_max)
+            answer = self._ask(child, {**about, "text": text}, START_S_MAX, self._check_s_max)
             if answer is None:
                 self.killed += 1
                 raise GrammarRefused("the grammar is too large: it could not be compiled in time")
@@ -72,19 +74,27 @@ class GrammarProcess:
         return self._child
 
     def _ask(
-        self, child: subprocess.Popen[bytes], question: dict[str, object], seconds: float
+        self,
+        child: subprocess.Popen[bytes],
+        question: dict[str, object],
+        seconds: float,
+        cpu_s_max: float = START_S_MAX,
     ) -> dict[str, str] | None:
-        """None: the child died or was killed."""
+        """None: the child died, or was killed after `seconds` of wall time or `cpu_s_max` of its CPU time."""
         assert child.stdin is not None
         assert child.stdout is not None
         line = b""
         try:
             child.stdin.write(json.dumps(question).encode() + b"\n")
             child.stdin.flush()
-            until = time.monotonic() + seconds
+            until, cpu_until = time.monotonic() + seconds, cpu_seconds(child.pid) + cpu_s_max
             with selectors.DefaultSelector() as selector:
                 selector.register(child.stdout, selectors.EVENT_READ)
-                while not line.endswith(b"\n") and selector.select(max(0.0, until - time.monotonic())):
+                while not line.endswith(b"\n"):
+                    if not selector.select(POLL_S):
+                        if time.monotonic() > until or cpu_seconds(child.pid) > cpu_until:
+                            break
+                        continue
                     piece = os.read(child.stdout.fileno(), 65536)
                     if not piece:
                         break
@@ -105,6 +115,12 @@ class GrammarProcess:
                 with contextlib.suppress(OSError):
                     pipe.close()
         self._child = None
+
+
+def cpu_seconds(pid: int) -> float:
+    """CPU time of a process since its start. Raises OSError if there is no such process."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def main() -> None:

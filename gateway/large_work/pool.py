@@ -21,6 +21,7 @@ from dataclasses import dataclass
 
 import msgspec
 
+from engine.text.grammar_process import cpu_seconds
 from gateway import errors
 from gateway.large_work.jobs import TOO_LARGE_INTEGER, GrammarJob, Job, JobRefusal, Reply, detach_body, refuse
 from gateway.large_work.process import HEADER
@@ -30,9 +31,10 @@ TENANT_PROCESSES = PROCESSES // 4  # used by one tenant at once
 TENANT_WAITING_MAX = 16
 WAITING_MAX = 256
 JOB_S_MAX = 20.0
-# llguidance's limits bound a grammar's states, but not the time of every regular expression. The first grammar of a
-# process loads the tokenizer.
-GRAMMAR_S_MAX = 10.0
+# llguidance's limits bound a grammar's states, but not the time of every regular expression. CPU seconds, since the
+# processes are niced and the machine may be busy. The first grammar of a process loads the tokenizer.
+GRAMMAR_CPU_S_MAX = 10.0
+POLL_S = 0.5
 START_S_MAX = 60.0  # long, since the processes are niced and the machine may be busy
 PIECE_BYTES = 256 * 1024  # of a job, written at once
 REPLY_BYTES_MAX = 256 * 1024 * 1024
@@ -41,6 +43,10 @@ _log = logging.getLogger(__name__)
 _encode = msgspec.msgpack.Encoder().encode
 _decode_pid = msgspec.msgpack.Decoder(int).decode
 _decode = msgspec.msgpack.Decoder(Reply | str).decode
+
+
+class GrammarTooSlow(Exception):
+    """A grammar took more than GRAMMAR_CPU_S_MAX."""
 
 
 class JobLost(Exception):
@@ -67,13 +73,27 @@ class _JobProcess:
         integer that msgpack does not have."""
         job, body = detach_body(job)
         encoded = _encode(job)
-        async with asyncio.timeout(GRAMMAR_S_MAX if isinstance(job, GrammarJob) else JOB_S_MAX):
+        async with asyncio.timeout(JOB_S_MAX):
             for data in (encoded, body):
                 self.writer.write(HEADER.pack(len(data)))
                 for start in range(0, len(data), PIECE_BYTES):  # the transport copies what the socket does not take
                     self.writer.write(data[start : start + PIECE_BYTES])
                     await self.writer.drain()
+            if isinstance(job, GrammarJob):
+                return await self._grammar_reply()
             return await _frame(self.reader)
+
+    async def _grammar_reply(self) -> bytes:
+        """The reply to a grammar. Raises GrammarTooSlow after GRAMMAR_CPU_S_MAX of the process's CPU time."""
+        cpu_until = cpu_seconds(self.pid) + GRAMMAR_CPU_S_MAX
+        reply = asyncio.ensure_future(_frame(self.reader))
+        try:
+            while not (await asyncio.wait([reply], timeout=POLL_S))[0]:
+                if cpu_seconds(self.pid) > cpu_until:
+                    raise GrammarTooSlow
+            return await reply
+        finally:
+            reply.cancel()
 
     def kill(self) -> None:
         self.writer.close()
@@ -304,8 +324,10 @@ async def _frame(reader: asyncio.StreamReader) -> bytes:
 
 
 def _lost(job: Job, error: Exception) -> errors.ApiError:
-    """The caller's error for a job that ended its process, or took too long. A grammar would do it again."""
-    if isinstance(job, GrammarJob) and not isinstance(error, JobLost):
+    """The caller's error for a job that ended its process, or took too long. A grammar that took too much CPU time or
+    memory would do it again."""
+    if isinstance(job, GrammarJob) and not isinstance(error, JobLost | TimeoutError):
         message = f"{job.param!r} cannot be served: its grammar takes too long or too much memory to compile."
         return errors.InvalidRequest(message, param=job.param)
-    return errors.Overloaded("The prompt could not be counted. Try again.")
+    what = "The grammar could not be compiled" if isinstance(job, GrammarJob) else "The prompt could not be counted"
+    return errors.Overloaded(f"{what}. Try again.")
