@@ -9,10 +9,12 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from support.documents import GUIDES, SNIPPET_PAGES, commands, name
@@ -38,6 +40,23 @@ PRINTED = {
 LEFT = {"examples", "output.txt", "laneway.toml", ".laneway", ".venv"}
 
 
+def wait_for_usage(serve: Any) -> None:
+    """Let a tenant have usage in this month's period, which the pages of finance export: a reader has tried the README
+    before."""
+    key = json.loads((serve.data / "demo.json").read_text())["keys"]["globex"]
+    body = {"model": "laneway-tiny", "prompt": "Once", "max_tokens": 4}
+    url, headers = f"http://127.0.0.1:{serve.port}/v1/completions", {"Authorization": f"Bearer {key}"}
+    httpx.post(url, json=body, headers=headers, timeout=60).raise_for_status()
+    month = time.strftime("%Y-%m", time.gmtime())
+    command = [sys.executable, "-m", "gateway.cli", "billing", "export", "--month", month, "--tenant", "globex"]
+    environ = {**os.environ, "PYTHONPATH": os.pathsep.join([str(REPO), os.environ.get("PYTHONPATH", "")])}
+
+    def exported() -> bool:
+        return subprocess.run(command, cwd=serve.directory, env=environ, capture_output=True).returncode == 0
+
+    serve.until(exported, 60.0)
+
+
 @pytest.fixture(scope="module")
 def demo(module_serve: Callable[..., Any]) -> Iterator[Any]:
     serve = module_serve('[[models]]\nname = "laneway-tiny"\npackage = "laneway"\n')
@@ -46,6 +65,7 @@ def demo(module_serve: Callable[..., Any]) -> Iterator[Any]:
     activate = serve.directory / ".venv" / "bin" / "activate"
     activate.parent.mkdir(parents=True)
     activate.write_text("")
+    wait_for_usage(serve)
     yield serve
     assert json.loads((serve.data / "demo.json").read_text())["keys"]
     serve.stop()

@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from engine.text.grammars import json_schema_grammar
 from engine.text.tokenizer import ENCODE_IN_LOOP_CHARS_MAX, Tokenizer
 from gateway.api.bodies import (
     PARSE_IN_LOOP_BYTES_MAX,
@@ -27,7 +28,7 @@ from gateway.errors import ApiError, ContextLengthExceeded, InvalidRequest, Over
 from gateway.generation import prompts
 from gateway.generation.prompts import PromptCounter
 from gateway.large_work import pool
-from gateway.large_work.jobs import ContextLimits, CountJob, CountResult, ReadJob, ReadResult, count
+from gateway.large_work.jobs import ContextLimits, CountJob, CountResult, GrammarJob, ReadJob, ReadResult, count
 from gateway.large_work.pool import PROCESSES, TENANT_PROCESSES, TENANT_WAITING_MAX, LargeWork
 from gateway.tools.definitions import ToolSpec
 from support.waiting import eventually_async
@@ -166,6 +167,25 @@ async def test_a_process_that_hangs_or_dies_is_replaced(
     assert any(isinstance(one, CountResult) for one in answers)
     assert isinstance(await work.do("t", job(model_dir, "Hello")), CountResult)
     assert {peer.pid for peer in work._idle} - pids
+
+
+async def test_a_grammar_that_waits_for_a_busy_machine_is_no_mistake_of_its_caller(
+    work: LargeWork, model_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its process has no CPU time. Of a grammar that takes CPU time it is the mistake."""
+    grammar = GrammarJob(str(model_dir), 49152, json_schema_grammar({"type": "integer"}), "tools")
+    await work.do("t", grammar)
+    monkeypatch.setattr(pool, "JOB_S_MAX", 1.0)
+    await eventually_async(lambda: bool(work._idle))
+    for peer in work._idle:
+        os.kill(peer.pid, signal.SIGSTOP)
+    with pytest.raises(Overloaded, match="could not be compiled"):
+        await work.do("t", grammar)
+    monkeypatch.setattr(pool, "JOB_S_MAX", 30.0)
+    monkeypatch.setattr(pool, "GRAMMAR_CPU_S_MAX", -1.0)
+    monkeypatch.setattr(pool, "POLL_S", 0.001)
+    with pytest.raises(InvalidRequest, match="too long"):
+        await work.do("other", grammar)
 
 
 async def test_a_forker_that_dies_is_replaced(work: LargeWork, model_dir: Path) -> None:
