@@ -124,7 +124,8 @@ def in_groups(texts: list[GuidedText]) -> list[list[GuidedText]]:
 
 
 def _finish_together(texts: list[GuidedText], words: StepWords) -> None:
-    """`finish_words` of texts whose masks the matchers made: by column for those that continue."""
+    """Complete the masks that one call made. Columns of the matrix are changed at once; `finish_words` runs only for
+    a text that may end or has failed."""
     by_ends: dict[int, list[GuidedText]] = {}  # by identity of their Ends, which texts share
     for text in texts:
         if text.is_ordinary():

@@ -19,7 +19,8 @@ from engine.step import Masks, Sequence, Step
 # A draw waits this long for the first mask when no row of its step is ready, so that no other request is delayed.
 MASK_WAIT_ALONE_S = 1.0
 POLL_S = 0.002
-# Threads that compute the masks of groups, and those that wait for them: two, so that one prepares a group meanwhile.
+# POOL_MAX threads of llguidance's pool compute masks. GROUP_THREADS Python threads each submit one group and wait for
+# it: while the pool computes the group of one thread, the other thread prepares the next group.
 POOL_MAX = 12
 GROUP_THREADS = 2
 # Threads for texts whose masks may take long, and for those of slow grammars: they delay no other text's mask.

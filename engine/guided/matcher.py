@@ -27,7 +27,7 @@ _NO_WORDS: Words = np.zeros(0, np.int32)
 
 
 class Ends(NamedTuple):
-    """Ids that end a text: `eos_ids` for its tokenizer, and `foreign`, those that do not end this request."""
+    """`eos_ids`: the tokenizer's ids that end a text. `foreign`: the part of them that does not end this request."""
 
     eos_ids: tuple[int, ...]
     foreign: tuple[int, ...]

@@ -51,8 +51,8 @@ class WordsMemory:
         self._lent: list[StepWords] = []  # the newest last
 
     def words(self, rows: int, width: int, pending: Iterable[StepWords]) -> StepWords:
-        """The matrix of a new step. `pending`: those that threads still fill. A matrix is valid until the second call
-        after its own."""
+        """The matrix of a new step. `pending`: matrices that threads still fill. A matrix is valid until `words` has been
+        called twice more."""
         kept = list(pending)
         for old in self._lent[:-1]:
             if old not in kept:

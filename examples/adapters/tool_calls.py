@@ -39,7 +39,7 @@ STATUSES = ("shipped", "delivered", "open", "cancelled", "packed", "delayed")
 
 
 class Values:
-    """Draws values: those of the training, or those that the training never has."""
+    """Draws values for questions: either values of the training, or held-out values, which the training never has."""
 
     def __init__(self, draw: random.Random, *, held_out: bool) -> None:
         self.draw = draw

@@ -22,8 +22,9 @@ _CONTROLS = "".join(map(chr, range(0x20)))
 
 
 class CharTree(msgspec.Struct, frozen=True):
-    """One character. `plain`: an expression of those that stand for themselves, or ""; `tails`: of the others, sorted.
-    `begun`: the backslash before is matched already, and no plain character can stand here."""
+    """One character. `plain`: an expression of the characters that need no escape, or "". `tails`: what follows the
+    backslash of each character that needs an escape, sorted. `begun`: the backslash is matched already, and no plain
+    character can follow."""
 
     plain: str
     tails: tuple[str, ...] = ()

@@ -7,7 +7,6 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -35,17 +34,6 @@ answer = httpx.post(url, json=body, headers=headers, timeout=60)
 print(answer.status_code, [block["name"] for block in answer.json()["content"] if block["type"] == "tool_use"])
 print(os.environ["ANTHROPIC_SMALL_FAST_MODEL"])
 """
-
-
-@pytest.fixture(scope="module")
-def agents(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AgentStack]:
-    stack = AgentStack(tmp_path_factory.mktemp("agents"))
-    try:
-        stack.start()
-        yield stack
-        assert stack.open_holds() == 0
-    finally:
-        stack.stop()
 
 
 def run(stack: AgentStack, argv: list[str], directory: Path, **environ: str) -> str:

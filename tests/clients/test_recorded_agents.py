@@ -24,17 +24,6 @@ Request = dict[str, Any]
 
 
 @pytest.fixture(scope="module")
-def agents(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AgentStack]:
-    stack = AgentStack(tmp_path_factory.mktemp("agents"))
-    try:
-        stack.start()
-        yield stack
-        assert stack.open_holds() == 0
-    finally:
-        stack.stop()
-
-
-@pytest.fixture(scope="module")
 def http(agents: AgentStack) -> Iterator[httpx.Client]:
     with httpx.Client(base_url=agents.url, timeout=60) as client:
         yield client

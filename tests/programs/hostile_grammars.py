@@ -18,7 +18,6 @@ The same seed makes the same requests. Each answer is judged alone: the order in
 from __future__ import annotations
 
 import argparse
-import asyncio
 import contextlib
 import json
 import random
@@ -38,12 +37,10 @@ if __name__ == "__main__":  # beside support/, and beside the packages where tho
 
 import httpx
 import jsonschema_rs
-import sqlalchemy as sa
 
 from billing import tables
 from billing.proofs.ledger_audit import audit_ledger
-from engine.protocol.client import EngineClient
-from engine.protocol.frames import StatusReport
+from support.gateway.engine_books import column_sum, engine_status, metric
 from support.gateway.hostile_schemas import make_schema, pattern
 from support.paths import EXAMPLES
 from support.stack import MODEL, TIERS, Stack, events
@@ -303,9 +300,9 @@ class Player:
         report = engine_status(stack)
         if report.epoch != epoch:
             raise Broken("the engine was started again")
-        lost, overrun = (_metric(report, f"laneway_tokens_{name}_total") for name in ("lost", "overrun"))
+        lost, overrun = (metric(report, f"laneway_tokens_{name}_total") for name in ("lost", "overrun"))
         usage = tables.usage.c
-        billed, discarded = (_sum(stack, column) for column in (usage.completion_tokens, usage.discarded_tokens))
+        billed, discarded = (column_sum(stack, column) for column in (usage.completion_tokens, usage.discarded_tokens))
         if report.tokens_made != billed + discarded + overrun + lost:
             raise Broken(
                 f"{report.tokens_made} tokens made, {billed} billed, {discarded} discarded, {overrun=}, {lost=}"
@@ -390,28 +387,6 @@ def _read_message(request: Request, content: str) -> tuple[str, list[str]]:
     )
     calls = [text or "{}" for kind, text in blocks.values() if kind == "tool_use"]
     return reason, calls or ["".join([text for kind, text in blocks.values() if kind == "text"])]
-
-
-def engine_status(stack: Stack) -> StatusReport:
-    async def ask() -> StatusReport:
-        client = EngineClient(stack.config.socket_path)
-        await client.start()
-        try:
-            await client.wait_ready(30)
-            return await client.status()
-        finally:
-            await client.close()
-
-    return asyncio.run(ask())
-
-
-def _metric(report: StatusReport, name: str) -> int:
-    lines = [line for line in report.metrics.decode().splitlines() if line.startswith(name)]
-    return int(sum(float(line.rsplit(" ", 1)[1]) for line in lines))
-
-
-def _sum(stack: Stack, column: sa.ColumnElement[int]) -> int:
-    return stack.read(lambda connection: int(connection.execute(sa.select(sa.func.sum(column))).scalar() or 0))
 
 
 def play(stack: Stack, requests: int, seed: int) -> Seen:

@@ -17,36 +17,13 @@ import pytest
 import sqlalchemy as sa
 
 from billing import tables
-from engine.protocol.client import EngineClient
-from engine.protocol.frames import StatusReport
+from support.gateway.engine_books import column_sum, engine_status, metric
 from support.stack import Stack, body
 from support.waiting import eventually
 
 LEASE = "[lease]\nlength_s = 2.0\nrenew_s = 0.3\nexpire_s = 0.3\n"
 MakeStack = Callable[..., Stack]
 STEPS_AHEAD = pytest.mark.parametrize("steps_ahead", [0, 1])
-
-
-def engine_status(stack: Stack) -> StatusReport:
-    async def ask() -> StatusReport:
-        client = EngineClient(stack.config.socket_path)
-        await client.start()
-        try:
-            await client.wait_ready(30)
-            return await client.status()
-        finally:
-            await client.close()
-
-    return asyncio.run(ask())
-
-
-def metric(report: StatusReport, name: str) -> int:
-    lines = [line for line in report.metrics.decode().splitlines() if line.startswith(name)]
-    return int(sum(float(line.rsplit(" ", 1)[1]) for line in lines))
-
-
-def column_sum(stack: Stack, column: sa.ColumnElement[int]) -> int:
-    return stack.read(lambda connection: int(connection.execute(sa.select(sa.func.sum(column))).scalar() or 0))
 
 
 def stream_until_cut(stack: Stack, received: list[int], number: int, tenant: str) -> None:
