@@ -51,7 +51,7 @@ class WordsMemory:
         self._lent: list[StepWords] = []  # the newest last
 
     def words(self, rows: int, width: int, pending: Iterable[StepWords]) -> StepWords:
-        """The matrix of a new step. `pending`: matrices that threads still fill. A matrix is valid until `words` has been
+        """The matrix of a new step. `pending`: matrices that threads still fill. A matrix is valid until `words` is
         called twice more."""
         kept = list(pending)
         for old in self._lent[:-1]:

@@ -49,6 +49,7 @@ class StepInFlight:
     began: float
     clock: Callable[[], float]
     pending: Pending | None = None
+    has_masks: bool | None = None  # None: they were not begun yet
     draw_begun: bool = False
     drawn: bool = False
     skipped: frozenset[int] = NO_SKIPS  # chunk indices, once drawn
@@ -74,7 +75,6 @@ class StepFlights:
         self._runner = runner
         self._clock = clock
         self._masks = masks or NoMasks()
-        self._masks_begun = False  # of the only step in flight
         self._budget = MaskBudget()
         self._taken: StepInFlight | None = None  # the oldest, whose result the caller takes
         self._flights: deque[StepInFlight] = deque()  # oldest first
@@ -118,26 +118,28 @@ class StepFlights:
         flight, taken = self._undrawn(), self._taken
         if flight is None:
             return False
+        if flight.has_masks is not None:
+            return flight.has_masks
+        flight.has_masks = False
         if taken is not None:  # it was completed while another step was in flight
             self._taken = None
             self._budget.note_step(taken.masks_wait_s, taken.ids_wait_s)
         try:
-            self._masks_begun = self._masks.begin_masks(flight.step)
+            flight.has_masks = self._masks.begin_masks(flight.step)
         except Exception as error:  # noqa: BLE001 - raised again, logged and counted when its turn comes
             flight.error = error
-        return self._masks_begun
+        return flight.has_masks
 
     def draw_oldest(self) -> None:
         """Draw the ids of the only step in flight, since all earlier ids are known now. Raises DeviceLost."""
-        if not self._masks_begun:
-            self.begin_masks()
+        self.begin_masks()
         flight = self._undrawn()
         if flight is None:
             return
         assert flight.pending is not None
         flight.draw_begun, masks = True, None
-        if self._masks_begun:
-            self._masks_begun, began = False, self._clock()
+        if flight.has_masks:
+            began = self._clock()
             try:
                 masks = self._masks.take_masks(self._budget.seconds if self._runner.steps_ahead else None)
             except Exception as error:  # noqa: BLE001 - raised again, logged and counted when its turn comes
