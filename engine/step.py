@@ -340,6 +340,10 @@ class DeviceLost(Exception):
 class Pending(Protocol):
     """A step that was begun: its forward pass runs, and its ids are drawn by a second call."""
 
+    def is_forward_done(self) -> bool:
+        """Whether the forward pass has ended, so that the device waits for `draw`. Called before `draw`."""
+        ...
+
     def draw(self, masks: Masks | None) -> None:
         """Launch the draw of the ids, without waiting for the device. Called once, when the ids of all earlier steps
         are in the sequences, and before another step begins. If this raises, the step has no ids: no further step
@@ -356,6 +360,9 @@ class CompletedStep(Pending):
 
     def __init__(self, result: StepResult) -> None:
         self._result = result
+
+    def is_forward_done(self) -> bool:
+        return True
 
     def draw(self, masks: Masks | None) -> None:
         pass

@@ -47,6 +47,9 @@ class TorchPending:
     prompts: dict[int, PromptLogprobs]  # by chunk index
     drawn: StepResult | None = None
 
+    def is_forward_done(self) -> bool:
+        return True
+
     @torch.inference_mode()
     def draw(self, masks: Masks | None) -> None:
         """Draw an id for every row that is not skipped. A row without finite logits fails alone."""

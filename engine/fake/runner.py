@@ -191,6 +191,9 @@ class FakePending(Pending):
     owner: FakeRunner
     outcome: StepResult | RuntimeError | None = None  # once drawn
 
+    def is_forward_done(self) -> bool:
+        return self.owner.is_past(self.ready_at)
+
     def draw(self, masks: Masks | None) -> None:
         assert self.outcome is None, "the step is drawn once"
         self.outcome = self.owner.draw_step(self, masks or Masks())
@@ -261,6 +264,10 @@ class FakeRunner:
         pending = FakePending(step, ready_at, self)
         self._in_flight.append(pending)
         return pending
+
+    def is_past(self, time: float) -> bool:
+        """Whether the clock has reached `time`."""
+        return self._clock() >= time
 
     def draw_step(self, pending: FakePending, masks: Masks) -> StepResult | RuntimeError:
         """The result of a step in flight. It follows the completion of all earlier steps: ids are known."""

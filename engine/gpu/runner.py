@@ -76,6 +76,11 @@ class PendingStep:
     prompts: PendingPrompts | None = None  # None: the step reports no log probabilities of prompts
     drawn: DrawnStep | None = None
 
+    def is_forward_done(self) -> bool:
+        """Whether the stream has no work left: the forward pass is the newest work in it."""
+        with _device_errors():
+            return bool(torch.cuda.current_stream().query())
+
     @torch.inference_mode()
     def draw(self, masks: Masks | None) -> None:
         """Launch the draw behind the forward pass. Raises DeviceLost."""

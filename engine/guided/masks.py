@@ -19,6 +19,8 @@ from engine.step import Masks, Sequence, Step
 # A draw waits this long for the first mask when no row of its step is ready, so that no other request is delayed.
 MASK_WAIT_ALONE_S = 1.0
 POLL_S = 0.002
+# How often a draw that waits for masks looks whether the device waits for the draw.
+FORWARD_POLL_S = 0.0005
 # POOL_MAX threads of llguidance's pool compute masks. GROUP_THREADS Python threads each submit one group and wait for
 # it: while the pool computes the group of one thread, the other thread prepares the next group.
 POOL_MAX = 12
@@ -102,14 +104,16 @@ class MaskFiller:
         self._begun = _MasksBegun(words, guided, wanted)
         return True
 
-    def take_masks(self, wait_s: float | None = None) -> Masks | None:
-        """Wait for the masks that were begun, at most `wait_s` unless no row of the step is ready then. None: no row
-        has a constraint."""
+    def take_masks(
+        self, wait_s: float | None = None, is_forward_done: Callable[[], bool] | None = None
+    ) -> Masks | None:
+        """Wait for the masks that were begun, at most `wait_s` and until `is_forward_done`, unless no row of the step
+        is ready then. None: no row has a constraint."""
         begun, self._begun = self._begun, None
         if begun is None:
             return None
         began = self._clock()
-        self._wait(begun, began + (self._wait_s if wait_s is None else wait_s))
+        self._wait(begun, began + (self._wait_s if wait_s is None else wait_s), is_forward_done)
         skip: set[int] = set()
         free = set(range(begun.words.rows))
         for row, index, position, text in begun.guided:
@@ -154,18 +158,30 @@ class MaskFiller:
                 self._batches.append(batch)
                 threads.fill(batch)
 
-    def _wait(self, begun: _MasksBegun, deadline: float) -> None:
+    def _wait(self, begun: _MasksBegun, deadline: float, is_forward_done: Callable[[], bool] | None) -> None:
         """Wait for the wanted texts of grammars that are not slow, until the deadline. If no row of the step is ready
         then, until the first is filled: the step has no row to delay."""
         for batch in self._batches:
             if any(text in begun.wanted and not text.times.is_slow for text in batch.texts):
-                batch.all_filled.wait(max(0.0, deadline - self._clock()))
+                deadline = self._wait_for(batch, deadline, is_forward_done)
         self._take_filled(begun.words)
         alone = len(begun.wanted) == begun.words.rows
         alone_until = self._clock() + MASK_WAIT_ALONE_S
         while alone and begun.wanted <= self._filling and self._clock() < alone_until:
             self._batches[-1].all_filled.wait(POLL_S)
             self._take_filled(begun.words)
+
+    def _wait_for(self, batch: MaskBatch, deadline: float, is_forward_done: Callable[[], bool] | None) -> float:
+        """Wait for a batch. Returns the deadline, which is over once the forward pass has ended."""
+        if is_forward_done is None:
+            batch.all_filled.wait(max(0.0, deadline - self._clock()))
+            return deadline
+        while not batch.all_filled.wait(max(0.0, min(FORWARD_POLL_S, deadline - self._clock()))):
+            if is_forward_done():
+                return self._clock()
+            if self._clock() >= deadline:
+                break
+        return deadline
 
     def _take_filled(self, words: StepWords | None = None) -> None:
         """Take in the texts that were filled since the last call. Those in another matrix than `words` leave it."""

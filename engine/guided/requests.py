@@ -142,9 +142,9 @@ class GuidedRequests:
         """Begin the masks of a step, when all earlier ids are known; `take_masks` follows. False: it has none."""
         return self.filler.begin_masks(step, self._texts) if self._texts and self.filler is not None else False
 
-    def take_masks(self, wait_s: float | None) -> Masks | None:
-        """The masks that were begun, of rows that are ready within `wait_s`; None: within the configured time."""
-        return self.filler.take_masks(wait_s) if self.filler is not None else None
+    def take_masks(self, wait_s: float | None, is_forward_done: Callable[[], bool] | None = None) -> Masks | None:
+        """As `engine.loop.flights.StepMasks`. `wait_s`: None: the configured time."""
+        return self.filler.take_masks(wait_s, is_forward_done) if self.filler is not None else None
 
     def counts(self) -> GuidedCounts:
         compiler, filler = self.compiler, self.filler

@@ -25,8 +25,9 @@ class StepMasks(Protocol):
         Otherwise `take_masks` follows."""
         ...
 
-    def take_masks(self, wait_s: float | None) -> Masks | None:
-        """The masks that were begun, of rows that are ready within `wait_s`. None: the source decides."""
+    def take_masks(self, wait_s: float | None, is_forward_done: Callable[[], bool] | None = None) -> Masks | None:
+        """The masks that were begun, of rows that are ready within `wait_s` and before `is_forward_done`. None: the
+        source decides, and no forward pass runs meanwhile."""
         ...
 
 
@@ -36,7 +37,7 @@ class NoMasks(StepMasks):
     def begin_masks(self, step: Step) -> bool:
         return False
 
-    def take_masks(self, wait_s: float | None) -> Masks | None:
+    def take_masks(self, wait_s: float | None, is_forward_done: Callable[[], bool] | None = None) -> Masks | None:
         return None
 
 
@@ -141,7 +142,10 @@ class StepFlights:
         if flight.has_masks:
             began = self._clock()
             try:
-                masks = self._masks.take_masks(self._budget.seconds if self._runner.steps_ahead else None)
+                if self._runner.steps_ahead:
+                    masks = self._masks.take_masks(self._budget.seconds, flight.pending.is_forward_done)
+                else:
+                    masks = self._masks.take_masks(None)
             except Exception as error:  # noqa: BLE001 - raised again, logged and counted when its turn comes
                 flight.error = error
             flight.masks_wait_s = self._clock() - began

@@ -1,8 +1,9 @@
-"""How long a draw may wait for masks: as long as the device has work anyway.
+"""How long a draw may wait for masks: as long as the device has work anyway, predicted from the last steps.
 
 While the forward pass of step n runs, the loop handles step n − 1, waits for the masks of n, launches the draw of n,
 begins n + 1, and waits for the ids of n. The two waits together are the time in which the loop has nothing else to do.
-If the first one takes all of it, the device waits for the loop.
+If the first one takes all of it, the device waits for the loop. A step that is shorter than the last ones ends the wait
+with its forward pass (`Pending.is_forward_done`): the first decode steps after a prompt, for example.
 """
 
 from __future__ import annotations

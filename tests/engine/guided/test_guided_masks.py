@@ -94,6 +94,26 @@ def test_a_late_mask_skips_its_row_alone_and_is_used_later(filler: MaskFiller) -
     assert (masks.words[0] == masks.words[1]).all()
 
 
+def test_a_draw_waits_no_longer_than_the_forward_pass_runs(filler: MaskFiller) -> None:
+    slow, quick = sequence(), sequence()
+    late = guided(SlowText)
+    late.go = threading.Event()  # type: ignore[attr-defined]
+    texts = {slow: late, quick: guided()}
+    asked_at: list[float] = []
+
+    def is_forward_done() -> bool:
+        asked_at.append(time.monotonic())
+        return len(asked_at) == 100
+
+    assert filler.begin_masks(Step(1, "m", [decode(slow), decode(quick)]), texts)
+    masks = filler.take_masks(30.0, is_forward_done)
+    assert masks is not None
+    assert masks.skip == {0}
+    assert len(asked_at) == 100
+    assert asked_at[-1] - asked_at[0] < 10
+    late.go.set()  # type: ignore[attr-defined]
+
+
 def test_a_late_text_that_left_delays_no_later_step(filler: MaskFiller) -> None:
     slow, quick = sequence(), sequence()
     late = guided(SlowText)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from engine.fake.runner import build_fake_runner
+from engine.fake.runner import FakePending, build_fake_runner
 from engine.guided.matcher import GuidedText
 from engine.loop.mask_budget import MaskBudget
 from engine.loop.worker import EngineLoop
@@ -135,6 +135,7 @@ def slow_down(monkeypatch: pytest.MonkeyPatch, before: Callable[[GuidedText], No
 def test_neighbours_of_a_mask_of_50_ms_miss_no_step(monkeypatch: pytest.MonkeyPatch, steps_ahead: int) -> None:
     slow_down(monkeypatch, lambda _: use_cpu(MASK_S))
     monkeypatch.setattr(MaskBudget, "seconds", PATIENCE_MASK_S)  # with a step ahead
+    monkeypatch.setattr(FakePending, "is_forward_done", lambda _: False)
     loop = Loop(steps_ahead)
     plain, guided, slow = (1, 2, 3), (4, 5, 6), 9
     try:

@@ -434,7 +434,7 @@ class MadeMasks(StepMasks):
         self._notes.append(f"masks {step.number}")
         return True
 
-    def take_masks(self, wait_s: float | None) -> Masks | None:
+    def take_masks(self, wait_s: float | None, is_forward_done: Callable[[], bool] | None = None) -> Masks | None:
         assert self._step is not None
         step, self._step = self._step, None
         self.waits_s.append(wait_s)
