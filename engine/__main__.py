@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import gc
 import logging
 import os
 import secrets
@@ -23,6 +22,7 @@ import msgspec
 
 from engine import log
 from engine.fake.runner import FakeRunner, build_fake_runner
+from engine.loop.interpreter import tune_interpreter
 from engine.loop.probe import (
     impossible_targets,
     shortest_step_s,
@@ -178,10 +178,7 @@ def serve(
     }
     sys.stdout.buffer.write(msgspec.json.encode(ready) + b"\n")
     sys.stdout.flush()
-    # What is loaded by now stays. A full collection that looks through all of torch again keeps every step waiting for
-    # over 100 ms (docs/LOG.md).
-    gc.collect()
-    gc.freeze()
+    tune_interpreter()
     try:
         worker.run()
     finally:

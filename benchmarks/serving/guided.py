@@ -39,6 +39,7 @@ from benchmarks.serving.guided_host import percentile, run_host
 from benchmarks.serving.guided_inputs import closing_ids, hostile_schema_of, schema_of, write_model_directory
 from engine.guided.requests import MASK_WAIT_S, GuidedRequests, GuideRefused, build_guided_requests
 from engine.loop.flights import StepFlights
+from engine.loop.interpreter import tune_interpreter
 from engine.memory.arena import Arena
 from engine.protocol.frames import Guide, Sampling
 from engine.protocol.inbox import Inbox, LoopCall
@@ -256,6 +257,7 @@ def measure(bench: Bench, seconds: float) -> dict[str, list[Run]]:
     `seconds` have passed, and at least ROUNDS_MIN rounds run. Every second round runs the kinds in reverse order."""
     found: dict[str, list[Run]] = {kind: [] for kind in KINDS}
     scheduler = new_scheduler(bench)
+    tune_interpreter()
     with guided_requests(bench) as guided:
         began, number, seed = time.monotonic(), 0, 0
         longest = 0.0

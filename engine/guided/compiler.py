@@ -125,7 +125,7 @@ class GrammarCompiler:
             if self._check_first:
                 self._processes[number].check_text(job.directory, job.vocab_size, job.text)
             tokenizer = GrammarTokenizer.load(job.directory, job.vocab_size)
-            return Compiled(compile_grammar(tokenizer, job.text), tokenizer)
+            return Compiled(compile_grammar(tokenizer, job.text, probe=not self._check_first), tokenizer)
         except GrammarRefused as refusal:
             return str(refusal)
         except (OSError, ValueError) as error:

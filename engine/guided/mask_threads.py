@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import queue
 import threading
 import time
@@ -16,16 +17,35 @@ from engine.guided.matcher import GuidedText
 from engine.guided.step_words import StepWords
 from engine.text.grammars import start_with_stack
 
+# At a stop, masks in progress are waited for: an interpreter must not end while a thread is inside llguidance.
+STOP_WAIT_S = 0.5
 # Texts of one call. A mask that takes long holds up the masks of its call.
 GROUP_MAX = 128
 
 
 class MaskPool:
-    """Threads that compute the masks of a call."""
+    """Threads that compute the masks of a call, and consume ids, while the caller waits without the GIL."""
 
     def __init__(self, threads: int) -> None:
         self.threads = threads
         self.executor = llguidance.LLExecutor(threads)
+        self._own = threading.local()
+
+    def consume_ids(self, matcher: llguidance.LLMatcher, ids: list[int]) -> bool:
+        """Whether the grammar allows `ids`. From any thread.
+
+        llguidance refuses every further id of a matcher that has refused one."""
+        return all(self.consume_together([(matcher, id_)])[0] for id_ in ids)
+
+    def consume_together(self, pairs: list[tuple[llguidance.LLMatcher, int]]) -> list[bool]:
+        """For each matcher, whether its grammar allows the id.
+
+        An id may take 40 ms. llguidance consumes the id of a single matcher with the GIL held, which would delay a
+        step, and releases the GIL for several. So a matcher is added that is in an error: it does nothing."""
+        idle = getattr(self._own, "idle", None)
+        if idle is None:  # of this thread, since a matcher may be in one call at a time
+            idle = self._own.idle = llguidance.LLMatcher(llguidance.LLTokenizer("byte"), "start: missing", log_level=0)
+        return self.executor.consume_token_par([*pairs, (idle, 0)])[:-1]
 
 
 class MaskBatch:
@@ -41,23 +61,22 @@ class MaskBatch:
         self.filled: list[GuidedText] = []
         self.all_filled = threading.Event()
 
-    def fill_groups(self, pool: MaskPool | None) -> None:
+    def fill_groups(self, pool: MaskPool) -> None:
         """Fill groups until none is left. On several threads at once: `popleft` and `append` are atomic."""
         while True:
             try:
                 group = self.left.popleft()
             except IndexError:
                 return
-            if len(group) == 1 or pool is None:
-                for text in group:
-                    self._fill_alone(text)
+            if len(group) == 1:
+                self._fill_alone(group[0], pool)
             else:
                 self._fill_together(group, pool)
 
-    def _fill_alone(self, text: GuidedText) -> None:
-        began = time.thread_time()
+    def _fill_alone(self, text: GuidedText, pool: MaskPool) -> None:
+        began = time.thread_time()  # of the mask: the pool consumes ids
         try:
-            text.fill_words()
+            text.fill_words(pool.consume_ids)
         except BaseException as error:  # noqa: BLE001 - one text's edge; a Rust panic is no Exception
             text.fail(f"the mask could not be computed: {type(error).__name__}")
         text.times.note_mask(time.thread_time() - began)
@@ -68,7 +87,7 @@ class MaskBatch:
         try:
             consuming = [(text, *taken) for text in group if (taken := text.take_unconsumed()) is not None]
             if consuming:
-                allowed = pool.executor.consume_token_par([(matcher, id_) for _, matcher, id_ in consuming])
+                allowed = pool.consume_together([(matcher, id_) for _, matcher, id_ in consuming])
                 for (text, _, _), own in zip(consuming, allowed, strict=True):
                     text.note_consumed(own)
             masked = [(text, matcher) for text in group if (matcher := text.begin_words()) is not None]
@@ -79,12 +98,16 @@ class MaskBatch:
                 _finish_together([text for text, _ in masked], words)
         except BaseException:  # noqa: BLE001 - the error of one text, which is not known: each is asked alone
             for text in group:
-                self._fill_alone(text)
+                self._fill_alone(text, pool)
             return
         if time.perf_counter() - began > MASK_SLOW_S + len(group) * TYPICAL_S / pool.threads:
             for text in group:
                 text.times.suspect()
         self._note_filled(group)
+
+    def cancel(self) -> None:
+        """Fill no more groups than have been begun."""
+        self.left.clear()
 
     def _note_filled(self, texts: list[GuidedText]) -> None:
         self.filled += texts
@@ -95,28 +118,30 @@ class MaskBatch:
 class MaskThreads:
     """Threads that fill batches, and the pool that computes the masks of a group; started with the first batch."""
 
-    def __init__(self, count: int, pool_threads: int = 0) -> None:
-        """`pool_threads`: 0: batches of texts that are filled alone need no pool."""
+    def __init__(self, count: int, pool_threads: int) -> None:
         self._count, self._pool_threads = count, pool_threads
         self._batches: queue.SimpleQueue[MaskBatch | None] = queue.SimpleQueue()
         self._threads: list[threading.Thread] = []
-        self._pool: MaskPool | None = None
 
     def fill(self, batch: MaskBatch) -> None:
         if not self._threads:
-            self._pool = MaskPool(self._pool_threads) if self._pool_threads else None
-            self._threads = [start_with_stack(self._fill_batches) for _ in range(self._count)]
+            pool = MaskPool(self._pool_threads)
+            fill_batches = functools.partial(self._fill_batches, pool)
+            self._threads = [start_with_stack(fill_batches) for _ in range(self._count)]
         for _ in range(min(self._count, len(batch.left))):
             self._batches.put(batch)
 
     def stop(self) -> None:
+        """The caller has cancelled all batches."""
         for _ in self._threads:
             self._batches.put(None)
+        for thread in self._threads:
+            thread.join(STOP_WAIT_S)
         self._threads = []
 
-    def _fill_batches(self) -> None:
+    def _fill_batches(self, pool: MaskPool) -> None:
         while (batch := self._batches.get()) is not None:
-            batch.fill_groups(self._pool)
+            batch.fill_groups(pool)
 
 
 def in_groups(texts: list[GuidedText]) -> list[list[GuidedText]]:

@@ -61,8 +61,9 @@ class MaskFiller:
         self.draws_skipped = 0
         pool = threads or max(2, min(POOL_MAX, (os.cpu_count() or 1) * 3 // 4))
         self._group_threads = MaskThreads(min(GROUP_THREADS, pool), pool)
-        self._alone_threads = MaskThreads(min(ALONE_THREADS, pool))
-        self._slow_threads = MaskThreads(SLOW_THREADS)
+        alone = min(ALONE_THREADS, pool)
+        self._alone_threads = MaskThreads(alone, alone)
+        self._slow_threads = MaskThreads(SLOW_THREADS, SLOW_THREADS)
         self._wait_s, self._clock = wait_s, clock
         self._filling: set[GuidedText] = set()  # not to be touched: a thread may fill them
         self._batches: list[MaskBatch] = []  # that are not filled
@@ -70,6 +71,8 @@ class MaskFiller:
         self._begun: _MasksBegun | None = None
 
     def stop(self) -> None:
+        for batch in self._batches:
+            batch.cancel()
         for threads in (self._group_threads, self._alone_threads, self._slow_threads):
             threads.stop()
 

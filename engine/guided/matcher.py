@@ -6,6 +6,7 @@ grammar when the output is shorter than before.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from collections.abc import Sequence as Many
 from functools import lru_cache
 from typing import NamedTuple
@@ -20,6 +21,7 @@ from engine.protocol.frames import Guide
 from engine.text.grammars import GrammarTokenizer
 
 Words = NDArray[np.int32]
+ConsumeIds = Callable[[llguidance.LLMatcher, list[int]], bool]  # whether the grammar allows the ids
 ALL = np.int32(-1)
 ENDS_CACHED_MAX = 64
 _BITS: Words = (1 << np.arange(32, dtype=np.uint32)).astype(np.uint32).view(np.int32)
@@ -110,11 +112,11 @@ class GuidedText:
         """The words were used, and belong to the step's matrix alone."""
         self.words, self.row, self.filled_at = _NO_WORDS, -1, -1
 
-    def fill_words(self) -> None:
-        """Compute `words` for the next id. The GIL is released for most of it."""
+    def fill_words(self, consume_ids: ConsumeIds) -> None:
+        """Let the matcher consume the new ids, and compute `words` for the next id."""
         if self._unconsumed and self._matcher is not None and not self.error:
             ids, self._unconsumed = self._unconsumed, []
-            self.note_consumed(all(map(self._matcher.consume_token, ids)))
+            self.note_consumed(consume_ids(self._matcher, ids))
         if (matcher := self.begin_words()) is not None:
             matcher.unsafe_compute_mask_ptr(self.words.ctypes.data, self.words.nbytes)
             self.finish_words()

@@ -124,7 +124,8 @@ class StepFlights:
         flight.has_masks = False
         if taken is not None:  # it was completed while another step was in flight
             self._taken = None
-            self._budget.note_step(taken.masks_wait_s, taken.ids_wait_s)
+            if taken.has_masks:
+                self._budget.note_step(taken.step, taken.masks_wait_s, taken.ids_wait_s)
         try:
             flight.has_masks = self._masks.begin_masks(flight.step)
         except Exception as error:  # noqa: BLE001 - raised again, logged and counted when its turn comes
@@ -143,7 +144,7 @@ class StepFlights:
             began = self._clock()
             try:
                 if self._runner.steps_ahead:
-                    masks = self._masks.take_masks(self._budget.seconds, flight.pending.is_forward_done)
+                    masks = self._masks.take_masks(self._budget.wait_s(flight.step), flight.pending.is_forward_done)
                 else:
                     masks = self._masks.take_masks(None)
             except Exception as error:  # noqa: BLE001 - raised again, logged and counted when its turn comes

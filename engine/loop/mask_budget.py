@@ -2,18 +2,24 @@
 
 While the forward pass of step n runs, the loop handles step n − 1, waits for the masks of n, launches the draw of n,
 begins n + 1, and waits for the ids of n. The two waits together are the time in which the loop has nothing else to do.
-If the first one takes all of it, the device waits for the loop. A step that is shorter than the last ones ends the wait
-with its forward pass (`Pending.is_forward_done`): the first decode steps after a prompt, for example.
+If the first one takes all of it, the device waits for the loop, which is seen from a second wait of nothing.
+
+Steps with prompt tokens may take twenty times as long as decode steps, so that both kinds are measured apart. A step
+that is shorter than the last ones of its kind ends the wait with its forward pass (`Pending.is_forward_done`).
 """
 
 from __future__ import annotations
 
 from collections import deque
 
-# Steps whose shortest wait counts.
+from engine.step import Step
+
+# Steps of a kind whose shortest wait counts.
 STEPS_REMEMBERED = 8
 # Left for what varies between steps.
 RESERVE_S = 0.001
+# The ids of a step were ready before the loop waited for them.
+IDS_READY_S = 0.0005
 # Before a step has been measured, and at least: masks may be ready before anything waits for them.
 WAIT_FIRST_S = 0.002
 WAIT_MIN_S = 0.0003
@@ -21,13 +27,19 @@ WAIT_MIN_S = 0.0003
 
 class MaskBudget:
     def __init__(self) -> None:
-        self._free_s: deque[float] = deque(maxlen=STEPS_REMEMBERED)
+        self._decode_s: deque[float] = deque(maxlen=STEPS_REMEMBERED)
+        self._mixed_s: deque[float] = deque(maxlen=STEPS_REMEMBERED)  # of steps with prompt tokens
 
-    @property
-    def seconds(self) -> float:
-        """For which the next draw may wait."""
-        return max(WAIT_MIN_S, min(self._free_s) - RESERVE_S) if self._free_s else WAIT_FIRST_S
+    def wait_s(self, step: Step) -> float:
+        """For which the draw of the step may wait."""
+        free_s = self._free_s(step)
+        return max(WAIT_MIN_S, min(free_s) - RESERVE_S) if free_s else WAIT_FIRST_S
 
-    def note_step(self, masks_wait_s: float, ids_wait_s: float) -> None:
-        """The loop waited for a step's masks, and later for its ids."""
-        self._free_s.append(masks_wait_s + ids_wait_s)
+    def note_step(self, step: Step, masks_wait_s: float, ids_wait_s: float) -> None:
+        """The loop waited for the masks of a step, and later for its ids."""
+        # If the ids were ready, the wait for masks was too long by an unknown time.
+        free_s = masks_wait_s + ids_wait_s if ids_wait_s > IDS_READY_S else masks_wait_s / 2
+        self._free_s(step).append(free_s)
+
+    def _free_s(self, step: Step) -> deque[float]:
+        return self._decode_s if all(chunk.count == 1 for chunk in step.chunks) else self._mixed_s

@@ -160,14 +160,16 @@ _by_file: dict[tuple[Path, int | None], tuple[list[tuple[int, int, int] | None],
 _loading = threading.Lock()
 
 
-def compile_grammar(tokenizer: GrammarTokenizer, text: str) -> llguidance.LLMatcher:
-    """A matcher at the start of the grammar. The GIL is released meanwhile. Call it on a thread of `run_with_stack`.
+def compile_grammar(tokenizer: GrammarTokenizer, text: str, *, probe: bool = True) -> llguidance.LLMatcher:
+    """A matcher at the start of the grammar. `probe`: with its first ids tried, with the GIL held; not necessary for a
+    text that another process has compiled. Otherwise the GIL is released. Call it on a thread of `run_with_stack`.
     Raises GrammarRefused."""
     _check_size(text)
     matcher = llguidance.LLMatcher(tokenizer.inner, text, log_level=0, limits=LIMITS)
     if matcher.is_error():
         raise GrammarRefused(_refusal(matcher.get_error(), text))
-    _probe(matcher.deep_copy(), tokenizer, text)
+    if probe:
+        _probe(matcher.deep_copy(), tokenizer, text)
     return matcher
 
 

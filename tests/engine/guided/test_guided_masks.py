@@ -11,7 +11,7 @@ import pytest
 
 from engine.guided.mask_times import MaskTimes
 from engine.guided.masks import MaskFiller
-from engine.guided.matcher import GuidedText
+from engine.guided.matcher import ConsumeIds, GuidedText
 from engine.protocol.frames import Guide, Sampling
 from engine.step import Chunk, Sequence, Step
 from engine.text.grammars import GrammarTokenizer, choice_grammar, compile_grammar
@@ -26,9 +26,9 @@ class SlowText(GuidedText):
 
     go: threading.Event
 
-    def fill_words(self) -> None:
+    def fill_words(self, consume_ids: ConsumeIds) -> None:
         self.go.wait(10)
-        super().fill_words()
+        super().fill_words(consume_ids)
 
 
 def guided(kind: type[GuidedText] = GuidedText) -> GuidedText:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from engine.guided.mask_threads import MaskPool
 from engine.guided.matcher import GuidedText
 from engine.guided.reasoning import Reasoning
 from engine.protocol.frames import Guide
@@ -23,6 +24,7 @@ from engine.text.grammars import (
 from support.paths import REPO
 
 MODEL = GrammarTokenizer.load(REPO / "examples" / "models" / "laneway-tiny")
+POOL = MaskPool(1)
 EOS = min(MODEL.eos_ids)
 OTHER = 2043  # a special id that no grammar allows as text
 
@@ -36,7 +38,7 @@ def text_under(
 
 def allowed(text: GuidedText, *ids: int) -> set[int]:
     text.sync_ids(ids, len(ids))
-    text.fill_words()
+    text.fill_words(POOL.consume_ids)
     assert text.filled_at == len(ids)
     bits = np.unpackbits(text.words.view(np.uint8), bitorder="little")
     return set(np.nonzero(bits[: MODEL.vocab_size])[0].tolist())

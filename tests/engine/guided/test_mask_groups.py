@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import threading
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ import pytest
 from engine.guided.mask_threads import MaskBatch, MaskPool
 from engine.guided.mask_times import MASK_SLOW_S, SUSPECT_MASKS, MaskTimes
 from engine.guided.masks import MaskFiller
-from engine.guided.matcher import GuidedText, Words
+from engine.guided.matcher import ConsumeIds, GuidedText, Words
 from engine.guided.step_words import StepWords
 from engine.protocol.frames import Guide, Sampling
 from engine.step import Chunk, Masks, Sequence, Step
@@ -27,6 +28,7 @@ from engine.text.grammars import (
 from support.paths import REPO
 
 MODEL = GrammarTokenizer.load(REPO / "examples" / "models" / "laneway-tiny")
+POOL = MaskPool(1)
 EOS = min(MODEL.eos_ids)
 OTHER = 2043  # a special id
 SCHEMA = {"type": "array", "items": {"type": "string", "maxLength": 6}}
@@ -73,7 +75,7 @@ def words_alone(text: GuidedText, ids: list[int]) -> Words | None:
     text.sync_ids(ids, len(ids))
     if text.is_free():
         return None
-    text.fill_words()
+    text.fill_words(POOL.consume_ids)
     return text.words
 
 
@@ -127,9 +129,9 @@ class SlowText(GuidedText):
     def must_fill_alone(self) -> bool:
         return True
 
-    def fill_words(self) -> None:
+    def fill_words(self, consume_ids: ConsumeIds) -> None:
         self.go.wait(10)
-        super().fill_words()
+        super().fill_words(consume_ids)
 
 
 def test_a_late_text_keeps_its_words_while_matrices_are_used_again() -> None:
@@ -196,3 +198,24 @@ def test_grammars_of_a_long_call_are_computed_alone_until_they_are_known() -> No
     times.note_mask(2 * MASK_SLOW_S)
     assert times.is_suspect
     assert times.is_slow
+
+
+def test_an_id_of_one_matcher_is_consumed_without_the_gil(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`LLMatcher.consume_token` holds the GIL, and so does `consume_token_par` for one matcher."""
+    matchers: list[int] = []
+
+    class Recorded:
+        def consume_token_par(self, pairs: list[tuple[Any, int]]) -> list[bool]:
+            matchers.append(len(pairs))
+            return executor.consume_token_par(pairs)
+
+    pool = MaskPool(1)
+    executor = pool.executor
+    monkeypatch.setattr(pool, "executor", Recorded())
+    ids = MODEL.inner.tokenize_str("yes")
+    assert pool.consume_ids(compile_grammar(MODEL, choice_grammar(["yes"])), ids)
+    assert not pool.consume_ids(compile_grammar(MODEL, choice_grammar(["no"])), ids)
+    pairs = [(compile_grammar(MODEL, choice_grammar([own])), ids[0]) for own in ("yes", "no")]
+    assert pool.consume_together(pairs) == [True, False]
+    assert set(matchers[:-1]) == {2}
+    assert matchers[-1] == 3

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from engine.fake.runner import FakePending, build_fake_runner
-from engine.guided.matcher import GuidedText
+from engine.guided.matcher import ConsumeIds, GuidedText
 from engine.loop.mask_budget import MaskBudget
 from engine.loop.worker import EngineLoop
 from engine.memory.arena import Arena
@@ -122,11 +122,11 @@ def slow_down(monkeypatch: pytest.MonkeyPatch, before: Callable[[GuidedText], No
     """Call `before` in front of each mask of the grammar SLOW."""
     fill_words = GuidedText.fill_words
 
-    def filled(text: GuidedText) -> None:
+    def filled(text: GuidedText, consume_ids: ConsumeIds) -> None:
         if text._guide.grammar == SLOW:
             before(text)
         if not text.error:
-            fill_words(text)
+            fill_words(text, consume_ids)
 
     monkeypatch.setattr(GuidedText, "fill_words", filled)
 
@@ -134,7 +134,7 @@ def slow_down(monkeypatch: pytest.MonkeyPatch, before: Callable[[GuidedText], No
 @AHEAD
 def test_neighbours_of_a_mask_of_50_ms_miss_no_step(monkeypatch: pytest.MonkeyPatch, steps_ahead: int) -> None:
     slow_down(monkeypatch, lambda _: use_cpu(MASK_S))
-    monkeypatch.setattr(MaskBudget, "seconds", PATIENCE_MASK_S)  # with a step ahead
+    monkeypatch.setattr(MaskBudget, "wait_s", lambda *_: PATIENCE_MASK_S)  # with a step ahead
     monkeypatch.setattr(FakePending, "is_forward_done", lambda _: False)
     loop = Loop(steps_ahead)
     plain, guided, slow = (1, 2, 3), (4, 5, 6), 9

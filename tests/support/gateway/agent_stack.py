@@ -12,6 +12,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+from engine.guided.mask_threads import MaskPool
 from engine.guided.matcher import GuidedText
 from engine.protocol.frames import ModelInfo, Submit
 from engine.text.grammars import GrammarTokenizer, compile_grammar, run_with_stack
@@ -118,11 +119,11 @@ class AgentStack(ScriptedStack):
             return ""
         compiled = run_with_stack(lambda: compile_grammar(self._grammar_tokenizer, guide.grammar or ""))
         stop_ids = frozenset(self._tokenizer.eos_ids)
-        guided = GuidedText(guide, compiled, self._grammar_tokenizer, VOCABULARY, stop_ids)
+        guided, pool = GuidedText(guide, compiled, self._grammar_tokenizer, VOCABULARY, stop_ids), MaskPool(1)
         ids = [*self._tokenizer.encode(text), min(stop_ids)][: submit.max_tokens]
         for count, id_ in enumerate(ids):
             guided.sync_ids(ids, count)
-            guided.fill_words()
+            guided.fill_words(pool.consume_ids)
             if guided.error or not int(guided.words[id_ >> 5]) >> (id_ & 31) & 1:
                 said = self._tokenizer.decode(ids[: count + 1], skip_special_tokens=False)
                 return f"the grammar does not allow the last id of {said!r}: {guided.error or guide.grammar}"
