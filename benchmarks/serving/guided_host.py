@@ -102,7 +102,7 @@ def guided_rows(grammars: list[Compiled], rows: int, vocab_size: int, tokens: in
         sequence = Sequence(
             index, 0, f"r{index}", "m", None, "", "t", "", [1], tokens, Sampling(), frozenset(), 0.0
         )  # fmt: skip
-        texts[sequence] = GuidedText(Guide(""), own.matcher, own.tokenizer, vocab_size, frozenset())
+        texts[sequence] = GuidedText(Guide(""), own.matchers[0], own.tokenizer, vocab_size, frozenset())
     return texts
 
 

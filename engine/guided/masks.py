@@ -25,6 +25,9 @@ FORWARD_POLL_S = 0.0005
 # it: while the pool computes the group of one thread, the other thread prepares the next group.
 POOL_MAX = 12
 GROUP_THREADS = 2
+# A draw waits only this share of its time for texts that are filled alone (of new grammars for example): hostile ones
+# would take all of it in every step, and any hiccup of the machine would then delay the step.
+ALONE_WAIT_SHARE = 0.5
 # Threads for texts whose masks may take long, and for those of slow grammars: they delay no other text's mask.
 ALONE_THREADS = 4
 SLOW_THREADS = 1
@@ -150,23 +153,26 @@ class MaskFiller:
                 alone.append([text])
             else:
                 together.append(text)
-        for groups, threads in (
-            (in_groups(together), self._group_threads),
-            (alone, self._alone_threads),
-            (slow, self._slow_threads),
+        for groups, threads, wait_share in (
+            (in_groups(together), self._group_threads, 1.0),
+            (alone, self._alone_threads, ALONE_WAIT_SHARE),
+            (slow, self._slow_threads, 0.0),
         ):
-            batch = MaskBatch(groups, words)
+            batch = MaskBatch(groups, words, wait_share)
             if batch.texts:
                 self._filling |= batch.texts
                 self._batches.append(batch)
                 threads.fill(batch)
 
     def _wait(self, begun: _MasksBegun, deadline: float, is_forward_done: Callable[[], bool] | None) -> None:
-        """Wait for the wanted texts of grammars that are not slow, until the deadline. If no row of the step is ready
-        then, until the first is filled: the step has no row to delay."""
+        """Wait for the wanted texts until the deadline of their batches. If no row of the step is ready then, until the
+        first is filled: the step has no row to delay."""
+        began = self._clock()
         for batch in self._batches:
-            if any(text in begun.wanted and not text.times.is_slow for text in batch.texts):
-                deadline = self._wait_for(batch, deadline, is_forward_done)
+            if batch.wait_share and not begun.wanted.isdisjoint(batch.texts):
+                until = began + batch.wait_share * (deadline - began)
+                if self._wait_for(batch, until, is_forward_done):
+                    deadline = began
         self._take_filled(begun.words)
         alone = len(begun.wanted) == begun.words.rows
         alone_until = self._clock() + MASK_WAIT_ALONE_S
@@ -174,17 +180,17 @@ class MaskFiller:
             self._batches[-1].all_filled.wait(POLL_S)
             self._take_filled(begun.words)
 
-    def _wait_for(self, batch: MaskBatch, deadline: float, is_forward_done: Callable[[], bool] | None) -> float:
-        """Wait for a batch. Returns the deadline, which is over once the forward pass has ended."""
+    def _wait_for(self, batch: MaskBatch, deadline: float, is_forward_done: Callable[[], bool] | None) -> bool:
+        """Wait for a batch until the deadline, or the end of the forward pass. Whether that has ended."""
         if is_forward_done is None:
             batch.all_filled.wait(max(0.0, deadline - self._clock()))
-            return deadline
+            return False
         while not batch.all_filled.wait(max(0.0, min(FORWARD_POLL_S, deadline - self._clock()))):
             if is_forward_done():
-                return self._clock()
+                return True
             if self._clock() >= deadline:
                 break
-        return deadline
+        return False
 
     def _take_filled(self, words: StepWords | None = None) -> None:
         """Take in the texts that were filled since the last call. Those in another matrix than `words` leave it."""

@@ -73,6 +73,7 @@ class GuidedRequests:
         self._ready, self._refused = ready, refused
         self._waiting: dict[tuple[int, int], Sequence] = {}  # by (gateway, handle)
         self._texts: dict[Sequence, GuidedText] = {}
+        self._compiled: dict[Sequence, Compiled] = {}  # of texts with a grammar
 
     @property
     def waiting(self) -> int:
@@ -124,6 +125,8 @@ class GuidedRequests:
     def remove_text(self, sequence: Sequence) -> None:
         """The request ended or was refused."""
         self._texts.pop(sequence, None)
+        if (compiled := self._compiled.pop(sequence, None)) is not None:
+            self.compiler.end_text(compiled)
 
     def name_errors(self, step: Step, errors: dict[int, str]) -> dict[int, str]:
         """`errors` by chunk index, in which the errors of texts that cannot be continued are the grammars'."""
@@ -175,9 +178,11 @@ class GuidedRequests:
             # The mask holds back the stop ids instead: where only they may follow, the text ends.
             min_tokens = sampling.min_tokens
             sequence.sampling = msgspec.structs.replace(sampling, min_tokens=0)
+        if compiled is not None:
+            self._compiled[sequence] = compiled
         self._texts[sequence] = GuidedText(
             guide,
-            compiled.matcher if compiled else None,
+            self.compiler.begin_text(compiled) if compiled else None,
             compiled.tokenizer if compiled else None,
             vocab_size,
             sequence.stop_ids,

@@ -15,7 +15,7 @@ from collections import deque
 from engine.step import Step
 
 # Steps of a kind whose shortest wait counts.
-STEPS_REMEMBERED = 8
+STEPS_REMEMBERED = 16
 # Left for what varies between steps.
 RESERVE_S = 0.001
 # The ids of a step were ready before the loop waited for them.

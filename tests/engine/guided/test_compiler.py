@@ -114,3 +114,30 @@ def test_a_grammar_without_end_refuses_its_request_and_the_next_is_compiled(
         found.stop()
     assert "too large" in str(loop.outcomes[0][1])
     assert isinstance(loop.outcomes[1][1], Compiled)
+
+
+def test_a_grammar_of_many_texts_is_compiled_again_for_their_masks(loop: Loop, compiler: GrammarCompiler) -> None:
+    compiler.compile_text(TINY, VOCAB, regex_grammar("[a-z]+"), loop.waiter("a"))
+    loop.run(1)
+    compiled = loop.outcomes[0][1]
+    assert isinstance(compiled, Compiled)
+    first = compiled.matchers[0]
+    assert all(compiler.begin_text(compiled) is first for _ in range(module.TEXTS_PER_MATCHER))
+    assert loop.calls.empty()
+    for _ in range(3):  # one compilation at a time
+        assert compiler.begin_text(compiled) is first
+    loop.calls.get(timeout=30)()
+    assert compiled.matchers[0] is first
+    assert len(compiled.matchers) == 2
+    assert {id(compiler.begin_text(compiled)) for _ in range(4)} == {id(own) for own in compiled.matchers}
+    for _ in range(module.TEXTS_PER_MATCHER + 7):
+        compiler.end_text(compiled)
+    assert compiled.texts == 0
+    # The matchers of all grammars are bounded, and those of a forgotten grammar count no more.
+    assert compiler._further_matchers == 1
+    compiler.forget_compiled()
+    assert compiler._further_matchers == 0
+    for _ in range(2 * module.TEXTS_PER_MATCHER):
+        compiler.begin_text(compiled)
+    time.sleep(0.1)
+    assert loop.calls.empty()
