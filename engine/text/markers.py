@@ -38,9 +38,11 @@ class Markers:
         self._id_set = frozenset(self.ids.values())
         self._pattern = _any_of(self.ids)
         self._strips = {text: (token.lstrip, token.rstrip) for text, (_, token) in chosen.items()}
-        # Tuples: `startswith` and `endswith` try all of them in one call, for each text of each request.
-        self._beginnings = tuple({text[:end] for text in self.ids for end in range(1, len(text))})
-        self._endings = tuple({text[start:] for text in self.ids for start in range(1, len(text))})
+        # Most texts of a request have no marker. These find so at little cost: a marker's first letters; and parts of
+        # markers by their last or first letter, since a text is compared with each part of a tuple.
+        self._firsts = tuple({text[0] for text in self.ids})
+        self._beginnings = _grouped({text[:end] for text in self.ids for end in range(1, len(text))}, -1)
+        self._endings = _grouped({text[start:] for text in self.ids for start in range(1, len(text))}, 0)
         # A normalizer can make a marker from other characters (NFKC makes "<" from U+FF1C). Every chat is then encoded
         # in parts.
         self._normalized = encoder.normalizer is not None and any(token.normalized for _, token in chosen.values())
@@ -89,15 +91,20 @@ class Markers:
         return [id_ for start, end in pairwise(cuts) for id_ in encode_plain(text[start:end])]
 
     def _is_suspect(self, text: str) -> bool:
-        return self._pattern.search(text) is not None or self._begins_within(text) or self._ends_within(text)
+        has_first = any(first in text for first in self._firsts)
+        return (
+            self._begins_within(text)
+            or self._ends_within(text)
+            or (has_first and self._pattern.search(text) is not None)
+        )
 
     def _begins_within(self, text: str) -> bool:
         """Whether the text begins with the end of a marker."""
-        return text.startswith(self._endings)
+        return text.startswith(self._endings.get(text[:1], ()))
 
     def _ends_within(self, text: str) -> bool:
         """Whether the text ends with the beginning of a marker."""
-        return text.endswith(self._beginnings)
+        return text.endswith(self._beginnings.get(text[-1:], ()))
 
     def _divide(self, text: str, mark: str) -> str:
         text = text.replace(mark, "")
@@ -169,6 +176,14 @@ def _strings(value: Any) -> list[str]:
         elif isinstance(item, (list, tuple)):
             left += item
     return found
+
+
+def _grouped(texts: Iterable[str], place: int) -> dict[str, tuple[str, ...]]:
+    """The texts by their letter at `place`."""
+    found: dict[str, list[str]] = {}
+    for text in texts:
+        found.setdefault(text[place], []).append(text)
+    return {letter: tuple(own) for letter, own in found.items()}
 
 
 def _any_of(texts: Iterable[str]) -> re.Pattern[str]:
