@@ -22,6 +22,10 @@ PATTERNS_IN_ALL_OF_MAX = 3
 WHITESPACE_MAX = 16
 REFUSAL_CHARS_MAX = 600
 INTEGER_MAX = 2**63 - 1
+# A small model that draws a number between two bounds often adds digits until the end of its tokens (1.000000000…). So
+# such a number has 10 decimals at most, the most that llguidance can count, if its larger bound is one of these.
+DECIMALS_STEP = 1e-10
+DECIMALS_BOUND_MIN, DECIMALS_BOUND_MAX = 1e-3, 1e9
 
 # Keywords of any draft that llguidance 1.9 does not implement. With an older "$schema" it would ignore newer keywords.
 UNSUPPORTED = frozenset(
@@ -46,19 +50,23 @@ _SCHEMAS = ("allOf", "anyOf", "oneOf", "prefixItems")
 _NAMED_SCHEMAS = ("$defs", "definitions", "patternProperties", "properties")
 _OPTIONS = "x-guidance"
 
-# Narrower than the formats of llguidance, which allow 30 February, a leap second at any hour, and names over 253
-# characters: what these accept, every validator accepts.
+# Narrower than the formats of llguidance, which allow 30 February, a leap second at any hour, names over 253 characters
+# and durations with any number of digits: what these accept, every validator accepts.
 _DATE = (
     r"(?:[1-9]\d{3}-(?:(?:0[13578]|1[02])-(?:0[1-9]|[12]\d|3[01])|(?:0[469]|11)-(?:0[1-9]|[12]\d|30)"
     r"|02-(?:0[1-9]|1\d|2[0-8]))|(?:[1-9]\d(?:0[48]|[2468][048]|[13579][26])|(?:[2468][048]|[13579][26])00)-02-29)"
 )
 _TIME = r"(?:[01]\d|2[0-3]):[0-5]\d:[0-5]\d(?:\.\d{1,6})?(?:Z|[+-](?:[01]\d|2[0-3]):[0-5]\d)"
+_COUNT = r"\d{1,9}"
+_DAYS = rf"(?:{_COUNT}D|{_COUNT}M(?:{_COUNT}D)?|{_COUNT}Y(?:{_COUNT}M(?:{_COUNT}D)?)?)"
+_HOURS = rf"T(?:{_COUNT}H(?:{_COUNT}M(?:{_COUNT}S)?)?|{_COUNT}M(?:{_COUNT}S)?|{_COUNT}S)"
 _LABEL = "[A-Za-z0-9]{1,20}(?:-[A-Za-z0-9]{1,20}){0,2}"
 _HOST = rf"{_LABEL}(?:\.{_LABEL}){{0,3}}"
 FORMAT_PATTERNS = {
     "date": f"^{_DATE}$",
     "time": f"^{_TIME}$",
     "date-time": f"^{_DATE}T{_TIME}$",
+    "duration": f"^P(?:{_DAYS}(?:{_HOURS})?|{_HOURS}|{_COUNT}W)$",
     "hostname": f"^{_HOST}$",
     "email": rf"^[A-Za-z0-9]{{1,20}}(?:[._+-][A-Za-z0-9]{{1,20}}){{0,2}}@{_HOST}$",
 }
@@ -117,7 +125,37 @@ def checked_schema(schema: object) -> dict[str, Any]:
         raise GrammarRefused(f"the schema is {what}")
     found = _Checked().copy(schema, "", 0)
     assert isinstance(found, dict)
+    _bound_decimals(found)
     return found
+
+
+def _bound_decimals(schema: dict[str, Any]) -> None:
+    """Give numbers between two bounds the step DECIMALS_STEP. Not where the schema has a step anywhere: llguidance
+    cannot combine it with this one."""
+    nodes = list(_nodes(schema))
+    if any("multipleOf" in node for node in nodes):
+        return
+    for node in nodes:
+        lower = [node[name] for name in ("minimum", "exclusiveMinimum") if _is_number(node.get(name))]
+        upper = [node[name] for name in ("maximum", "exclusiveMaximum") if _is_number(node.get(name))]
+        if not lower or not upper or node.get("type") == "integer":
+            continue
+        if DECIMALS_BOUND_MIN <= max(map(abs, lower + upper)) <= DECIMALS_BOUND_MAX:
+            node["multipleOf"] = DECIMALS_STEP
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _nodes(schema: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Each subschema that is an object, the schema itself included."""
+    stack: list[object] = [schema]
+    while stack:
+        node = stack.pop()
+        if isinstance(node, dict):
+            yield node
+            stack += [child for _, child in _children(node, "")]
 
 
 def pointers(schema: object, keyword: str) -> Iterator[tuple[str, Any]]:

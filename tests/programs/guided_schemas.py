@@ -118,7 +118,7 @@ class Player:
         for _ in range(count):
             made = next(self._schemas)
             grammar = json_schema_grammar(made.schema, whitespace_max=self._rng.choice([0, 1, 1, 2]))
-            tokens = max(TOKENS_MIN, 4 * len(self._text.encode(json.dumps(made.whole))))
+            tokens = max(TOKENS_MIN, 4 * len(self._text.encode(json.dumps(made.shortest))))
             prompt = self._head + self._text.encode(f" Seed {self._rng.randrange(1000)}.")
             for choice in range(self._rng.choice([1, 1, 2, 4])):
                 frames.append(
