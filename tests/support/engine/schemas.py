@@ -14,12 +14,6 @@ WORDS = ["city", "name", "count", "tags", "ok", "unit", "when", "score", "kind",
 class Made:
     schema: Any
     shortest: Any  # an instance that no other is much shorter than
-    whole: Any  # an instance with every property, all items and the longest choice, and strings that fill their bounds
-
-    @classmethod
-    def of(cls, schema: Any, shortest: Any) -> Made:
-        """Of a schema whose instances are much alike."""
-        return cls(schema, shortest, shortest)
 
 
 class SchemaMaker:
@@ -35,7 +29,7 @@ class SchemaMaker:
         if not self._definitions:
             return made
         definitions = {name: own.schema for name, own in self._definitions.items()}
-        return Made({**made.schema, "$defs": definitions}, made.shortest, made.whole)
+        return Made({**made.schema, "$defs": definitions}, made.shortest)
 
     def _value(self, depth: int) -> Made:
         rng = self._rng
@@ -49,21 +43,20 @@ class SchemaMaker:
         high = low + self._rng.randint(0, 1000)
         if self._rng.random() < 0.3:
             step = self._rng.choice([2, 5, 7])
-            return Made.of({"type": "integer", "minimum": 0, "maximum": 100 * step, "multipleOf": step}, 0)
+            return Made({"type": "integer", "minimum": 0, "maximum": 100 * step, "multipleOf": step}, 0)
         bounds = self._rng.choice([{}, {"minimum": low}, {"minimum": low, "maximum": high}, {"exclusiveMaximum": high}])
         shortest = min(range(low, low + 10), key=lambda n: len(str(n))) if "maximum" not in bounds else low
-        return Made.of({"type": "integer", **bounds}, shortest if "exclusiveMaximum" not in bounds else low - 1)
+        return Made({"type": "integer", **bounds}, shortest if "exclusiveMaximum" not in bounds else low - 1)
 
     def _number(self) -> Made:
-        return Made.of({"type": "number", "minimum": 0, "maximum": self._rng.choice([1, 10.5, 99])}, 0)
+        return Made({"type": "number", "minimum": 0, "maximum": self._rng.choice([1, 10.5, 99])}, 0)
 
     def _string(self) -> Made:
         least = self._rng.randint(0, 3)
-        most = least + self._rng.randint(0, 12)
-        return Made({"type": "string", "minLength": least, "maxLength": most}, "a" * least, "a" * most)
+        return Made({"type": "string", "minLength": least, "maxLength": least + self._rng.randint(0, 12)}, "a" * least)
 
     def _pattern(self) -> Made:
-        return Made.of(
+        return Made(
             *self._rng.choice([
                 ({"type": "string", "pattern": "^[a-z]{2,6}$"}, "aa"),
                 ({"type": "string", "pattern": r"^[A-Z]{2}-\d{3}$"}, "AA-000"),
@@ -72,7 +65,7 @@ class SchemaMaker:
         )  # fmt: skip
 
     def _format(self) -> Made:
-        return Made.of(
+        return Made(
             *self._rng.choice([
                 ({"type": "string", "format": "date"}, "2026-01-01"),
                 ({"type": "string", "format": "time"}, "00:00:00Z"),
@@ -89,12 +82,11 @@ class SchemaMaker:
     def _enum(self) -> Made:
         values: list[Any] = ["red", "été", 'a"b\\', 3, -1.5, True, None, ["x", 1], {"k": "v"}]
         chosen = self._rng.sample(values, self._rng.randint(1, 4))
-        by_length = sorted(chosen, key=lambda value: len(json.dumps(value)))
-        schema = {"const": chosen[0]} if len(chosen) == 1 else {"enum": chosen}
-        return Made(schema, by_length[0], by_length[-1])
+        shortest = min(chosen, key=lambda value: len(json.dumps(value)))
+        return Made({"const": chosen[0]}, chosen[0]) if len(chosen) == 1 else Made({"enum": chosen}, shortest)
 
     def _plain(self) -> Made:
-        return Made.of(*self._rng.choice([({"type": "boolean"}, True), ({"type": "null"}, None)]))
+        return Made(*self._rng.choice([({"type": "boolean"}, True), ({"type": "null"}, None)]))
 
     def _array(self, depth: int) -> Made:
         item = self._value(depth)
@@ -102,9 +94,8 @@ class SchemaMaker:
         schema = {"type": "array", "items": item.schema, "minItems": least, "maxItems": least + self._rng.randint(0, 2)}
         if self._rng.random() < 0.2:
             first = self._value(0)
-            schema = {**schema, "prefixItems": [first.schema], "minItems": 1, "maxItems": 2}
-            return Made(schema, [first.shortest], [first.whole, item.whole])
-        return Made(schema, [item.shortest] * least, [item.whole] * schema["maxItems"])
+            return Made({**schema, "prefixItems": [first.schema], "minItems": 1, "maxItems": 2}, [first.shortest])
+        return Made(schema, [item.shortest] * least)
 
     def _object(self, depth: int) -> Made:
         names = self._rng.sample(WORDS, self._rng.randint(1, 4))
@@ -120,21 +111,19 @@ class SchemaMaker:
             schema["additionalProperties"] = {"type": "boolean"}
             schema["maxProperties"] = len(names) + 1
             schema["required"] = required = names
-        whole = {name: member.whole for name, member in members.items()}
-        return Made(schema, {name: members[name].shortest for name in names if name in required}, whole)
+        return Made(schema, {name: members[name].shortest for name in names if name in required})
 
     def _any_of(self, depth: int) -> Made:
         options = [self._value(depth) for _ in range(self._rng.randint(2, 3))]
         shortest = min((option.shortest for option in options), key=lambda value: len(json.dumps(value)))
-        whole = max((option.whole for option in options), key=lambda value: len(json.dumps(value)))
-        return Made({"anyOf": [option.schema for option in options]}, shortest, whole)
+        return Made({"anyOf": [option.schema for option in options]}, shortest)
 
     def _all_of(self, depth: int) -> Made:
         made = self._string()
-        return Made.of({"allOf": [made.schema, {"type": ["string", "null"], "maxLength": 20}]}, made.shortest)
+        return Made({"allOf": [made.schema, {"type": ["string", "null"], "maxLength": 20}]}, made.shortest)
 
     def _reference(self, depth: int) -> Made:
         name = f"d{len(self._definitions)}"
-        self._definitions[name] = Made.of(True, None)  # its number is taken
+        self._definitions[name] = Made(True, None)  # its number is taken
         made = self._definitions[name] = self._value(depth)
-        return Made({"$ref": f"#/$defs/{name}"}, made.shortest, made.whole)
+        return Made({"$ref": f"#/$defs/{name}"}, made.shortest)
