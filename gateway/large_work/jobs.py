@@ -314,6 +314,8 @@ def check_window(tokens: int, window: ContextLimits) -> None:
     ContextLengthExceeded."""
     rest = window.context_tokens - tokens
     if rest < window.least:
+        if window.least == 0:
+            raise _too_long(window, f"{window.param!r} takes {tokens}. Shorten it.")
         raise _too_long(
             window,
             f"{window.param!r} takes {tokens} and the answer may take {window.least}. Shorten the prompt, or lower "
