@@ -59,7 +59,7 @@ def _read_completion(body: bytes, unknown: UnknownFields) -> ParsedBody:
 
 def _read_tokenize(body: bytes, unknown: UnknownFields) -> ParsedBody:
     request = parse_tokenize(body, unknown)
-    return ParsedBody(request.to_generation(), wants_token_texts=bool(request.return_token_strs))
+    return ParsedBody(request.generation_request(), wants_token_texts=bool(request.return_token_strs))
 
 
 # Kinds whose bodies may have lists of ids, with the field that has them.
@@ -70,7 +70,7 @@ _READERS: Mapping[str, Callable[[bytes, UnknownFields], ParsedBody]] = {
     "messages": lambda body, unknown: ParsedBody(parse_messages(body, unknown).to_generation()),
     "count": lambda body, unknown: ParsedBody(parse_count(body, unknown).to_generation()),
     "tokenize": _read_tokenize,
-    "detokenize": lambda body, unknown: ParsedBody(parse_detokenize(body, unknown).to_generation()),
+    "detokenize": lambda body, unknown: ParsedBody(parse_detokenize(body, unknown).generation_request()),
 }
 
 

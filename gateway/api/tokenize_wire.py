@@ -41,7 +41,7 @@ class TokenizeRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     media_io_kwargs: Any = None
     mm_processor_kwargs: Any = None
 
-    def chat(self) -> ChatRequest | None:
+    def chat_request(self) -> ChatRequest | None:
         """The chat completion that has this prompt; None for a text. One path makes the prompts of both."""
         if self.messages is None:
             return None
@@ -54,11 +54,13 @@ class TokenizeRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
             tools=self.tools,
         )
 
-    def to_generation(self) -> GenerationRequest:
+    def generation_request(self) -> GenerationRequest:
         """For its ids: the sampling values are placeholders."""
-        if (chat := self.chat()) is not None:
+        if (chat := self.chat_request()) is not None:
             return chat.to_generation()
-        return _asked(self.model, RawText(self.prompt or "", self.add_special_tokens is not False), "prompt")
+        return _placeholder_request(
+            self.model, RawText(self.prompt or "", self.add_special_tokens is not False), "prompt"
+        )
 
 
 class DetokenizeRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -67,12 +69,12 @@ class DetokenizeRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     model: ModelName
     tokens: Annotated[list[TokenId], Meta(max_length=PROMPT_IDS_MAX)]
 
-    def to_generation(self) -> GenerationRequest:
+    def generation_request(self) -> GenerationRequest:
         """For its text: the sampling values are placeholders."""
-        return _asked(self.model, self.tokens, "tokens")
+        return _placeholder_request(self.model, self.tokens, "tokens")
 
 
-def _asked(model: str, prompt: Prompt, param: str) -> GenerationRequest:
+def _placeholder_request(model: str, prompt: Prompt, param: str) -> GenerationRequest:
     return GenerationRequest(
         model=model,
         prompts=[prompt],
@@ -107,7 +109,7 @@ def parse_tokenize(body: bytes, unknown: UnknownFields) -> TokenizeRequest:
     """Decode and check a JSON body. Raises InvalidRequest that names the field."""
     request = _tokenize_decoder.decode(body, unknown)
     check_served(request, UNSUPPORTED_FIELDS)
-    chat = request.chat()
+    chat = request.chat_request()
     if chat is None:
         if request.prompt is None:
             raise InvalidRequest("Missing required field 'prompt' or 'messages': send one of them.", param="prompt")
@@ -129,7 +131,7 @@ def parse_detokenize(body: bytes, unknown: UnknownFields) -> DetokenizeRequest:
 # ---- answers ---------------------------------------------------------------------------------------------------
 
 
-class Tokenized(msgspec.Struct, frozen=True, kw_only=True):
+class TokenizeAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """`token_strs`: each token as the vocabulary spells it; null unless the request has `return_token_strs`."""
 
     count: int
@@ -138,7 +140,7 @@ class Tokenized(msgspec.Struct, frozen=True, kw_only=True):
     token_strs: list[str] | None
 
 
-class Detokenized(msgspec.Struct, frozen=True, kw_only=True):
+class DetokenizeAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """The text of the tokens; special tokens are shown."""
 
     prompt: str

@@ -11,7 +11,7 @@ from litestar import Request, post
 
 from gateway.access.callers import Caller
 from gateway.api.bodies import ParsedBody
-from gateway.api.tokenize_wire import Detokenized, Tokenized
+from gateway.api.tokenize_wire import DetokenizeAnswer, TokenizeAnswer
 from gateway.http.exchange import line_of, read_body
 from gateway.routes.answering import hold_body, refund_on_error
 from gateway.routes.guard import admit
@@ -19,24 +19,26 @@ from gateway.services import Services
 
 
 @post(["/v1/tokenize", "/t/{tenant:str}/v1/tokenize"], status_code=200, opt={"route": "/v1/tokenize"})
-async def tokenize(request: Request[Any, Any, Any], services: Services) -> Tokenized:
+async def tokenize(request: Request[Any, Any, Any], services: Services) -> TokenizeAnswer:
     """The token ids of a text or of a conversation, as a completion with it is billed. Free."""
-    async with _admitted(services, request, "tokenize") as (caller, read):
+    async with _admitted_body(services, request, "tokenize") as (caller, read):
         prompt = await services.generator.tokenize(caller, read.asked)
         texts = await prompt.token_texts() if read.wants_token_texts else None
-    return Tokenized(count=len(prompt.ids), max_model_len=prompt.context_tokens, tokens=prompt.ids, token_strs=texts)
+    return TokenizeAnswer(
+        count=len(prompt.ids), max_model_len=prompt.context_tokens, tokens=prompt.ids, token_strs=texts
+    )
 
 
 @post(["/v1/detokenize", "/t/{tenant:str}/v1/detokenize"], status_code=200, opt={"route": "/v1/detokenize"})
-async def detokenize(request: Request[Any, Any, Any], services: Services) -> Detokenized:
+async def detokenize(request: Request[Any, Any, Any], services: Services) -> DetokenizeAnswer:
     """The text of token ids, special tokens included. Free."""
-    async with _admitted(services, request, "detokenize") as (caller, read):
+    async with _admitted_body(services, request, "detokenize") as (caller, read):
         text = await services.generator.detokenize(caller, read.asked)
-    return Detokenized(prompt=text)
+    return DetokenizeAnswer(prompt=text)
 
 
 @contextlib.asynccontextmanager
-async def _admitted(
+async def _admitted_body(
     services: Services, request: Request[Any, Any, Any], kind: str
 ) -> AsyncIterator[tuple[Caller, ParsedBody]]:
     """The caller and the parsed body of a request that takes no tokens from the limits. `kind`: that of

@@ -2460,6 +2460,10 @@ export interface components {
             role?: "assistant";
             tool_calls?: components["schemas"]["CallDelta"][];
         };
+        /** DetokenizeAnswer */
+        DetokenizeAnswer: {
+            prompt: string;
+        };
         /**
          * DetokenizeRequest
          * @description Ids of the model's vocabulary, at most as many as its context has tokens.
@@ -2467,10 +2471,6 @@ export interface components {
         DetokenizeRequest: {
             model: string;
             tokens: number[];
-        };
-        /** Detokenized */
-        Detokenized: {
-            prompt: string;
         };
         /**
          * DeveloperMessage
@@ -4050,6 +4050,13 @@ export interface components {
             token: string;
             top_logprobs: components["schemas"]["Alternative"][];
         };
+        /** TokenizeAnswer */
+        TokenizeAnswer: {
+            count: number;
+            max_model_len: number;
+            token_strs: string[] | null;
+            tokens: number[];
+        };
         /**
          * TokenizeRequest
          * @description A text as `/v1/completions` reads it (`prompt`), or a conversation as `/v1/chat/completions` reads it.
@@ -4090,13 +4097,6 @@ export interface components {
             return_token_strs: boolean | null;
             /** @default null */
             tools: (components["schemas"]["FunctionTool"] | components["schemas"]["CustomTool"])[] | null;
-        };
-        /** Tokenized */
-        Tokenized: {
-            count: number;
-            max_model_len: number;
-            token_strs: string[] | null;
-            tokens: number[];
         };
         /**
          * Tool
@@ -4711,7 +4711,7 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["Detokenized"];
+                    "application/json": components["schemas"]["DetokenizeAnswer"];
                 };
             };
             /** @description A refusal, with its reason */
@@ -4928,7 +4928,7 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["Tokenized"];
+                    "application/json": components["schemas"]["TokenizeAnswer"];
                 };
             };
             /** @description A refusal, with its reason */
@@ -8515,7 +8515,7 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["Detokenized"];
+                    "application/json": components["schemas"]["DetokenizeAnswer"];
                 };
             };
             /** @description A refusal, with its reason */
@@ -8833,7 +8833,7 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["Tokenized"];
+                    "application/json": components["schemas"]["TokenizeAnswer"];
                 };
             };
             /** @description A refusal, with its reason */
