@@ -22,6 +22,7 @@ from gateway.routes.metrics import MetricsListener, metrics
 from gateway.routes.models import get_model, list_models
 from gateway.routes.root import root, version
 from gateway.routes.schema import SchemaPlugin
+from gateway.routes.tokenize import detokenize, tokenize
 from gateway.routes.usage import own_budgets, own_usage
 from gateway.services import Services
 
@@ -30,6 +31,8 @@ ROUTES: tuple[ControllerRouterHandler, ...] = (
     completions,
     messages,
     count_tokens,
+    tokenize,
+    detokenize,
     list_models,
     get_model,
     own_usage,

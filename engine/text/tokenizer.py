@@ -180,6 +180,10 @@ class Tokenizer:
     def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
         return self._encoder.decode(list(ids), skip_special_tokens=skip_special_tokens)
 
+    def token_texts(self, ids: Sequence[int]) -> list[str]:
+        """Each id as the vocabulary spells it: "Ġthe" of a byte-level one. "" for an id that no token owns."""
+        return [self._encoder.id_to_token(id_) or "" for id_ in ids]
+
     def token_bytes(self, id_: int) -> bytes:
         """What one id adds to a text, special or not; not always whole characters of UTF-8. b"" for an id that no token
         owns."""

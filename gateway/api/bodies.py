@@ -13,6 +13,7 @@ from gateway.api.chat_wire import parse_chat
 from gateway.api.completions_wire import parse_completion
 from gateway.api.generation_request import GenerationRequest
 from gateway.api.messages_wire import parse_count, parse_messages
+from gateway.api.tokenize_wire import parse_detokenize, parse_tokenize
 from gateway.api.unknown_fields import UnknownFields
 from gateway.errors import ContextLengthExceeded, InvalidRequest
 
@@ -37,11 +38,13 @@ COUNT_BYTES = 64 * 1024  # counted at once
 
 
 class ParsedBody(msgspec.Struct, frozen=True):
-    """A parsed body. `wants_usage`: the stream ends with the usage. `ignored`: paths of dropped unknown fields."""
+    """A parsed body. `wants_usage`: the stream ends with the usage. `ignored`: paths of dropped unknown fields.
+    `wants_token_texts`: the ids of the prompt are answered with the text of each."""
 
     asked: GenerationRequest
     wants_usage: bool = False
     ignored: tuple[str, ...] = ()
+    wants_token_texts: bool = False
 
 
 def _read_chat(body: bytes, unknown: UnknownFields) -> ParsedBody:
@@ -54,16 +57,25 @@ def _read_completion(body: bytes, unknown: UnknownFields) -> ParsedBody:
     return ParsedBody(request.to_generation(), request.wants_usage())
 
 
+def _read_tokenize(body: bytes, unknown: UnknownFields) -> ParsedBody:
+    request = parse_tokenize(body, unknown)
+    return ParsedBody(request.generation_request(), wants_token_texts=bool(request.return_token_strs))
+
+
+# Kinds whose bodies may have lists of ids, with the field that has them.
+_ID_FIELDS = {"completions": "prompt", "detokenize": "tokens"}
 _READERS: Mapping[str, Callable[[bytes, UnknownFields], ParsedBody]] = {
     "chat": _read_chat,
     "completions": _read_completion,
     "messages": lambda body, unknown: ParsedBody(parse_messages(body, unknown).to_generation()),
     "count": lambda body, unknown: ParsedBody(parse_count(body, unknown).to_generation()),
+    "tokenize": _read_tokenize,
+    "detokenize": lambda body, unknown: ParsedBody(parse_detokenize(body, unknown).generation_request()),
 }
 
 
 def read_request(kind: str, body: bytes, *, ignore_unknown: bool) -> ParsedBody:
-    """Parse the body of a request to the endpoint `kind`: "chat", "completions", "messages" or "count".
+    """Parse the body of a request to the endpoint `kind`, a key of `_READERS`.
 
     `ignore_unknown`: drop unknown fields instead of refusing them. Raises InvalidRequest."""
     unknown = UnknownFields(ignore=ignore_unknown)
@@ -89,8 +101,10 @@ def has_few_values(body: bytes) -> bool:
 def check_body(kind: str, body: bytes, context_tokens: int) -> None:
     """Refuse a body of `kind` with more messages or ids than any model takes, before it is parsed. Raises
     InvalidRequest, ContextLengthExceeded."""
-    check = check_id_count if kind == "completions" else check_message_count
-    check(body, context_tokens)
+    if (field := _ID_FIELDS.get(kind)) is not None:
+        check_id_count(body, context_tokens, field)
+    else:
+        check_message_count(body, context_tokens)
 
 
 def check_message_count(body: bytes, context_tokens: int) -> None:
@@ -107,17 +121,18 @@ def check_message_count(body: bytes, context_tokens: int) -> None:
         )
 
 
-def check_id_count(body: bytes, context_tokens: int) -> None:
-    """Refuse a body with more prompt ids than any model takes, before the body is parsed.
+def check_id_count(body: bytes, context_tokens: int, field: str = "prompt") -> None:
+    """Refuse a body with more ids in `field` than any model takes, before the body is parsed.
 
     `context_tokens`: the longest context served. Raises ContextLengthExceeded.
 
-    A list of ids contains no quotation mark. So the commas between the name "prompt" and the next quotation mark belong
+    A list of ids contains no quotation mark. So the commas between the field's name and the next quotation mark belong
     to the list of ids, or to the lists in it."""
-    at = body.find(b'"prompt"')
+    name = f'"{field}"'.encode()
+    at = body.find(name)
     if at < 0:
         return
-    at += len(b'"prompt"')
+    at += len(name)
     end = body.find(b'"', at)
     end = len(body) if end < 0 else end
     limit = IDS_CONTEXTS_MAX * context_tokens
@@ -126,7 +141,7 @@ def check_id_count(body: bytes, context_tokens: int) -> None:
         commas += body.count(b",", start, min(end, start + COUNT_BYTES))
         if commas > limit + OTHER_NUMBERS_MAX:
             raise ContextLengthExceeded(
-                f"'prompt' has over {limit} ids: {IDS_CONTEXTS_MAX} times the longest context served, {context_tokens} "
-                "tokens.",
-                param="prompt",
+                f"{field!r} has over {limit} ids: {IDS_CONTEXTS_MAX} times the longest context served, "
+                f"{context_tokens} tokens.",
+                param=field,
             )

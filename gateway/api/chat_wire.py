@@ -103,21 +103,23 @@ class ToolMessage(ChatMessage, frozen=True, kw_only=True, tag="tool"):
     tool_call_id: CallId
 
 
+Messages = Annotated[
+    list[SystemMessage | DeveloperMessage | UserMessage | AssistantMessage | ToolMessage],
+    Meta(min_length=1, max_length=MESSAGES_MAX),
+]
+TemplateKwargs = Annotated[dict[str, Any], Meta(description="Arguments that the model's chat template reads")]
+
+
 class ChatRequest(SamplingFields, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The body of a chat completion. A field without a type is not served: only its neutral values are accepted."""
 
-    messages: Annotated[
-        list[SystemMessage | DeveloperMessage | UserMessage | AssistantMessage | ToolMessage],
-        Meta(min_length=1, max_length=MESSAGES_MAX),
-    ]
+    messages: Messages
     max_completion_tokens: Tokens | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Meta(ge=0, le=LOGPROBS_MAX)] | None = None
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
-    chat_template_kwargs: (
-        Annotated[dict[str, Any], Meta(description="Arguments that the model's chat template reads")] | None
-    ) = None
+    chat_template_kwargs: TemplateKwargs | None = None
     tools: Tools | None = None
     tool_choice: ChosenTools | None = None
     parallel_tool_calls: bool | None = None
@@ -222,7 +224,7 @@ UNSUPPORTED_FIELDS: dict[str, UnsupportedField] = {
     **UNSERVED_SAMPLING,
 }
 
-_EXPLANATIONS: Explanations = (
+EXPLANATIONS: Explanations = (
     (r"\.role' is wrong: Invalid value", "Roles are system, developer, user, assistant and tool"),
     (r"\.content\[\d+\]\.type' is wrong", "Parts are of the type 'text'; images, audio and files are not read"),
     (r"\.content' is wrong: .*got `null`", "Only an assistant's message with 'tool_calls' has no text"),
@@ -230,7 +232,7 @@ _EXPLANATIONS: Explanations = (
     (r"\.audio' is wrong", _TEXT_ONLY),
 )
 
-_decoder = BodyDecoder(ChatRequest, _EXPLANATIONS)
+_decoder = BodyDecoder(ChatRequest, EXPLANATIONS)
 
 
 def parse_chat(body: bytes, unknown: UnknownFields) -> ChatRequest:
@@ -238,9 +240,7 @@ def parse_chat(body: bytes, unknown: UnknownFields) -> ChatRequest:
     request = _decoder.decode(body, unknown)
     check_served(request, UNSUPPORTED_FIELDS)
     check_sampling(request)
-    check_template_kwargs(request.chat_template_kwargs)
-    check_calls(request.messages)
-    request.tooling()  # raises for tools, a choice or a format that contradict each other
+    check_conversation(request)
     for hint in request.ignored_output_hints():
         unknown.name_hint(hint)
     if None not in (request.max_tokens, request.max_completion_tokens) and (
@@ -249,6 +249,14 @@ def parse_chat(body: bytes, unknown: UnknownFields) -> ChatRequest:
         raise InvalidRequest("'max_tokens' and 'max_completion_tokens' disagree.", param="max_tokens")
     if request.top_logprobs and not request.logprobs:
         raise InvalidRequest("'top_logprobs' needs 'logprobs': true.", param="top_logprobs")
+    return request
+
+
+def check_conversation(request: ChatRequest) -> None:
+    """Check what makes the prompt. Raises InvalidRequest."""
+    check_template_kwargs(request.chat_template_kwargs)
+    check_calls(request.messages)
+    request.tooling()  # raises for tools, a choice or a format that contradict each other
     if request.continue_final_message:
         if request.add_generation_prompt:
             message = "'continue_final_message' needs 'add_generation_prompt': false."
@@ -256,7 +264,6 @@ def parse_chat(body: bytes, unknown: UnknownFields) -> ChatRequest:
         if not isinstance(request.messages[-1], AssistantMessage):
             message = "'continue_final_message' needs a last message of the role 'assistant'."
             raise InvalidRequest(message, param="continue_final_message")
-    return request
 
 
 def check_template_kwargs(arguments: dict[str, Any] | None) -> None:
@@ -330,9 +337,7 @@ _ROLES: dict[type[ChatMessage], str] = {
 
 
 def text_of(content: Content) -> str:
-    if isinstance(content, str):
-        return content
-    return PART_SEPARATOR.join([part.text for part in content])
+    return content if isinstance(content, str) else PART_SEPARATOR.join([part.text for part in content])
 
 
 # ---- answers ---------------------------------------------------------------------------------------------------

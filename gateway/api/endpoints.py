@@ -42,11 +42,23 @@ ABSENT = {
     "evals": "nothing is evaluated",
 }
 SERVED = (
-    "POST /v1/chat/completions, /v1/completions and /v1/messages, and GET /v1/models, /v1/usage, /v1/budget and /health"
+    "POST /v1/chat/completions, /v1/completions, /v1/messages, /v1/tokenize and /v1/detokenize, "
+    "and GET /v1/models, /v1/usage, /v1/budget and /health"
 )
 
 _TENANT = re.compile(r"^/t/[^/]+(?=/|$)")
-_NAMES = ("chat/completions", "completions", "messages", "models", "usage", "budget", "embeddings", "responses")
+_NAMES = (
+    "chat/completions",
+    "completions",
+    "messages",
+    "tokenize",
+    "detokenize",
+    "models",
+    "usage",
+    "budget",
+    "embeddings",
+    "responses",
+)
 
 
 def not_found(path: str) -> NotFound:

@@ -14,7 +14,7 @@ from gateway.api.sampling import TextRules
 from gateway.tools.definitions import ReasoningRequest, Tooling, ToolSpec
 
 
-class ChatPrompt(msgspec.Struct, frozen=True):
+class ChatPrompt(msgspec.Struct, frozen=True, tag="chat"):
     """A conversation for the model's chat template: each message has a role, one text, and the further keys of
     `tools.rendering.Message`. `tools`: the tools that the prompt describes to the model."""
 
@@ -26,7 +26,14 @@ class ChatPrompt(msgspec.Struct, frozen=True):
     reasoning: ReasoningRequest = ReasoningRequest()
 
 
-Prompt = ChatPrompt | str | list[int]
+class RawText(msgspec.Struct, frozen=True, tag="raw"):
+    """A text whose ids are asked for. Unlike the text of a completion it may be empty, and go without the BOS."""
+
+    text: str
+    special_tokens: bool = True  # the ids begin with the model's BOS where it has one
+
+
+Prompt = ChatPrompt | RawText | str | list[int]
 
 
 class LargeBody(msgspec.Struct, frozen=True):

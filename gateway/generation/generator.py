@@ -28,7 +28,7 @@ from gateway.generation.exhausted_budgets import ExhaustedBudgets
 from gateway.generation.first_tokens import FirstTokens
 from gateway.generation.holds import RequestHolds
 from gateway.generation.inflight import InFlight, RequestPlan
-from gateway.generation.planning import RequestPlanner
+from gateway.generation.planning import RequestPlanner, TokenizedPrompt
 from gateway.generation.replays import FirstCall, IdempotentCall, Replayed
 from gateway.generation.selector import Selector, log_selection
 from gateway.generation.text_runs import ENGINE_UNAVAILABLE_MESSAGE, Outcome, TextRun, TextRuns
@@ -183,6 +183,16 @@ class Generator:
         """The number of prompt tokens, for count requests. Raises ApiError."""
         target = self._selector.counting(caller, asked.model)
         return await self._planner.count(caller, target, asked)
+
+    async def tokenize(self, caller: Caller, asked: GenerationRequest) -> TokenizedPrompt:
+        """The ids of one prompt, as a request with it is billed. Raises ApiError."""
+        target = self._selector.tokenizing(caller, asked)
+        return await self._planner.tokenize(caller, target, asked)
+
+    async def detokenize(self, caller: Caller, asked: GenerationRequest) -> str:
+        """The text of one prompt of ids. Raises ApiError."""
+        target = self._selector.tokenizing(caller, asked)
+        return await self._planner.detokenize(caller, target, asked)
 
     def _check_journal(self) -> None:
         """A request may only begin if its usage can be journaled. Raises DatabaseDown."""

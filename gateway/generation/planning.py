@@ -5,6 +5,7 @@ A plan needs a model that the engine serves now. Limits, budgets and the choice 
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
@@ -13,6 +14,7 @@ import msgspec
 
 from billing.accounts.prices import REQUEST_TOKENS_MAX
 from engine.protocol.frames import ModelInfo
+from engine.text.tokenizer import Tokenizer
 from gateway import errors
 from gateway.access.callers import Caller
 from gateway.api.bodies import (
@@ -42,8 +44,25 @@ from gateway.tools.definitions import Tooling
 ALTERNATIVES_MAX = 2**17
 # Grammars that this process has checked. Each takes about 200 bytes.
 GRAMMARS_KNOWN_MAX = 4096
+TEXTS_PIECE_IDS = 4096  # looked up in one turn of the event loop: about a millisecond
 # The counted prompts of one request, by the model's encoding and vocabulary size.
 CountedPrompts = dict[tuple[str, int], list[CountedPrompt]]
+
+
+class TokenizedPrompt(msgspec.Struct, frozen=True):
+    """The ids of a prompt, and what the model that reads them says of them."""
+
+    ids: list[int]
+    context_tokens: int
+    tokenizer: Tokenizer
+
+    async def token_texts(self) -> list[str]:
+        """Each id as the vocabulary spells it. Between pieces of a long prompt the event loop runs other tasks."""
+        texts: list[str] = []
+        for start in range(0, len(self.ids), TEXTS_PIECE_IDS):
+            texts += self.tokenizer.token_texts(self.ids[start : start + TEXTS_PIECE_IDS])
+            await asyncio.sleep(0)
+        return texts
 
 
 class RequestPlanner:
@@ -187,6 +206,21 @@ class RequestPlanner:
         model, info = self._served(target)
         [counted] = await self._count_prompts(caller, model, info, asked, least=0)
         return len(counted.ids)
+
+    async def tokenize(self, caller: Caller, target: ModelTarget, asked: GenerationRequest) -> TokenizedPrompt:
+        """The ids of one prompt. Raises ApiError."""
+        model, info = self._served(target)
+        check_tools(model, asked.tooling)
+        [counted] = await self._count_prompts(caller, model, info, asked, least=0)
+        return TokenizedPrompt(counted.ids, info.context_tokens, model.tokenizer)
+
+    async def detokenize(self, caller: Caller, target: ModelTarget, asked: GenerationRequest) -> str:
+        """The text of one prompt of ids. Raises ApiError."""
+        model, info = self._served(target)
+        window = ContextLimits(info.context_tokens, info.vocab_size, 0, asked.param)
+        return await self._counter.decode(
+            model.tokenizer, model.encoding, window, asked.prompts, tenant=_tenant(caller)
+        )
 
     async def _count_prompts(
         self,

@@ -1,4 +1,5 @@
-"""Turns prompts into ids with the model's own tokenizer: short prompts in the event loop, larger ones in processes."""
+"""Turns prompts into ids with the model's own tokenizer, and ids into text: short ones in the event loop, larger ones
+in processes."""
 
 from __future__ import annotations
 
@@ -8,12 +9,26 @@ import msgspec
 
 from engine.text.tokenizer import ENCODE_IN_LOOP_CHARS_MAX, Tokenizer
 from gateway.api.generation_request import ChatPrompt, LargeBody, Prompt
-from gateway.large_work.jobs import ContextLimits, CountJob, CountResult, chars_of, check_sizes, check_words, count
+from gateway.large_work.jobs import (
+    ContextLimits,
+    CountJob,
+    CountResult,
+    DecodeJob,
+    DecodeResult,
+    chars_of,
+    check_sizes,
+    check_window,
+    check_words,
+    count,
+    decode,
+)
 from gateway.large_work.pool import LargeWork
 from gateway.tools.model_dialect import ModelDialect
 
 # Rendering one message takes about as long as encoding MESSAGE_CHARS characters.
 MESSAGE_CHARS = 128
+# About two milliseconds of decoding: more ids are decoded by a process.
+DECODE_IN_LOOP_IDS_MAX = 4096
 
 
 class CountedPrompt(msgspec.Struct, frozen=True):
@@ -57,6 +72,28 @@ class PromptCounter:
             CountedPrompt(one, prompt if isinstance(prompt, str) else "")
             for one, prompt in zip(ids, prompts, strict=True)
         ]
+
+    async def decode(
+        self,
+        tokenizer: Tokenizer,
+        encoding: str,
+        window: ContextLimits,
+        prompts: Sequence[Prompt] | LargeBody,
+        *,
+        tenant: str,
+    ) -> str:
+        """The text of the only prompt, a list of ids. Raises ContextLengthExceeded, InvalidRequest, RateLimited,
+        Overloaded."""
+        if not isinstance(prompts, LargeBody):
+            [ids] = prompts
+            assert isinstance(ids, list)
+            check_window(len(ids), window)
+            if len(ids) <= DECODE_IN_LOOP_IDS_MAX:
+                return decode(tokenizer, prompts, window)
+            prompts = list(prompts)
+        decoded = await self._large_work.do(tenant, DecodeJob(prompts, str(tokenizer.directory), encoding, window))
+        assert isinstance(decoded, DecodeResult)
+        return decoded.text
 
     async def _in_process(
         self,

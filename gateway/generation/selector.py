@@ -38,6 +38,18 @@ class Selector:
             )
         return route
 
+    def tokenizing(self, caller: Caller, asked: GenerationRequest) -> ModelTarget:
+        """The model whose ids are asked for, or given. Raises as `counting`; InvalidRequest for a name of models to
+        which the same ids are different words."""
+        among = self._router.route(caller, asked.model, "").among
+        if not self._planner.one_vocabulary(among):
+            raise errors.InvalidRequest(
+                f"{asked.model!r} stands for models with different vocabularies, to which the same token ids are "
+                f"different words. Name one of them as 'model': {', '.join(one.name for one in among)}.",
+                param="model",
+            )
+        return self.counting(caller, asked.model)
+
     def counting(self, caller: Caller, name: str) -> ModelTarget:
         """The model whose tokenizer counts for this name. Raises ModelNotFound, ModelUnavailable, EngineDown."""
         target = self._router.route(caller, name, "").candidates[0]

@@ -1,5 +1,5 @@
-"""The jobs of a `large_work` process: parse a large body, or render and count prompts. Jobs and replies are
-plain data.
+"""The jobs of a `large_work` process: parse a large body, render and count prompts, or decode ids. Jobs and replies
+are plain data.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from engine.text.grammars import GrammarRefused, GrammarTokenizer, check_grammar
 from engine.text.tokenizer import TemplateError, Tokenizer, UnknownTemplateArgument, words_at_least
 from gateway import errors
 from gateway.api.bodies import ParsedBody, check_body, read_request
-from gateway.api.generation_request import ChatPrompt, LargeBody, Prompt
+from gateway.api.generation_request import ChatPrompt, LargeBody, Prompt, RawText
 from gateway.errors import ApiError, ContextLengthExceeded, InvalidRequest, UnsupportedParameter
 from gateway.tools.model_dialect import PLAIN_DIALECT, ModelDialect, dialect_of
 from gateway.tools.rendering import template_arguments, template_messages, template_tools
@@ -54,6 +54,15 @@ class CountJob(msgspec.Struct, frozen=True, tag="count"):
     window: ContextLimits
     texts: bool = False  # also return each text prompt as it was sent
     tools: str | None = None
+
+
+class DecodeJob(msgspec.Struct, frozen=True, tag="decode"):
+    """Decode one list of ids, the only prompt. Otherwise as CountJob."""
+
+    prompts: list[Prompt] | LargeBody
+    directory: str
+    encoding: str
+    window: ContextLimits
 
 
 class GrammarPart(msgspec.Struct, frozen=True):
@@ -100,20 +109,26 @@ class CountResult(msgspec.Struct, frozen=True, tag="counts"):
         return [array("I", ids).tolist() for ids in self.ids]
 
 
+class DecodeResult(msgspec.Struct, frozen=True, tag="decoded"):
+    """The text of the ids."""
+
+    text: str
+
+
 class GrammarResult(msgspec.Struct, frozen=True, tag="grammar_checked"):
     """The engine can serve the grammar if `refused` is empty; otherwise it cannot follow the schemas of these tools."""
 
     refused: list[str] = []
 
 
-Job = ReadJob | CountJob | GrammarJob
+Job = ReadJob | CountJob | DecodeJob | GrammarJob
 
 
 def detach_body(job: Job) -> tuple[Job, bytes]:
     """The job without its body, and the body, which is sent beside it: encoding would copy it."""
     if isinstance(job, ReadJob):
         return msgspec.structs.replace(job, body=b""), job.body
-    if isinstance(job, CountJob) and isinstance(job.prompts, LargeBody):
+    if isinstance(job, CountJob | DecodeJob) and isinstance(job.prompts, LargeBody):
         prompts = msgspec.structs.replace(job.prompts, body=b"")
         return msgspec.structs.replace(job, prompts=prompts), job.prompts.body
     return job, b""
@@ -123,12 +138,12 @@ def attach_body(job: Job, body: bytes) -> Job:
     """Undoes `detach_body`."""
     if isinstance(job, ReadJob):
         return msgspec.structs.replace(job, body=body)
-    if isinstance(job, CountJob) and isinstance(job.prompts, LargeBody):
+    if isinstance(job, CountJob | DecodeJob) and isinstance(job.prompts, LargeBody):
         return msgspec.structs.replace(job, prompts=msgspec.structs.replace(job.prompts, body=body))
     return job
 
 
-Reply = ReadResult | CountResult | GrammarResult | JobRefusal
+Reply = ReadResult | CountResult | DecodeResult | GrammarResult | JobRefusal
 
 
 class JobRunner:
@@ -164,6 +179,8 @@ class JobRunner:
                 parsed = read_request(prompts.kind, prompts.body, ignore_unknown=prompts.ignore_unknown).asked.prompts
                 assert isinstance(parsed, list)
                 prompts = parsed
+            if isinstance(job, DecodeJob):
+                return DecodeResult(decode(tokenizer, prompts, job.window))
             all_ids = count(tokenizer, prompts, job.window, self._dialect(tokenizer, job))
             texts = [prompt if isinstance(prompt, str) else "" for prompt in prompts] if job.texts else []
             return CountResult([array("I", ids).tobytes() for ids in all_ids], texts)
@@ -242,6 +259,16 @@ def count(
     return found
 
 
+def decode(tokenizer: Tokenizer, prompts: Sequence[Prompt], window: ContextLimits) -> str:
+    """The text of the only prompt, a list of ids; special tokens are shown. Raises ContextLengthExceeded,
+    InvalidRequest."""
+    [ids] = prompts
+    assert isinstance(ids, list)
+    check_window(len(ids), window)
+    _check_vocabulary(ids, window)
+    return tokenizer.decode(ids, skip_special_tokens=False)
+
+
 def check_sizes(tokenizer: Tokenizer, prompts: Sequence[Prompt], window: ContextLimits) -> None:
     """Refuse a prompt that cannot fit by its characters, messages, words or ids, before it is rendered or encoded.
     Raises ContextLengthExceeded."""
@@ -275,6 +302,8 @@ def _words_at_least(prompt: Prompt, enough: int | None = None) -> int:
                     # The template may strip a leading space.
                     words += max(0, words_at_least(message["content"], enough) - 1)
             return words
+        case RawText():
+            return words_at_least(prompt.text, enough)
         case str():
             return words_at_least(prompt, enough)
     return 0
@@ -285,6 +314,8 @@ def check_window(tokens: int, window: ContextLimits) -> None:
     ContextLengthExceeded."""
     rest = window.context_tokens - tokens
     if rest < window.least:
+        if window.least == 0:
+            raise _too_long(window, f"{window.param!r} takes {tokens}. Shorten it.")
         raise _too_long(
             window,
             f"{window.param!r} takes {tokens} and the answer may take {window.least}. Shorten the prompt, or lower "
@@ -303,6 +334,8 @@ def chars_of(prompt: Prompt) -> int:
     match prompt:
         case ChatPrompt():
             return sum([len(message["content"]) for message in prompt.messages]) + _structure_chars(prompt)
+        case RawText():
+            return len(prompt.text)
         case str():
             return len(prompt)
     return 0
@@ -327,14 +360,21 @@ def _encode(tokenizer: Tokenizer, prompt: Prompt, window: ContextLimits, dialect
                 continue_final_message=prompt.continue_final,
                 arguments=template_arguments(dialect, prompt.reasoning, prompt.template_kwargs),
             )
+        case RawText():
+            return tokenizer.encode(prompt.text, add_special_tokens=prompt.special_tokens)
         case str():
             ids = tokenizer.encode(prompt, add_special_tokens=True)
         case _:
             ids = prompt
-            if ids and max(ids) >= window.vocab_size:
-                wrong = next(id_ for id_ in ids if id_ >= window.vocab_size)
-                message = f"{window.param!r} has the id {wrong}; this model's ids are below {window.vocab_size}."
-                raise InvalidRequest(message, param=window.param)
+            _check_vocabulary(ids, window)
     if not ids:
         raise InvalidRequest(f"{window.param!r} is empty: send a prompt of at least one token.", param=window.param)
     return ids
+
+
+def _check_vocabulary(ids: Sequence[int], window: ContextLimits) -> None:
+    """Raises InvalidRequest for an id that the model does not have."""
+    if ids and max(ids) >= window.vocab_size:
+        wrong = next(id_ for id_ in ids if id_ >= window.vocab_size)
+        message = f"{window.param!r} has the id {wrong}; this model's ids are below {window.vocab_size}."
+        raise InvalidRequest(message, param=window.param)

@@ -23,7 +23,16 @@ import msgspec
 
 from engine.text.grammar_process import cpu_seconds
 from gateway import errors
-from gateway.large_work.jobs import TOO_LARGE_INTEGER, GrammarJob, Job, JobRefusal, Reply, detach_body, refuse
+from gateway.large_work.jobs import (
+    TOO_LARGE_INTEGER,
+    DecodeJob,
+    GrammarJob,
+    Job,
+    JobRefusal,
+    Reply,
+    detach_body,
+    refuse,
+)
 from gateway.large_work.process import HEADER
 
 PROCESSES = 4
@@ -329,5 +338,11 @@ def _lost(job: Job, error: Exception) -> errors.ApiError:
     if isinstance(job, GrammarJob) and not isinstance(error, JobLost | TimeoutError):
         message = f"{job.param!r} cannot be served: its grammar takes too long or too much memory to compile."
         return errors.InvalidRequest(message, param=job.param)
-    what = "The grammar could not be compiled" if isinstance(job, GrammarJob) else "The prompt could not be counted"
+    match job:
+        case GrammarJob():
+            what = "The grammar could not be compiled"
+        case DecodeJob():
+            what = "The ids could not be decoded"
+        case _:
+            what = "The prompt could not be counted"
     return errors.Overloaded(f"{what}. Try again.")

@@ -11,7 +11,7 @@ from litestar import Request
 from litestar.openapi.plugins import JsonRenderPlugin
 
 from adapters.files.store import FILES
-from gateway.api import chat_wire, completions_wire, messages_wire
+from gateway.api import chat_wire, completions_wire, messages_wire, tokenize_wire
 from gateway.api.dialects import AnthropicError, speaks_anthropic
 from gateway.api.parsing import UnservedFields
 from gateway.errors import ErrorBody
@@ -64,6 +64,8 @@ _BODIES = {
         _EVENTS,
     ),
     "/v1/messages/count_tokens": _Body(messages_wire.CountRequest, messages_wire.UNSUPPORTED_IN_PROMPTS),
+    "/v1/tokenize": _Body(tokenize_wire.TokenizeRequest, tokenize_wire.UNSUPPORTED_FIELDS),
+    "/v1/detokenize": _Body(tokenize_wire.DetokenizeRequest, {}),
 }
 
 

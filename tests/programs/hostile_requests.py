@@ -41,7 +41,7 @@ import msgspec
 from adapters.files.check import CONFIG_FILE, WEIGHTS_FILE
 from engine.models.packaged.convert import convert_demo_model
 from gateway.access import keys
-from support.gateway.random_bodies import ENDPOINTS, WRONG, a_body
+from support.gateway.random_bodies import ENDPOINTS, WEIGHTS, WRONG, a_body
 from support.paths import EXAMPLES
 from support.stack import MODEL, Stack
 from support.waiting import eventually
@@ -162,7 +162,7 @@ class Fuzzer:
     # ---- making
 
     def bodies(self, choose: random.Random) -> tuple[str, Request]:
-        [endpoint] = choose.choices(ENDPOINTS, (5, 4, 3, 1))
+        [endpoint] = choose.choices(ENDPOINTS, WEIGHTS)
         headers = {}
         if choose.random() < 0.05:
             name = choose.choice(

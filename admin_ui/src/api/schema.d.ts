@@ -119,6 +119,23 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/t/{tenant}/v1/detokenize": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** Detokenize */
+        post: operations["TTenantV1DetokenizeDetokenize"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/t/{tenant}/v1/messages": {
         parameters: {
             query?: never;
@@ -181,6 +198,23 @@ export interface paths {
         get: operations["TTenantV1ModelsGetModel"];
         put?: never;
         post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/t/{tenant}/v1/tokenize": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** Tokenize */
+        post: operations["TTenantV1TokenizeTokenize"];
         delete?: never;
         options?: never;
         head?: never;
@@ -1196,6 +1230,23 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/detokenize": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** Detokenize */
+        post: operations["V1DetokenizeDetokenize"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/messages": {
         parameters: {
             query?: never;
@@ -1292,6 +1343,23 @@ export interface paths {
         get: operations["V1OrganizationUsageCompletionsOrganizationUsage"];
         put?: never;
         post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/tokenize": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** Tokenize */
+        post: operations["V1TokenizeTokenize"];
         delete?: never;
         options?: never;
         head?: never;
@@ -2391,6 +2459,18 @@ export interface components {
             /** @enum {unknown} */
             role?: "assistant";
             tool_calls?: components["schemas"]["CallDelta"][];
+        };
+        /** DetokenizeAnswer */
+        DetokenizeAnswer: {
+            prompt: string;
+        };
+        /**
+         * DetokenizeRequest
+         * @description Ids of the model's vocabulary, at most as many as its context has tokens.
+         */
+        DetokenizeRequest: {
+            model: string;
+            tokens: number[];
         };
         /**
          * DeveloperMessage
@@ -3970,6 +4050,54 @@ export interface components {
             token: string;
             top_logprobs: components["schemas"]["Alternative"][];
         };
+        /** TokenizeAnswer */
+        TokenizeAnswer: {
+            count: number;
+            max_model_len: number;
+            token_strs: string[] | null;
+            tokens: number[];
+        };
+        /**
+         * TokenizeRequest
+         * @description A text as `/v1/completions` reads it (`prompt`), or a conversation as `/v1/chat/completions` reads it.
+         */
+        TokenizeRequest: {
+            /** @default null */
+            add_generation_prompt: boolean | null;
+            /** @default null */
+            add_special_tokens: boolean | null;
+            /**
+             * @description The model's own chat template is used: only these values are accepted.
+             * @default null
+             * @enum {unknown}
+             */
+            chat_template: null;
+            /** @default null */
+            chat_template_kwargs: Record<string, never> | null;
+            /** @default null */
+            continue_final_message: boolean | null;
+            /**
+             * @description Input is text only: only these values are accepted.
+             * @default null
+             * @enum {unknown}
+             */
+            media_io_kwargs: null | Record<string, never>;
+            /** @default null */
+            messages: (components["schemas"]["SystemMessage"] | components["schemas"]["DeveloperMessage"] | components["schemas"]["UserMessage"] | components["schemas"]["AssistantMessage"] | components["schemas"]["ToolMessage"])[] | null;
+            /**
+             * @description Input is text only: only these values are accepted.
+             * @default null
+             * @enum {unknown}
+             */
+            mm_processor_kwargs: null | Record<string, never>;
+            model: string;
+            /** @default null */
+            prompt: string | null;
+            /** @default null */
+            return_token_strs: boolean | null;
+            /** @default null */
+            tools: (components["schemas"]["FunctionTool"] | components["schemas"]["CustomTool"])[] | null;
+        };
         /**
          * Tool
          * @description A tool that the client runs. Tools of another `type` are run by Anthropic's service: they are left out of the
@@ -4562,6 +4690,50 @@ export interface operations {
             };
         };
     };
+    TTenantV1DetokenizeDetokenize: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                tenant: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["DetokenizeRequest"];
+            };
+        };
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["DetokenizeAnswer"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
     TTenantV1MessagesMessages: {
         parameters: {
             query?: never;
@@ -4713,6 +4885,50 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["ModelCard"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    TTenantV1TokenizeTokenize: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                tenant: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["TokenizeRequest"];
+            };
+        };
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["TokenizeAnswer"];
                 };
             };
             /** @description A refusal, with its reason */
@@ -8280,6 +8496,48 @@ export interface operations {
             };
         };
     };
+    V1DetokenizeDetokenize: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["DetokenizeRequest"];
+            };
+        };
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["DetokenizeAnswer"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
     V1MessagesMessages: {
         parameters: {
             query?: never;
@@ -8534,6 +8792,48 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["UsagePage"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    V1TokenizeTokenize: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["TokenizeRequest"];
+            };
+        };
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["TokenizeAnswer"];
                 };
             };
             /** @description A refusal, with its reason */

@@ -37,6 +37,8 @@ OWN: dict[tuple[str, str], Any] = {
     ("POST", "/v1/completions"): {"model": MODEL, "prompt": "hi", "max_tokens": 3},
     ("POST", "/v1/messages"): {"model": MODEL, "messages": [{"role": "user", "content": "hi"}], "max_tokens": 3},
     ("POST", "/v1/messages/count_tokens"): {"model": MODEL, "messages": [{"role": "user", "content": "hi"}]},
+    ("POST", "/v1/tokenize"): {"model": MODEL, "messages": [{"role": "user", "content": "hi"}]},
+    ("POST", "/v1/detokenize"): {"model": MODEL, "tokens": [1, 2]},
     ("GET", "/v1/models"): None,
     ("GET", "/v1/models/{model:path}"): None,
     ("GET", "/v1/usage"): None,

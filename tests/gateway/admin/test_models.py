@@ -366,6 +366,10 @@ def test_ids_to_an_alias_are_of_one_vocabulary(own: Operated, tiny_dir: Path) ->
             error = refused.json()["error"]
             assert (refused.status_code, error["param"]) == (400, field)
             assert f"{MODEL}, other-words" in error["message"]
+    for path, field, value in (("tokenize", "prompt", "Hi"), ("detokenize", "tokens", [1])):
+        url, headers = f"{own.stack.url}/v1/{path}", own.stack.headers()
+        answers = [httpx.post(url, headers=headers, json={"model": name, field: value}) for name in names]
+        assert [answer.status_code for answer in answers] == [200, 400, 200]
 
 
 @pytest.mark.parametrize(

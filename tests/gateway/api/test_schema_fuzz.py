@@ -22,7 +22,7 @@ from schemathesis.specs.openapi.checks import (
 )
 
 from gateway.access import keys
-from support.gateway.random_bodies import ENDPOINTS, Endpoint, a_body
+from support.gateway.random_bodies import ENDPOINTS, WEIGHTS, Endpoint, a_body
 from support.stack import MODEL, Stack
 from support.waiting import eventually
 
@@ -114,7 +114,7 @@ def is_refusal(status: int, content: bytes) -> bool:
 
 def test_2000_bodies(fuzzed: Stack) -> None:
     choose = random.Random(2027)
-    asked = [(endpoint, a_body(choose, endpoint)) for endpoint in choose.choices(ENDPOINTS, (5, 4, 3, 1), k=BODIES)]
+    asked = [(endpoint, a_body(choose, endpoint)) for endpoint in choose.choices(ENDPOINTS, WEIGHTS, k=BODIES)]
     began = internal_errors(fuzzed)
     with httpx.Client(base_url=fuzzed.url, headers=fuzzed.headers(), timeout=60) as client:
 

@@ -171,6 +171,17 @@ def test_tokens_are_counted_for_an_alias(stack: Stack) -> None:
     assert counted == usage["input_tokens"] + usage["cache_read_input_tokens"]
 
 
+def test_an_alias_has_the_ids_of_its_models(stack: Stack) -> None:
+    def ask(name: str, path: str, **fields: Any) -> httpx.Response:
+        sent = {"model": name, **fields}
+        return httpx.post(f"{stack.url}/v1/{path}", headers=stack.headers("globex"), json=sent)
+
+    for name in ("main", "tiny", "split", SMALL):
+        found = ask(name, "tokenize", prompt="Once upon").json()
+        assert ask(name, "detokenize", tokens=found["tokens"]).json()["prompt"] == "Once upon"
+        assert found["max_model_len"] in ((8192,) if name == "main" else (SMALL_CONTEXT, 8192))
+
+
 # ---- who may
 
 

@@ -75,6 +75,8 @@ async def test_a_process_counts_as_this_one_does(work: LargeWork, model_dir: Pat
             {"prompt": [[1, 2], [3]], "seed": 3, "stream": True, "stream_options": {"include_usage": True}},
         ),
         ("count", {"messages": [{"role": "user", "content": "Hello"}]}),
+        ("tokenize", {"prompt": "Hello", "return_token_strs": True, "add_special_tokens": False}),
+        ("detokenize", {"tokens": [1, 2, 3]}),
     ],
 )
 async def test_a_process_reads_as_this_one_does(work: LargeWork, kind: str, fields: dict[str, Any]) -> None:

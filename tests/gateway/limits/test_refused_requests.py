@@ -16,7 +16,14 @@ from support.stack import MODEL, Stack, body
 from support.waiting import eventually
 
 NOT_JSON = b'{"model": ' + b"[" * 1000
-PATHS = ("/v1/chat/completions", "/v1/completions", "/v1/messages", "/v1/messages/count_tokens")
+PATHS = (
+    "/v1/chat/completions",
+    "/v1/completions",
+    "/v1/messages",
+    "/v1/messages/count_tokens",
+    "/v1/tokenize",
+    "/v1/detokenize",
+)
 
 
 @pytest.fixture(scope="module")

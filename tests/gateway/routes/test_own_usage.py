@@ -146,6 +146,8 @@ def test_the_description_has_every_body(stack: Stack) -> None:
         "/v1/completions": "CompletionRequest",
         "/v1/messages": "MessagesRequest",
         "/v1/messages/count_tokens": "CountRequest",
+        "/v1/tokenize": "TokenizeRequest",
+        "/v1/detokenize": "DetokenizeRequest",
     }
     for path, kind in kinds.items():
         for prefix in ("", "/t/{tenant}"):

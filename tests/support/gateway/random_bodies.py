@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from gateway.api import chat_wire, completions_wire, messages_wire
+from gateway.api import chat_wire, completions_wire, messages_wire, tokenize_wire
 from support.stack import MODEL
 
 WRONG: list[Any] = [
@@ -63,6 +63,9 @@ PLAUSIBLE: dict[str, list[Any]] = {
     "system": ["", "Be brief.", [{"type": "text", "text": "Be brief."}], [], [{"type": "image"}]],
     "prompt": ["", "Once", ["a", "b"], [1, 2, 3], [[1], [2, 3]], [], [[]], ["a", 1], [49152], ["x"] * 17, "é☃🙂" * 50],
     "tools": [None, [], [{"type": "function"}]],
+    "tokens": [[], [0], [49151], [49152], [1] * 9000, [-1], ["a"], [[1]]],
+    "add_special_tokens": [True, False],
+    "return_token_strs": [True, False],
     "response_format": [None, {"type": "text"}, {"type": "json_object"}],
     "guided_choice": [None, ["yes", "no"], []],
     "structured_outputs": [None, {}, {"regex": "[a-c]{1,3}"}, {"json": {"contains": {}}}, {"grammar": "start: ("}],
@@ -86,7 +89,12 @@ ENDPOINTS = (
     Endpoint("/v1/completions", completions_wire.CompletionRequest, ("prompt",)),
     Endpoint("/v1/messages", messages_wire.MessagesRequest, ("messages", "max_tokens")),
     Endpoint("/v1/messages/count_tokens", messages_wire.CountRequest, ("messages",)),
+    Endpoint("/v1/tokenize", tokenize_wire.TokenizeRequest, ("messages",)),
+    Endpoint("/v1/detokenize", tokenize_wire.DetokenizeRequest, ("tokens",)),
 )
+
+
+WEIGHTS = (10, 8, 6, 2, 3, 2)  # of ENDPOINTS
 
 
 def a_message(choose: random.Random) -> Any:
@@ -101,10 +109,12 @@ def a_message(choose: random.Random) -> Any:
 
 def a_body(choose: random.Random, endpoint: Endpoint) -> bytes:
     """Fields that are known with values that may be right; one in five has something that cannot be."""
-    fields: dict[str, Any] = {"model": MODEL, "max_tokens": 4, "prompt": "Once upon a time"}
+    fields: dict[str, Any] = {"model": MODEL, "max_tokens": 4, "prompt": "Once upon a time", "tokens": [1, 2, 3]}
     fields["messages"] = [a_message(choose) for _ in range(choose.randrange(1, 4))]
     known = endpoint.request.__struct_fields__
     fields = {name: value for name, value in fields.items() if name in known}
+    if {"prompt", "messages"} <= fields.keys():  # each excludes the other
+        del fields[choose.choice(["prompt", "messages"])]
     usual = [name for name in known if name in PLAUSIBLE]
     for name in choose.sample(usual, choose.randrange(min(5, len(usual)))):
         fields[name] = choose.choice(PLAUSIBLE[name])
