@@ -90,6 +90,12 @@ class UnsupportedValue(InvalidRequest):
     code = "unsupported_value"
 
 
+class PreviousResponseNotFound(InvalidRequest):
+    """The response that a request continues is not stored. Clients that read this code send the whole input again."""
+
+    code = "previous_response_not_found"
+
+
 class InvalidAdapter(ApiError):
     """The uploaded files are no adapter that can be served. The message names the tensor or the configuration's key."""
 

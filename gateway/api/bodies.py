@@ -13,6 +13,7 @@ from gateway.api.chat_wire import parse_chat
 from gateway.api.completions_wire import parse_completion
 from gateway.api.generation_request import GenerationRequest
 from gateway.api.messages_wire import parse_count, parse_messages
+from gateway.api.responses_wire import parse_response
 from gateway.api.tokenize_wire import parse_detokenize, parse_tokenize
 from gateway.api.unknown_fields import UnknownFields
 from gateway.errors import ContextLengthExceeded, InvalidRequest
@@ -68,6 +69,7 @@ _READERS: Mapping[str, Callable[[bytes, UnknownFields], ParsedBody]] = {
     "chat": _read_chat,
     "completions": _read_completion,
     "messages": lambda body, unknown: ParsedBody(parse_messages(body, unknown).to_generation()),
+    "responses": lambda body, unknown: ParsedBody(parse_response(body, unknown).to_generation()),
     "count": lambda body, unknown: ParsedBody(parse_count(body, unknown).to_generation()),
     "tokenize": _read_tokenize,
     "detokenize": lambda body, unknown: ParsedBody(parse_detokenize(body, unknown).generation_request()),
@@ -112,9 +114,10 @@ def check_message_count(body: bytes, context_tokens: int) -> None:
 
     `context_tokens`: the longest context served. Raises InvalidRequest.
 
-    JSON escapes quotation marks within a string, so each `"role"` is a whole name or value. Every message has one."""
+    JSON escapes quotation marks within a string, so each `"role"` is a whole name or value. Every message has one.
+    Calls and results in an input of `/v1/responses` have a `"call_id"` instead."""
     limit = max(MESSAGES_MAX, context_tokens // MESSAGE_TOKENS_MIN)
-    if body.count(b'"role"') > limit:
+    if body.count(b'"role"') + body.count(b'"call_id"') > limit:
         raise InvalidRequest(
             f"'messages' has over {limit} messages; the longest context served is {context_tokens} tokens.",
             param="messages",

@@ -14,7 +14,7 @@ CHAT = "POST /v1/chat/completions"
 INSTEAD = {
     "engines": "POST /v1/completions or POST /v1/chat/completions, with the model named in the body",
     "edits": CHAT,
-    "responses": CHAT,
+    "responses": "POST /v1/responses; responses are not stored",
     "complete": "POST /v1/messages",
     "assistants": CHAT,
     "threads": CHAT,
@@ -42,7 +42,7 @@ ABSENT = {
     "evals": "nothing is evaluated",
 }
 SERVED = (
-    "POST /v1/chat/completions, /v1/completions, /v1/messages, /v1/tokenize and /v1/detokenize, "
+    "POST /v1/chat/completions, /v1/responses, /v1/completions, /v1/messages, /v1/tokenize and /v1/detokenize, "
     "and GET /v1/models, /v1/usage, /v1/budget and /health"
 )
 

@@ -144,8 +144,8 @@ def check_output(request: OutputFields) -> None:
 
 def check_output_beside_tools(output: OutputFormat | None, choice: ToolChoice) -> None:
     """Raises InvalidRequest if the answer must be calls and has no text. OpenAI's own service accepts
-    `response_format` there."""
-    if output is not None and choice.mode == "required" and not output.param.startswith("response_format"):
+    `response_format` and `text.format` there."""
+    if output is not None and choice.mode == "required" and not output.param.startswith(("response_format", "text.")):
         message = (
             f"{output.param!r} and 'tool_choice' contradict each other: the choice asks for calls alone; leave one of "
             "them out."

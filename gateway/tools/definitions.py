@@ -9,13 +9,16 @@ import msgspec
 ChoiceMode = Literal["none", "auto", "required"]
 # The one argument of a custom tool, as the model's template and its calls have it.
 CUSTOM_ARGUMENT = "input"
+# Between the name of a namespace and the name of its tool, in the name that the model sees.
+NAMESPACE_SEPARATOR = "__"
 
 
 class ToolSpec(msgspec.Struct, frozen=True):
     """A tool that the model may call. `parameters`: the JSON Schema of its arguments. `strict`: the arguments follow
     the schema, or the request is refused; otherwise they follow it where that is possible. `param`: the field of the
     schema, for messages. `custom`: the argument is one text, which matches the regular
-    expression `pattern` as a whole, or follows the Lark grammar `lark`, where that is set."""
+    expression `pattern` as a whole, or follows the Lark grammar `lark`, where that is set. `namespace`: the name begins
+    with it (`/v1/responses`)."""
 
     name: str
     description: str | None = None
@@ -25,6 +28,12 @@ class ToolSpec(msgspec.Struct, frozen=True):
     pattern: str | None = None
     lark: str | None = None
     param: str = ""
+    namespace: str = ""
+
+    @property
+    def plain_name(self) -> str:
+        """The name without the namespace."""
+        return self.name.removeprefix(self.namespace).removeprefix(NAMESPACE_SEPARATOR) if self.namespace else self.name
 
     def schema(self) -> dict[str, Any]:
         """The JSON Schema of the arguments as a template shows it."""
@@ -64,12 +73,14 @@ class OutputFormat(msgspec.Struct, frozen=True):
 class ReasoningRequest(msgspec.Struct, frozen=True):
     """How the model is to reason before it answers. `enabled`: None leaves it to the model's template. `tokens_max`:
     ids of reasoning after which the engine ends it. `effort`: the caller's word. `shown`: the answer has the reasoning.
+    `summarized`: the answer has it as its own summary.
     `field`, `effort_field`: the request's fields, named in `laneway-ignored` where the model cannot follow them."""
 
     enabled: bool | None = None
     tokens_max: int | None = None
     effort: str | None = None
     shown: bool = True
+    summarized: bool = False
     field: str = "reasoning_effort"
     effort_field: str = "reasoning_effort"
 

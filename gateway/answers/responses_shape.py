@@ -1,0 +1,135 @@
+"""An answer in the format of OpenAI's Responses API: one `response` object, or a stream of events that builds it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import msgspec
+
+from gateway.answers.responses_parts import Data, ItemWriter
+from gateway.errors import ApiError, RateLimited, encode
+from gateway.generation.answer import Answer, TextPiece, TokenUsage
+from gateway.generation.inflight import InFlight
+from gateway.tools.parts import ContentDelta
+
+KEEP_ALIVE = b": keep-alive\n\n"
+MAX_TOKENS = "max_output_tokens"
+
+
+class ResponseShape:
+    """Implements `gateway.answers.sse.Shape`, for an answer of one text."""
+
+    keep_alive = KEEP_ALIVE
+    has_logprobs = False
+
+    def __init__(self, request: InFlight) -> None:
+        self._request = request
+        self._created = time.time()
+        self._number = -1  # of the last event
+        tooling = request.asked.tooling
+        assert tooling is not None
+        self._writer = ItemWriter(
+            request.request_id.removeprefix("req_"),
+            {tool.name: tool for tool in tooling.tools},
+            reasoning=tooling.reasoning.shown,
+            summarized=tooling.reasoning.summarized,
+        )
+        # The bytes around a piece of text, of an answer without parts.
+        self._frame: tuple[bytes, bytes] | None = None
+
+    # ---- whole
+
+    def render_body(self, answer: Answer) -> bytes:
+        [piece] = answer.take_all()
+        for _ in self._data(piece):
+            pass
+        for _ in self._writer.close(complete=not _is_cut(answer)):
+            pass
+        return self._response(_status(answer), answer)
+
+    def whole_parts(self, answer: Answer) -> Iterator[bytes]:
+        yield self.render_body(answer)
+
+    # ---- streamed
+
+    def opening(self) -> bytes:
+        response = msgspec.Raw(self._response("in_progress"))
+        kinds = ("response.created", "response.in_progress")
+        return self._events({"type": kind, "response": response} for kind in kinds)
+
+    def piece(self, piece: TextPiece) -> bytes:
+        return self._events(self._data(piece))
+
+    def piece_parts(self, piece: TextPiece) -> Iterator[bytes]:
+        yield self.piece(piece)
+
+    def closing(self, answer: Answer) -> bytes:
+        events = self._events(self._writer.close(complete=not _is_cut(answer)))
+        status = _status(answer)
+        response = msgspec.Raw(self._response(status, answer))
+        return events + self._events([{"type": f"response.{status}", "response": response}])
+
+    def failure(self, error: ApiError) -> bytes:
+        response = msgspec.Raw(self._response("failed", error=error))
+        return self._events([{"type": "response.failed", "response": response}])
+
+    def _data(self, piece: TextPiece) -> Iterator[Data]:
+        parts = piece.parts
+        if parts is None:
+            parts = [ContentDelta(piece.text)] if piece.text else []
+        for part in parts:
+            yield from self._writer.events(part)
+
+    def _events(self, found: Iterable[Data]) -> bytes:
+        events = []
+        for data in found:
+            self._number += 1
+            body = encode({**data, "sequence_number": self._number})
+            events.append(b"event: " + data["type"].encode() + b"\ndata: " + body + b"\n\n")
+        return b"".join(events)
+
+    def _response(self, status: str, answer: Answer | None = None, error: ApiError | None = None) -> bytes:
+        request = self._request
+        usage = None if answer is None else answer.usage
+        members: dict[str, Any] = {
+            "id": "resp_" + request.request_id.removeprefix("req_"),
+            "object": "response",
+            "created_at": self._created,
+            "status": status,
+            "completed_at": None if answer is None else time.time(),
+            "error": None if error is None else {"code": _error_code(error), "message": error.message},
+            "incomplete_details": {"reason": MAX_TOKENS} if status == "incomplete" else None,
+            "model": request.target.name,
+            "output": self._writer.items,
+            "service_tier": request.service_tier,
+            "usage": None if usage is None else _usage(usage),
+        }
+        return encode(members)[:-1] + b"," + request.asked.repeated + b"}"
+
+
+def _is_cut(answer: Answer) -> bool:
+    """Whether its length ended the answer."""
+    return answer.texts[0].finish_reason == "length"
+
+
+def _status(answer: Answer) -> str:
+    return "incomplete" if _is_cut(answer) else "completed"
+
+
+def _usage(usage: TokenUsage) -> Data:
+    return {
+        "input_tokens": usage.prompt,
+        "input_tokens_details": {"cached_tokens": usage.cached, "cache_write_tokens": 0},
+        "output_tokens": usage.completion,
+        "output_tokens_details": {"reasoning_tokens": usage.reasoning},
+        "total_tokens": usage.prompt + usage.completion,
+    }
+
+
+def _error_code(error: ApiError) -> str:
+    """One of the codes of a failed response, or the error's own."""
+    if isinstance(error, RateLimited):
+        return "rate_limit_exceeded"
+    return error.code or ("server_error" if error.status >= 500 else "invalid_prompt")

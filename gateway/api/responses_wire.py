@@ -1,0 +1,224 @@
+"""The wire types of `/v1/responses`: request bodies. Answers and events: responses_answers.py.
+
+A field of a request has an effect, or is in HINTS (accepted without effect on the answer), or is in UNSUPPORTED_FIELDS
+(only its neutral values are accepted). Nothing of a response is stored.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta
+
+from gateway.api.chat_tools import TOOLS_MAX
+from gateway.api.chat_wire import EFFORT_CHARS_MAX, MESSAGES_MAX, NO_EFFORT
+from gateway.api.generation_request import ChatPrompt, GenerationRequest
+from gateway.api.output_formats import check_output_beside_tools
+from gateway.api.parsing import BodyDecoder, Explanations, UnsupportedField, check_served
+from gateway.api.responses_items import InputItem, conversation, prepare_input
+from gateway.api.responses_tools import (
+    ResponseFormatOption,
+    ResponseTool,
+    ResponseToolChoice,
+    output_format,
+    prepare_tools,
+    tool_choice,
+    tool_specs,
+)
+from gateway.api.sampling import MODEL_CHARS_MAX, STICKY, TextRules, Tokens, make_sampling
+from gateway.api.unknown_fields import UnknownFields
+from gateway.errors import PreviousResponseNotFound, encode
+from gateway.tools.definitions import ReasoningRequest, Tooling
+
+RESPONSE_ID_CHARS_MAX = 128  # of an id in a refusal
+
+
+class TextOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`verbosity` is a hint."""
+
+    format: ResponseFormatOption | None = None
+    verbosity: str | None = None
+
+
+class ReasoningOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`effort`: as `reasoning_effort` of chat completions. `summary`: the reasoning is also its own summary."""
+
+    effort: Annotated[str, Meta(max_length=EFFORT_CHARS_MAX)] | None = None
+    summary: Literal["auto", "concise", "detailed"] | None = None
+    generate_summary: Literal["auto", "concise", "detailed"] | None = None
+    max_tokens: Annotated[int, Meta(ge=0)] | None = None
+
+
+class ResponseStreamOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A hint: no event is padded."""
+
+    include_obfuscation: bool | None = None
+
+
+class ResponsesRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The body of a response. A field without a type is not served: only its neutral values are accepted."""
+
+    model: Annotated[str, Meta(min_length=1, max_length=MODEL_CHARS_MAX)]
+    input: str | Annotated[list[InputItem], Meta(min_length=1, max_length=MESSAGES_MAX)]
+    instructions: str | None = None
+    max_output_tokens: Tokens | None = None
+    temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
+    top_p: Annotated[float, Meta(ge=0, le=1)] | None = None
+    stream: bool | None = None
+    text: TextOptions | None = None
+    reasoning: ReasoningOptions | None = None
+    tools: Annotated[list[ResponseTool], Meta(max_length=TOOLS_MAX)] | None = None
+    tool_choice: ResponseToolChoice | None = None
+    parallel_tool_calls: bool | None = None
+    service_tier: str | None = None
+    # In HINTS.
+    client_metadata: dict[str, Any] | None = None
+    include: list[str] | None = None
+    max_tool_calls: int | None = None
+    metadata: dict[str, str] | None = None
+    prompt_cache_key: str | None = None
+    prompt_cache_retention: str | None = None
+    safety_identifier: str | None = None
+    store: bool | None = None
+    stream_options: ResponseStreamOptions | None = None
+    user: str | None = None
+    # In UNSUPPORTED_FIELDS.
+    background: Any = None
+    context_management: Any = None
+    conversation: Any = None
+    previous_response_id: Any = None
+    prompt: Any = None
+    top_logprobs: Any = None
+    truncation: Any = None
+
+    def to_generation(self) -> GenerationRequest:
+        tooling = self.tooling()
+        # Without a call in sight the prompt does not describe the tools.
+        described = [] if tooling.choice.mode == "none" else tooling.tools
+        messages = conversation(self.instructions, self.input)
+        return GenerationRequest(
+            model=self.model,
+            prompts=[ChatPrompt(messages, tools=described, reasoning=tooling.reasoning)],
+            param="input",
+            n=1,
+            max_tokens=self.max_output_tokens,
+            sampling=make_sampling(temperature=self.temperature, top_p=self.top_p, top_k=None),
+            rules=TextRules(stops=[], stop_ids=[]),
+            service_tier=self.service_tier,
+            stream=bool(self.stream),
+            tooling=tooling,
+            sticky=self.prompt_cache_key or self.safety_identifier or self.user,
+            repeated=self.repeated_fields(),
+        )
+
+    def tooling(self) -> Tooling:
+        """Raises InvalidRequest."""
+        tools = tool_specs(self.tools or ())
+        choice = tool_choice(self.tool_choice, self.parallel_tool_calls, tools)
+        output = output_format(None if self.text is None else self.text.format)
+        check_output_beside_tools(output, choice)
+        asked = self.reasoning or ReasoningOptions()
+        return Tooling(
+            tools,
+            choice,
+            output,
+            ReasoningRequest(
+                enabled=None if asked.effort is None else asked.effort != NO_EFFORT,
+                tokens_max=asked.max_tokens,
+                effort=asked.effort,
+                summarized=(asked.summary or asked.generate_summary) is not None,
+                field="reasoning.effort" if asked.effort is not None else "reasoning.max_tokens",
+                effort_field="reasoning.effort",
+            ),
+        )
+
+    def repeated_fields(self) -> bytes:
+        """The members of a response object that repeat the request, as JSON without braces."""
+        asked = self.reasoning or ReasoningOptions()
+        text = self.text or TextOptions()
+        members: dict[str, Any] = {
+            "background": False,
+            "instructions": self.instructions,
+            "max_output_tokens": self.max_output_tokens,
+            "max_tool_calls": self.max_tool_calls,
+            "metadata": self.metadata or {},
+            "parallel_tool_calls": self.parallel_tool_calls is not False,
+            "previous_response_id": None,
+            "prompt_cache_key": self.prompt_cache_key,
+            "reasoning": {"effort": asked.effort, "summary": asked.summary or asked.generate_summary},
+            "safety_identifier": self.safety_identifier,
+            # Nothing is stored, whatever the request says.
+            "store": False,
+            "temperature": 1.0 if self.temperature is None else self.temperature,
+            "text": {"format": text.format or {"type": "text"}, "verbosity": text.verbosity or "medium"},
+            "tool_choice": self.tool_choice or "auto",
+            "tools": self.tools or [],
+            "top_logprobs": 0,
+            "top_p": 1.0 if self.top_p is None else self.top_p,
+            "truncation": "disabled",
+            "user": self.user,
+        }
+        return encode(members)[1:-1]
+
+
+# By path in the body: why the field has no effect on the answer, a sentence without its full stop.
+HINTS: dict[str, str] = {
+    "client_metadata": "It is not stored",
+    "include": "Nothing that can be included is made here",
+    "input[].content[].annotations": "A text is its own",
+    "input[].content[].logprobs": "A text is its own",
+    "input[].encrypted_content": "Reasoning is sent as text",
+    "input[].id": "Items are not stored",
+    "input[].phase": "Templates do not get it",
+    "input[].status": "Items are complete",
+    "max_tool_calls": "It counts calls of tools that OpenAI's own service runs",
+    "metadata": "It is repeated in the answer, and not stored",
+    "prompt_cache_key": STICKY,
+    "prompt_cache_retention": "Retention is not guaranteed: the cached pages unused for longest are evicted first",
+    "safety_identifier": STICKY,
+    "store": "Nothing is stored, and the answer says so",
+    "stream_options": "No event is padded",
+    "text.format.description": "The schema alone counts",
+    "text.format.name": "The schema alone counts",
+    "text.verbosity": "Only 'max_output_tokens' limits the length of an answer",
+    "user": STICKY,
+}
+
+_STORED = "Responses are not stored"
+UNSUPPORTED_FIELDS: dict[str, UnsupportedField] = {
+    "background": UnsupportedField("A response is answered while its client waits", (False,)),
+    "context_management": UnsupportedField("The client compacts its own input"),
+    "conversation": UnsupportedField(f"{_STORED}; send the whole input"),
+    "previous_response_id": UnsupportedField(f"{_STORED}; send the whole input"),
+    "prompt": UnsupportedField("Prompts are not stored; send 'instructions' and 'input'"),
+    "top_logprobs": UnsupportedField("Log probabilities are served by chat completions", (0,)),
+    "truncation": UnsupportedField("Prompts are not truncated", ("disabled", "auto")),
+}
+
+_EXPLANATIONS: Explanations = (
+    (r"\.role' is wrong: Invalid", "Roles are system, developer, user and assistant"),
+    (r"\.content\[\d+\]\.type' is wrong", "Parts are texts; images, audio and files are not read"),
+    (r"'tool_choice\.type' is wrong", "Tools that OpenAI's own service runs are not served"),
+)
+
+
+def _prepare(value: Any, unknown: UnknownFields) -> None:
+    if isinstance(value, dict):
+        for name, prepare in (("input", prepare_input), ("tools", prepare_tools)):
+            if name in value:
+                value[name] = prepare(value[name], unknown)
+
+
+_decoder = BodyDecoder(ResponsesRequest, _EXPLANATIONS, prepare=_prepare)
+
+
+def parse_response(body: bytes, unknown: UnknownFields) -> ResponsesRequest:
+    """Decode and check a JSON body. Raises InvalidRequest that names the field."""
+    request = _decoder.decode(body, unknown)
+    if isinstance(previous := request.previous_response_id, str):
+        message = f"Previous response with id '{previous[:RESPONSE_ID_CHARS_MAX]}' not found."
+        raise PreviousResponseNotFound(message, param="previous_response_id")
+    check_served(request, UNSUPPORTED_FIELDS)
+    request.tooling()  # raises for tools, a choice or a format that contradict each other
+    return request

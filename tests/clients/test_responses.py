@@ -1,0 +1,130 @@
+"""OpenAI's Responses API through the SDK, over a scripted engine."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import openai
+import pytest
+from pydantic import BaseModel
+
+from support.gateway.speaking import NOW, ONE, THOUGHT, TWO, WEATHER, Speaking, start_speaking
+from support.stack import MODEL
+
+
+@pytest.fixture(scope="module")
+def speaking(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Speaking]:
+    yield from start_speaking(tmp_path_factory.mktemp("responses"))
+
+
+def flat(tool: dict[str, Any]) -> Any:
+    """A chat completion's tool as the Responses API has it."""
+    return {"type": "function", **tool["function"]}
+
+
+def said(item: Any) -> tuple[Any, ...]:
+    return item.type, getattr(item, "name", None), getattr(item, "arguments", None)
+
+
+TOOLS: Any = [flat(WEATHER), flat(NOW)]
+
+
+def test_a_whole_response_has_its_text_and_its_calls(speaking: Speaking) -> None:
+    speaking.says(TWO)
+    response = speaking.openai.responses.create(
+        model=MODEL, input="What is it like?", instructions="Be short.", tools=TOOLS, metadata={"a": "b"}
+    )
+    assert response.status == "completed"
+    assert response.output_text == "I look.\n"
+    calls: list[Any] = [item for item in response.output if item.type == "function_call"]
+    assert [call.name for call in calls] == ["get_weather", "now"]
+    assert json.loads(calls[0].arguments) == {"city": 'Pärís "1"'}
+    assert calls[1].arguments == "{}"
+    assert len({call.call_id for call in calls} | {call.id for call in calls}) == 4
+    assert response.usage is not None
+    assert response.usage.total_tokens == response.usage.input_tokens + response.usage.output_tokens
+    assert response.usage.output_tokens == len(speaking._tokenizer.encode(TWO)) + 1
+    assert (response.metadata, response.instructions) == ({"a": "b"}, "Be short.")
+    assert "Be short." in speaking.prompt()
+
+
+@pytest.mark.parametrize("text", [ONE, TWO, THOUGHT + TWO, "No call."])
+def test_a_stream_builds_the_whole_response(speaking: Speaking, text: str) -> None:
+    speaking.says(text)
+    fields: Any = {"model": MODEL, "input": "What is it like?", "tools": TOOLS, "max_output_tokens": 300}
+    whole = speaking.openai.responses.create(**fields)
+    with speaking.openai.responses.stream(**fields) as stream:
+        events = list(stream)
+        final = stream.get_final_response()
+    assert [event.sequence_number for event in events] == list(range(len(events)))
+    assert [event.type for event in events[:2]] == ["response.created", "response.in_progress"]
+    assert events[-1].type == "response.completed"
+    assert final.output_text == whole.output_text
+    done: list[Any] = [event.item for event in events if event.type == "response.output_item.done"]
+    assert [said(item) for item in done] == [said(item) for item in whole.output]
+    assert [item.id for item in done] == [item.id for item in final.output]
+
+
+def test_a_conversation_goes_on_with_the_items_of_the_answer(speaking: Speaking) -> None:
+    speaking.says(THOUGHT + ONE)
+    items: list[Any] = [{"role": "user", "content": "What is it like in Paris?"}]
+    first = speaking.openai.responses.create(model=MODEL, input=items, tools=TOOLS)
+    [call] = [item for item in first.output if item.type == "function_call"]
+    items += [item.model_dump(exclude_none=True) for item in first.output]
+    items.append({"type": "function_call_output", "call_id": call.call_id, "output": "18 degrees"})
+    speaking.says("It is mild.")
+    second = speaking.openai.responses.create(model=MODEL, input=items, tools=TOOLS)
+    assert second.output_text == "It is mild."
+    assert "18 degrees" in speaking.prompt()
+    assert "get_weather" in speaking.prompt()
+
+
+def test_a_response_that_is_cut_is_incomplete(speaking: Speaking) -> None:
+    speaking.says(ONE)
+    size = len(speaking._tokenizer.encode(ONE)) - 6
+    response = speaking.openai.responses.create(model=MODEL, input="a", tools=TOOLS, max_output_tokens=size)
+    assert response.status == "incomplete"
+    assert response.incomplete_details is not None
+    assert response.incomplete_details.reason == "max_output_tokens"
+    [call] = [item for item in response.output if item.type == "function_call"]
+    assert call.status == "incomplete"
+
+
+def test_a_parsed_text_follows_its_schema(speaking: Speaking) -> None:
+    class City(BaseModel):
+        city: str
+
+    speaking.says('{"city": "Paris"}')
+    response = speaking.openai.responses.parse(model=MODEL, input="Where?", text_format=City)
+    assert response.output_parsed == City(city="Paris")
+
+
+def test_a_tool_of_a_namespace_has_its_name_apart(speaking: Speaking) -> None:
+    speaking.says(ONE.replace("get_weather", "sky__get_weather"))
+    tools: Any = [{"type": "namespace", "name": "sky", "tools": [flat(WEATHER)]}, {"type": "web_search"}]
+    raw = speaking.openai.responses.with_raw_response.create(model=MODEL, input="a", tools=tools)
+    body = json.loads(raw.text)
+    [call] = [item for item in body["output"] if item["type"] == "function_call"]
+    assert (call["namespace"], call["name"]) == ("sky", "get_weather")
+    assert json.loads(call["arguments"]) == {"city": 'Pärís "1"'}
+    assert raw.headers["laneway-ignored"] == "tools[1]"
+
+
+def test_refusals_name_the_field(speaking: Speaking) -> None:
+    client = speaking.openai
+    cases: list[tuple[dict[str, Any], str, str | None]] = [
+        ({"previous_response_id": "resp_1"}, "previous_response_id", "previous_response_not_found"),
+        ({"background": True}, "background", "unsupported_parameter"),
+        ({"tool_choice": {"type": "web_search_preview"}, "tools": TOOLS}, "tool_choice", None),
+        ({"input": [{"type": "function_call_output", "call_id": "c", "output": "x"}]}, "input[0].call_id", None),
+        ({"input": [{"type": "item_reference", "id": "msg_1"}]}, "input[0]", "unsupported_value"),
+        ({"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "x"}]}]}, "input", None),
+        ({"max_output_tokens": 0}, "max_output_tokens", None),
+    ]
+    for fields, param, code in cases:
+        with pytest.raises(openai.BadRequestError) as refusal:
+            client.responses.create(**({"model": MODEL, "input": "a"} | fields))
+        assert str(refusal.value.param).startswith(param), fields
+        assert code is None or refusal.value.code == code, fields
