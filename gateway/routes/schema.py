@@ -11,7 +11,14 @@ from litestar import Request
 from litestar.openapi.plugins import JsonRenderPlugin
 
 from adapters.files.store import FILES
-from gateway.api import chat_wire, completions_wire, messages_wire, tokenize_wire
+from gateway.api import (
+    chat_wire,
+    completions_wire,
+    messages_wire,
+    responses_answers,
+    responses_wire,
+    tokenize_wire,
+)
 from gateway.api.dialects import AnthropicError, speaks_anthropic
 from gateway.api.parsing import UnservedFields
 from gateway.errors import ErrorBody
@@ -28,6 +35,10 @@ _SESSION = (
 )
 _LIVE = "Server-sent events named `engine` and `away`, and comments. The stream does not end by itself."
 _EVENTS = "Server-sent events, named by their type, from message_start to message_stop; an error event ends the stream."
+_RESPONSE_EVENTS = (
+    "Server-sent events, named by their type and numbered by `sequence_number`, from response.created to "
+    "response.completed, response.incomplete or response.failed."
+)
 
 
 @dataclass(frozen=True)
@@ -62,6 +73,13 @@ _BODIES = {
         messages_wire.MessageAnswer,
         messages_wire.Event,
         _EVENTS,
+    ),
+    "/v1/responses": _Body(
+        responses_wire.ResponsesRequest,
+        responses_wire.UNSUPPORTED_FIELDS,
+        responses_answers.ResponseObject,
+        responses_answers.ResponseEvent,
+        _RESPONSE_EVENTS,
     ),
     "/v1/messages/count_tokens": _Body(messages_wire.CountRequest, messages_wire.UNSUPPORTED_IN_PROMPTS),
     "/v1/tokenize": _Body(tokenize_wire.TokenizeRequest, tokenize_wire.UNSUPPORTED_FIELDS),
