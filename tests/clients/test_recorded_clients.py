@@ -12,6 +12,7 @@ import pytest
 from anthropic.types import ModelInfo
 from openai.types import Completion, Model
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
+from openai.types.responses import Response
 
 from support.paths import TESTS
 from support.stack import MODEL, Stack
@@ -29,7 +30,6 @@ REFUSED = {
     "tools_anthropic": (400, "tools", "tools"),
     "agent_tools": (400, "tools", "tools"),
     "overflow": (400, "maximum context length is", "max_tokens"),  # litellm recognises an exceeded context by this
-    "responses": (404, "/v1/chat/completions", None),  # the Responses API keeps conversations for its callers
     "embeddings": (404, "embeddings", None),  # no embedding models
 }
 
@@ -92,6 +92,9 @@ def test_a_recorded_request(stack: Stack, key: str, request_: dict[str, Any]) ->
             check_completion(answer, body)
         case "/v1/completions", True:
             check_completion_stream(answer, body)
+        case "/v1/responses", False:
+            response = Response.model_validate(answer.json())
+            assert (response.status, bool(response.output_text)) == ("incomplete", True)  # at the key's default length
         case "/v1/messages", False:
             check_message(answer.json())
         case "/v1/messages", True:

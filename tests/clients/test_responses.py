@@ -6,10 +6,13 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
+import msgspec
 import openai
 import pytest
+from openai.types.responses import Response
 from pydantic import BaseModel
 
+from gateway.api.responses_answers import ResponseObject
 from support.gateway.speaking import NOW, ONE, THOUGHT, TWO, WEATHER, Speaking, start_speaking
 from support.stack import MODEL
 
@@ -48,6 +51,9 @@ def test_a_whole_response_has_its_text_and_its_calls(speaking: Speaking) -> None
     assert response.usage.output_tokens == len(speaking._tokenizer.encode(TWO)) + 1
     assert (response.metadata, response.instructions) == ({"a": "b"}, "Be short.")
     assert "Be short." in speaking.prompt()
+    Response.model_validate(response.model_dump())
+    raw = speaking.openai.responses.with_raw_response.create(model=MODEL, input="a", tools=TOOLS)
+    msgspec.json.decode(raw.content, type=ResponseObject)  # as /schema describes it
 
 
 @pytest.mark.parametrize("text", [ONE, TWO, THOUGHT + TWO, "No call."])
@@ -64,7 +70,8 @@ def test_a_stream_builds_the_whole_response(speaking: Speaking, text: str) -> No
     assert final.output_text == whole.output_text
     done: list[Any] = [event.item for event in events if event.type == "response.output_item.done"]
     assert [said(item) for item in done] == [said(item) for item in whole.output]
-    assert [item.id for item in done] == [item.id for item in final.output]
+    output: list[Any] = list(final.output)
+    assert [item.id for item in done] == [item.id for item in output]
 
 
 def test_a_conversation_goes_on_with_the_items_of_the_answer(speaking: Speaking) -> None:

@@ -204,6 +204,23 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/t/{tenant}/v1/responses": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** Responses */
+        post: operations["TTenantV1ResponsesResponses"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/t/{tenant}/v1/tokenize": {
         parameters: {
             query?: never;
@@ -1349,6 +1366,23 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/responses": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** Responses */
+        post: operations["V1ResponsesResponses"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/tokenize": {
         parameters: {
             query?: never;
@@ -1479,6 +1513,17 @@ export interface components {
             fallbacks?: string[];
             models: components["schemas"]["TargetSection"][];
             tenants?: string[] | null;
+        };
+        /**
+         * AllowedResponseTools
+         * @description The answer may call these tools alone.
+         */
+        AllowedResponseTools: {
+            /** @enum {unknown} */
+            mode: "auto" | "required";
+            tools: (components["schemas"]["ChosenFunction"] | components["schemas"]["ChosenCustom"])[];
+            /** @enum {unknown} */
+            type: "allowed_tools";
         };
         /** AllowedSpec */
         AllowedSpec: {
@@ -2079,6 +2124,22 @@ export interface components {
             /** @enum {unknown} */
             type: "tool";
         };
+        /** ChosenCustom */
+        ChosenCustom: {
+            name: string;
+            /** @default null */
+            namespace: string | null;
+            /** @enum {unknown} */
+            type: "custom";
+        };
+        /** ChosenFunction */
+        ChosenFunction: {
+            name: string;
+            /** @default null */
+            namespace: string | null;
+            /** @enum {unknown} */
+            type: "function";
+        };
         /** ChunkChoice */
         ChunkChoice: {
             delta: components["schemas"]["Delta"];
@@ -2419,10 +2480,35 @@ export interface components {
             /** @enum {unknown} */
             type: "custom";
         };
+        /** CustomCallItem */
+        CustomCallItem: {
+            call_id: string;
+            /** @default null */
+            id: string | null;
+            input: string;
+            name: string;
+            /** @default null */
+            namespace: string | null;
+            /** @default null */
+            status: string | null;
+            /** @enum {unknown} */
+            type: "custom_tool_call";
+        };
         /** CustomDelta */
         CustomDelta: {
             input?: string;
             name?: string;
+        };
+        /** CustomOutputItem */
+        CustomOutputItem: {
+            call_id: string;
+            /** @default null */
+            id: string | null;
+            output: string | (components["schemas"]["InputTextPart"] | components["schemas"]["OutputTextPart"] | components["schemas"]["PlainTextPart"] | components["schemas"]["RefusalPart"])[];
+            /** @default null */
+            status: string | null;
+            /** @enum {unknown} */
+            type: "custom_tool_call_output";
         };
         /** CustomSpec */
         CustomSpec: {
@@ -2606,10 +2692,41 @@ export interface components {
             /** @enum {unknown} */
             type: "function";
         };
+        /**
+         * FunctionCallItem
+         * @description A call of an earlier answer. `namespace`: of a tool in a namespace.
+         */
+        FunctionCallItem: {
+            arguments: string;
+            call_id: string;
+            /** @default null */
+            id: string | null;
+            name: string;
+            /** @default null */
+            namespace: string | null;
+            /** @default null */
+            status: string | null;
+            /** @enum {unknown} */
+            type: "function_call";
+        };
         /** FunctionDelta */
         FunctionDelta: {
             arguments?: string;
             name?: string;
+        };
+        /**
+         * FunctionOutputItem
+         * @description The result of a call.
+         */
+        FunctionOutputItem: {
+            call_id: string;
+            /** @default null */
+            id: string | null;
+            output: string | (components["schemas"]["InputTextPart"] | components["schemas"]["OutputTextPart"] | components["schemas"]["PlainTextPart"] | components["schemas"]["RefusalPart"])[];
+            /** @default null */
+            status: string | null;
+            /** @enum {unknown} */
+            type: "function_call_output";
         };
         /**
          * FunctionSpec
@@ -2648,6 +2765,17 @@ export interface components {
             definition: string;
             /** @enum {unknown} */
             syntax: "lark" | "regex";
+        };
+        /**
+         * GrammaticalInput
+         * @description The input follows a grammar.
+         */
+        GrammaticalInput: {
+            definition: string;
+            /** @enum {unknown} */
+            syntax: "lark" | "regex";
+            /** @enum {unknown} */
+            type: "grammar";
         };
         /** Health */
         Health: {
@@ -2704,11 +2832,27 @@ export interface components {
             what: string;
             where: string;
         };
+        /** IncompleteDetails */
+        IncompleteDetails: {
+            /** @enum {unknown} */
+            reason: "max_output_tokens";
+        };
         /** InputJsonDelta */
         InputJsonDelta: {
             partial_json: string;
             /** @enum {unknown} */
             type: "input_json_delta";
+        };
+        /** InputTextPart */
+        InputTextPart: {
+            text: string;
+            /** @enum {unknown} */
+            type: "input_text";
+        };
+        /** InputTokensDetails */
+        InputTokensDetails: {
+            cache_write_tokens: number;
+            cached_tokens: number;
         };
         /** InvoiceView */
         InvoiceView: {
@@ -2953,6 +3097,23 @@ export interface components {
             type: "message_delta";
             usage: components["schemas"]["MessagesUsage"];
         };
+        /**
+         * MessageItem
+         * @description `phase` is a hint.
+         */
+        MessageItem: {
+            content: string | (components["schemas"]["InputTextPart"] | components["schemas"]["OutputTextPart"] | components["schemas"]["PlainTextPart"] | components["schemas"]["RefusalPart"])[];
+            /** @default null */
+            id: string | null;
+            /** @default null */
+            phase: string | null;
+            /** @enum {unknown} */
+            role: "assistant" | "developer" | "system" | "user";
+            /** @default null */
+            status: string | null;
+            /** @enum {unknown} */
+            type: "message";
+        };
         /** MessageStart */
         MessageStart: {
             message: components["schemas"]["MessageAnswer"];
@@ -3161,6 +3322,18 @@ export interface components {
             /** @enum {unknown} */
             type: "function";
         };
+        /**
+         * NamespaceTools
+         * @description Tools whose calls have the name and the namespace apart. `description` is a hint.
+         */
+        NamespaceTools: {
+            /** @default null */
+            description: string | null;
+            name: string;
+            tools: (components["schemas"]["ResponseFunction"] | components["schemas"]["ResponseCustomTool"])[];
+            /** @enum {unknown} */
+            type: "namespace";
+        };
         /** NewCorrection */
         NewCorrection: {
             adapter?: string | null;
@@ -3294,6 +3467,19 @@ export interface components {
             format: components["schemas"]["SchemaFormat"] | null;
             /** @default null */
             task_budget: Record<string, never> | null;
+        };
+        /**
+         * OutputTextPart
+         * @description A text of an earlier answer. `annotations` and `logprobs` are hints.
+         */
+        OutputTextPart: {
+            /** @default null */
+            annotations: unknown[] | null;
+            /** @default null */
+            logprobs: unknown[] | null;
+            text: string;
+            /** @enum {unknown} */
+            type: "output_text";
         };
         /** OutputTokensDetails */
         OutputTokensDetails: {
@@ -3583,6 +3769,12 @@ export interface components {
             tenant_id: string;
             time_zone: string;
         };
+        /** PlainTextPart */
+        PlainTextPart: {
+            text: string;
+            /** @enum {unknown} */
+            type: "text";
+        };
         /** Preview */
         Preview: {
             currency: string;
@@ -3659,6 +3851,48 @@ export interface components {
             audio_tokens: number;
             cached_tokens: number;
         };
+        /**
+         * ReasoningItem
+         * @description The reasoning of an earlier answer: `content`, or else `summary`.
+         */
+        ReasoningItem: {
+            /** @default null */
+            content: components["schemas"]["ReasoningText"][] | null;
+            /** @default null */
+            encrypted_content: string | null;
+            /** @default null */
+            id: string | null;
+            /** @default null */
+            status: string | null;
+            /** @default [] */
+            summary: components["schemas"]["SummaryText"][];
+            /** @enum {unknown} */
+            type: "reasoning";
+        };
+        /**
+         * ReasoningOptions
+         * @description `effort`: as `reasoning_effort` of chat completions. `summary`: the reasoning is also its own summary.
+         */
+        ReasoningOptions: {
+            /** @default null */
+            effort: string | null;
+            /** @default null */
+            generate_summary: ("auto" | "concise" | "detailed") | null;
+            /** @default null */
+            max_tokens: number | null;
+            /** @default null */
+            summary: ("auto" | "concise" | "detailed") | null;
+        };
+        /** ReasoningText */
+        ReasoningText: {
+            text: string;
+            /** @enum {unknown} */
+            type: "reasoning_text";
+        };
+        /** ReasoningTokensDetails */
+        ReasoningTokensDetails: {
+            reasoning_tokens: number;
+        };
         /** Recompute */
         Recompute: {
             device_s: number;
@@ -3688,6 +3922,12 @@ export interface components {
             /** @enum {unknown} */
             type: "redacted_thinking";
         };
+        /** RefusalPart */
+        RefusalPart: {
+            refusal: string;
+            /** @enum {unknown} */
+            type: "refusal";
+        };
         /** RequestView */
         RequestView: {
             adapter: string | null;
@@ -3712,6 +3952,232 @@ export interface components {
             tenant_id: string;
             tier: string;
             ttft_s: number | null;
+        };
+        /**
+         * ResponseCustomTool
+         * @description A tool whose input is one text.
+         */
+        ResponseCustomTool: {
+            /** @default null */
+            description: string | null;
+            /** @default null */
+            format: (components["schemas"]["TextInput"] | components["schemas"]["GrammaticalInput"]) | null;
+            name: string;
+            /** @enum {unknown} */
+            type: "custom";
+        };
+        /** ResponseError */
+        ResponseError: {
+            code: string;
+            message: string;
+        };
+        /**
+         * ResponseEvent
+         * @description An event of a stream. `type`: response.created, response.in_progress, response.output_item.added, and so on, to
+         *         response.completed, response.incomplete or response.failed, which have the whole `response`.
+         */
+        ResponseEvent: {
+            /** @default null */
+            response: components["schemas"]["ResponseObject"] | null;
+            sequence_number: number;
+            type: string;
+        };
+        /**
+         * ResponseFunction
+         * @description `parameters`: a JSON Schema of an object. With `strict` the arguments follow it, or the request is refused.
+         */
+        ResponseFunction: {
+            /** @default null */
+            description: string | null;
+            name: string;
+            /** @default null */
+            parameters: Record<string, never> | null;
+            /** @default null */
+            strict: boolean | null;
+            /** @enum {unknown} */
+            type: "function";
+        };
+        /**
+         * ResponseJsonObject
+         * @description The answer is a JSON object.
+         */
+        ResponseJsonObject: {
+            /** @enum {unknown} */
+            type: "json_object";
+        };
+        /**
+         * ResponseJsonSchema
+         * @description The answer follows the schema; with `strict` it must have OpenAI's limits. `name`, `description`: hints.
+         */
+        ResponseJsonSchema: {
+            /** @default null */
+            description: string | null;
+            name: string;
+            schema: Record<string, never>;
+            /** @default null */
+            strict: boolean | null;
+            /** @enum {unknown} */
+            type: "json_schema";
+        };
+        /**
+         * ResponseObject
+         * @description A response. `output`: items of the types reasoning, message, function_call and custom_tool_call. The fields from
+         *         `background` on repeat the request.
+         */
+        ResponseObject: {
+            background: boolean;
+            completed_at: number | null;
+            created_at: number;
+            error: components["schemas"]["ResponseError"] | null;
+            id: string;
+            incomplete_details: components["schemas"]["IncompleteDetails"] | null;
+            instructions: string | null;
+            max_output_tokens: number | null;
+            max_tool_calls: number | null;
+            metadata: {
+                [key: string]: string;
+            };
+            model: string;
+            /** @enum {unknown} */
+            object: "response";
+            output: Record<string, never>[];
+            parallel_tool_calls: boolean;
+            previous_response_id: null;
+            prompt_cache_key: string | null;
+            reasoning: Record<string, never>;
+            safety_identifier: string | null;
+            service_tier: string;
+            /** @enum {unknown} */
+            status: "completed" | "failed" | "in_progress" | "incomplete";
+            store: boolean;
+            temperature: number;
+            text: Record<string, never>;
+            tool_choice: unknown;
+            tools: Record<string, never>[];
+            top_logprobs: number;
+            top_p: number;
+            /** @enum {unknown} */
+            truncation: "disabled";
+            usage: components["schemas"]["ResponseUsage"] | null;
+            user: string | null;
+        };
+        /**
+         * ResponseStreamOptions
+         * @description A hint: no event is padded.
+         */
+        ResponseStreamOptions: {
+            /** @default null */
+            include_obfuscation: boolean | null;
+        };
+        /**
+         * ResponseTextFormat
+         * @description The answer is text.
+         */
+        ResponseTextFormat: {
+            /** @enum {unknown} */
+            type: "text";
+        };
+        /** ResponseUsage */
+        ResponseUsage: {
+            input_tokens: number;
+            input_tokens_details: components["schemas"]["InputTokensDetails"];
+            output_tokens: number;
+            output_tokens_details: components["schemas"]["ReasoningTokensDetails"];
+            total_tokens: number;
+        };
+        /**
+         * ResponsesRequest
+         * @description The body of a response. A field without a type is not served: only its neutral values are accepted.
+         */
+        ResponsesRequest: {
+            /**
+             * @description A response is answered while its client waits: only these values are accepted.
+             * @default null
+             * @enum {unknown}
+             */
+            background: null | false;
+            /** @default null */
+            client_metadata: Record<string, never> | null;
+            /**
+             * @description The client compacts its own input: only these values are accepted.
+             * @default null
+             * @enum {unknown}
+             */
+            context_management: null;
+            /**
+             * @description Responses are not stored; send the whole input: only these values are accepted.
+             * @default null
+             * @enum {unknown}
+             */
+            conversation: null;
+            /** @default null */
+            include: string[] | null;
+            input: string | (components["schemas"]["MessageItem"] | components["schemas"]["FunctionCallItem"] | components["schemas"]["FunctionOutputItem"] | components["schemas"]["CustomCallItem"] | components["schemas"]["CustomOutputItem"] | components["schemas"]["ReasoningItem"])[];
+            /** @default null */
+            instructions: string | null;
+            /** @default null */
+            max_output_tokens: number | null;
+            /** @default null */
+            max_tool_calls: number | null;
+            /** @default null */
+            metadata: {
+                [key: string]: string;
+            } | null;
+            model: string;
+            /** @default null */
+            parallel_tool_calls: boolean | null;
+            /**
+             * @description Responses are not stored; send the whole input: only these values are accepted.
+             * @default null
+             * @enum {unknown}
+             */
+            previous_response_id: null;
+            /**
+             * @description Prompts are not stored; send 'instructions' and 'input': only these values are accepted.
+             * @default null
+             * @enum {unknown}
+             */
+            prompt: null;
+            /** @default null */
+            prompt_cache_key: string | null;
+            /** @default null */
+            prompt_cache_retention: string | null;
+            /** @default null */
+            reasoning: components["schemas"]["ReasoningOptions"] | null;
+            /** @default null */
+            safety_identifier: string | null;
+            /** @default null */
+            service_tier: string | null;
+            /** @default null */
+            store: boolean | null;
+            /** @default null */
+            stream: boolean | null;
+            /** @default null */
+            stream_options: components["schemas"]["ResponseStreamOptions"] | null;
+            /** @default null */
+            temperature: number | null;
+            /** @default null */
+            text: components["schemas"]["TextOptions"] | null;
+            /** @default null */
+            tool_choice: ("auto" | "none" | "required") | (components["schemas"]["ChosenFunction"] | components["schemas"]["ChosenCustom"] | components["schemas"]["AllowedResponseTools"]) | null;
+            /** @default null */
+            tools: (components["schemas"]["ResponseFunction"] | components["schemas"]["ResponseCustomTool"] | components["schemas"]["NamespaceTools"])[] | null;
+            /**
+             * @description Log probabilities are served by chat completions: only these values are accepted.
+             * @default null
+             * @enum {unknown}
+             */
+            top_logprobs: null | 0;
+            /** @default null */
+            top_p: number | null;
+            /**
+             * @description Prompts are not truncated: only these values are accepted.
+             * @default null
+             * @enum {unknown}
+             */
+            truncation: null | "disabled" | "auto";
+            /** @default null */
+            user: string | null;
         };
         /** Rotation */
         Rotation: {
@@ -3848,6 +4314,12 @@ export interface components {
             /** @default null */
             whitespace_pattern: unknown;
         };
+        /** SummaryText */
+        SummaryText: {
+            text: string;
+            /** @enum {unknown} */
+            type: "summary_text";
+        };
         /** Sums */
         Sums: {
             currency: string;
@@ -3937,6 +4409,24 @@ export interface components {
         TextFormat: {
             /** @enum {unknown} */
             type: "text";
+        };
+        /**
+         * TextInput
+         * @description The input is any text.
+         */
+        TextInput: {
+            /** @enum {unknown} */
+            type: "text";
+        };
+        /**
+         * TextOptions
+         * @description `verbosity` is a hint.
+         */
+        TextOptions: {
+            /** @default null */
+            format: (components["schemas"]["ResponseTextFormat"] | components["schemas"]["ResponseJsonObject"] | components["schemas"]["ResponseJsonSchema"]) | null;
+            /** @default null */
+            verbosity: string | null;
         };
         /** TextPart */
         TextPart: {
@@ -4885,6 +5375,54 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["ModelCard"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    TTenantV1ResponsesResponses: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description Of requests that do not stream: one repeated within ten minutes gets the first answer again. */
+                "Idempotency-Key"?: string;
+            };
+            path: {
+                tenant: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["ResponsesRequest"];
+            };
+        };
+        responses: {
+            /** @description Server-sent events, named by their type and numbered by `sequence_number`, from response.created to response.completed, response.incomplete or response.failed. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ResponseObject"];
+                    "text/event-stream": components["schemas"]["ResponseEvent"];
                 };
             };
             /** @description A refusal, with its reason */
@@ -8792,6 +9330,52 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["UsagePage"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    V1ResponsesResponses: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description Of requests that do not stream: one repeated within ten minutes gets the first answer again. */
+                "Idempotency-Key"?: string;
+            };
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["ResponsesRequest"];
+            };
+        };
+        responses: {
+            /** @description Server-sent events, named by their type and numbered by `sequence_number`, from response.created to response.completed, response.incomplete or response.failed. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ResponseObject"];
+                    "text/event-stream": components["schemas"]["ResponseEvent"];
                 };
             };
             /** @description A refusal, with its reason */
