@@ -265,9 +265,9 @@ class FakeRunner:
         self._in_flight.append(pending)
         return pending
 
-    def is_past(self, time: float) -> bool:
-        """Whether the clock has reached `time`."""
-        return self._clock() >= time
+    def is_past(self, ready_at: float) -> bool:
+        """Whether the simulated device has completed a step that is ready at `ready_at`."""
+        return self._clock() >= ready_at
 
     def draw_step(self, pending: FakePending, masks: Masks) -> StepResult | RuntimeError:
         """The result of a step in flight. It follows the completion of all earlier steps: ids are known."""

@@ -57,7 +57,7 @@ class Compiled:
     times: MaskTimes = field(default_factory=MaskTimes)
     texts: int = 0  # that run
     texts_begun: int = 0
-    is_compiled_again: bool = False  # now
+    is_compiled_again: bool = False  # a further matcher is being compiled
 
 
 # A compiled grammar, or why it is refused.

@@ -23,9 +23,10 @@ WHITESPACE_MAX = 16
 REFUSAL_CHARS_MAX = 600
 INTEGER_MAX = 2**63 - 1
 # A small model that draws a number between two bounds often adds digits until the end of its tokens (1.000000000…). So
-# such a number has 10 decimals at most, the most that llguidance can count, if its larger bound is one of these.
+# such a number has 10 decimals at most, the most that llguidance can count. Numbers in a narrower range than
+# DECIMALS_RANGE_MIN, or with a bound beyond DECIMALS_BOUND_MAX, are left as they are.
 DECIMALS_STEP = 1e-10
-DECIMALS_BOUND_MIN, DECIMALS_BOUND_MAX = 1e-3, 1e9
+DECIMALS_RANGE_MIN, DECIMALS_BOUND_MAX = 1e-3, 1e9
 
 # Keywords of any draft that llguidance 1.9 does not implement. With an older "$schema" it would ignore newer keywords.
 UNSUPPORTED = frozenset(
@@ -130,17 +131,21 @@ def checked_schema(schema: object) -> dict[str, Any]:
 
 
 def _bound_decimals(schema: dict[str, Any]) -> None:
-    """Give numbers between two bounds the step DECIMALS_STEP. Not where the schema has a step anywhere: llguidance
-    cannot combine it with this one."""
+    """Give numbers between two bounds the step DECIMALS_STEP. llguidance cannot combine it with another step, nor with
+    the type integer. So a schema with `multipleOf` or `allOf` is left as it is, as is a number with `$ref` or `anyOf`."""
     nodes = list(_nodes(schema))
-    if any("multipleOf" in node for node in nodes):
+    if any("multipleOf" in node or "allOf" in node for node in nodes):
         return
     for node in nodes:
         lower = [node[name] for name in ("minimum", "exclusiveMinimum") if _is_number(node.get(name))]
         upper = [node[name] for name in ("maximum", "exclusiveMaximum") if _is_number(node.get(name))]
-        if not lower or not upper or node.get("type") == "integer":
+        types = node.get("type")
+        types = types if isinstance(types, list) else [types]
+        if not lower or not upper or "number" not in types or "integer" in types:
             continue
-        if DECIMALS_BOUND_MIN <= max(map(abs, lower + upper)) <= DECIMALS_BOUND_MAX:
+        if any(name in node for name in ("$ref", "anyOf", "oneOf")):
+            continue
+        if min(upper) - max(lower) >= DECIMALS_RANGE_MIN and max(map(abs, lower + upper)) <= DECIMALS_BOUND_MAX:
             node["multipleOf"] = DECIMALS_STEP
 
 

@@ -36,8 +36,6 @@ class ResponseShape:
             reasoning=tooling.reasoning.shown,
             summarized=tooling.reasoning.summarized,
         )
-        # The bytes around a piece of text, of an answer without parts.
-        self._frame: tuple[bytes, bytes] | None = None
 
     # ---- whole
 
@@ -86,8 +84,8 @@ class ResponseShape:
         events = []
         for data in found:
             self._number += 1
-            body = encode({**data, "sequence_number": self._number})
-            events.append(b"event: " + data["type"].encode() + b"\ndata: " + body + b"\n\n")
+            data["sequence_number"] = self._number
+            events.append(b"event: " + data["type"].encode() + b"\ndata: " + encode(data) + b"\n\n")
         return b"".join(events)
 
     def _response(self, status: str, answer: Answer | None = None, error: ApiError | None = None) -> bytes:

@@ -106,21 +106,21 @@ def check_body(kind: str, body: bytes, context_tokens: int) -> None:
     if (field := _ID_FIELDS.get(kind)) is not None:
         check_id_count(body, context_tokens, field)
     else:
-        check_message_count(body, context_tokens)
+        check_message_count(body, context_tokens, "input" if kind == "responses" else "messages")
 
 
-def check_message_count(body: bytes, context_tokens: int) -> None:
+def check_message_count(body: bytes, context_tokens: int, field: str = "messages") -> None:
     """Refuse a conversation with more messages than any model's context holds, before the body is parsed.
 
-    `context_tokens`: the longest context served. Raises InvalidRequest.
+    `context_tokens`: the longest context served. `field`: of the messages. Raises InvalidRequest.
 
     JSON escapes quotation marks within a string, so each `"role"` is a whole name or value. Every message has one.
     Calls and results in an input of `/v1/responses` have a `"call_id"` instead."""
     limit = max(MESSAGES_MAX, context_tokens // MESSAGE_TOKENS_MIN)
     if body.count(b'"role"') + body.count(b'"call_id"') > limit:
         raise InvalidRequest(
-            f"'messages' has over {limit} messages; the longest context served is {context_tokens} tokens.",
-            param="messages",
+            f"{field!r} has over {limit} messages; the longest context served is {context_tokens} tokens.",
+            param=field,
         )
 
 

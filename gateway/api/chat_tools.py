@@ -131,14 +131,19 @@ def tool_specs(tools: Sequence[FunctionTool | CustomTool]) -> list[ToolSpec]:
     """Raises InvalidRequest."""
     found = [_custom_spec(tool.custom, index) if isinstance(tool, CustomTool) else _function_spec(tool.function, index)
              for index, tool in enumerate(tools)]  # fmt: skip
-    check_names([tool.name for tool in found])
+    check_specs(found)
+    return found
+
+
+def check_specs(tools: Sequence[ToolSpec]) -> None:
+    """Raises InvalidRequest for a name that two tools have, and for Lark grammars over LARK_CHARS_MAX."""
+    check_names([tool.name for tool in tools])
     chars = 0
-    for tool in found:
+    for tool in tools:
         chars += len(tool.lark or "")
         if chars > LARK_CHARS_MAX:
             message = f"{tool.param!r} is too long: all Lark grammars have at most {LARK_CHARS_MAX} characters."
             raise InvalidRequest(message, param=tool.param)
-    return found
 
 
 def check_names(names: Sequence[str]) -> None:

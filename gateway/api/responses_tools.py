@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from gateway.api.chat_tools import LARK_CHARS_MAX, TOOLS_MAX, ToolName, check_choice, check_names
+from gateway.api.chat_tools import TOOLS_MAX, ToolName, check_choice, check_specs
 from gateway.api.output_formats import NAME_PATTERN, GrammarText, check_schema
 from gateway.api.responses_items import qualified_name
 from gateway.api.unknown_fields import UnknownFields
@@ -134,13 +134,7 @@ def prepare_tools(tools: object, unknown: UnknownFields) -> object:
 def tool_specs(tools: Sequence[ResponseTool]) -> list[ToolSpec]:
     """Raises InvalidRequest."""
     found = list(_specs(tools))
-    check_names([tool.name for tool in found])
-    chars = 0
-    for tool in found:
-        chars += len(tool.lark or "")
-        if chars > LARK_CHARS_MAX:
-            message = f"{tool.param!r} is too long: all Lark grammars have at most {LARK_CHARS_MAX} characters."
-            raise InvalidRequest(message, param=tool.param)
+    check_specs(found)
     return found
 
 

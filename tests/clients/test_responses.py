@@ -119,6 +119,27 @@ def test_a_tool_of_a_namespace_has_its_name_apart(speaking: Speaking) -> None:
     assert raw.headers["laneway-ignored"] == "tools[1]"
 
 
+def test_a_large_body_is_read_by_a_process(speaking: Speaking) -> None:
+    speaking.says("Yes.")
+    items: Any = [{"role": "user", "content": "a"} for _ in range(1200)]
+    tools: Any = [flat(WEATHER) | {"name": f"tool_{n}"} for n in range(100)]
+    with pytest.raises(openai.BadRequestError) as refusal:  # the fields are read; the model's context is too short
+        speaking.openai.responses.create(model=MODEL, input=items, tools=tools)
+    assert refusal.value.code == "context_length_exceeded"
+    with pytest.raises(openai.BadRequestError) as refusal:
+        speaking.openai.responses.create(model=MODEL, input=items * 3)
+    assert refusal.value.param == "input"
+
+
+def test_a_repeated_call_gets_the_first_answer(speaking: Speaking) -> None:
+    fields: Any = {"model": MODEL, "input": "a", "extra_headers": {"Idempotency-Key": "responses-1"}}
+    speaking.says("First.")
+    first = speaking.openai.responses.create(**fields)
+    speaking.says("Second.")
+    assert speaking.openai.responses.create(**fields) == first
+    assert first.output_text == "First."
+
+
 def test_refusals_name_the_field(speaking: Speaking) -> None:
     client = speaking.openai
     cases: list[tuple[dict[str, Any], str, str | None]] = [

@@ -85,6 +85,11 @@ def test_a_number_between_bounds_has_ten_decimals_at_most() -> None:
     assert accepts({"type": "number", "minimum": 0, "maximum": 1e-6}, "0.00000000000001")
     assert accepts({"type": "number"}, "6.02214076e23")
     both = {"allOf": [{"type": "number", "minimum": 0, "maximum": 9}, {"multipleOf": 0.5}]}
+    assert accepts({"type": ["integer", "null"], "minimum": 0, "maximum": 9}, "7")
+    assert accepts({"allOf": [{"type": "integer"}, {"minimum": 0, "maximum": 9}]}, "7")
+    assert accepts({"allOf": [{"type": "number", "minimum": 0, "maximum": 9}, {"minimum": 1, "maximum": 5}]}, "3.25")
+    assert accepts({"type": "number", "minimum": 0, "maximum": 9, "anyOf": [{"type": "integer"}]}, "7")
+    assert accepts({"type": "number", "minimum": 0.1234567890123, "maximum": 0.1234567890123}, "0.1234567890123")
     assert accepts(both, "3.5")
     assert not accepts(both, "3.25")
 
