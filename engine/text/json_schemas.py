@@ -132,7 +132,7 @@ def checked_schema(schema: object) -> dict[str, Any]:
 
 def _bound_decimals(schema: dict[str, Any]) -> None:
     """Give numbers between two bounds the step DECIMALS_STEP. llguidance cannot combine it with another step, nor with
-    the type integer. So a schema with `multipleOf` or `allOf` is left as it is, and a number beside `$ref` or `anyOf`."""
+    the type integer. A schema with `multipleOf` or `allOf` stays as it is, and a number beside `$ref` or `anyOf`."""
     nodes = list(_nodes(schema))
     if any("multipleOf" in node or "allOf" in node for node in nodes):
         return
