@@ -24,6 +24,7 @@ from gateway.config.file import Config
 from gateway.host.workers import WorkerIndex
 from gateway.http.connection import BoundedProtocol
 from gateway.limits.connection_limits import Connections, raise_descriptor_limit
+from gateway.limits.read_pace import ReadPace
 from gateway.services import Services
 
 _log = logging.getLogger(__name__)
@@ -97,7 +98,10 @@ def serve(config: Config, services: Services, app: ASGIApp) -> bool:
             port=config.gateway.port,
             loop="uvloop",
             http=functools.partial(  # type: ignore[arg-type]  # uvicorn calls it like the class
-                BoundedProtocol, reader_patience_s=config.gateway.reader_patience_s, connections=connections
+                BoundedProtocol,
+                reader_patience_s=config.gateway.reader_patience_s,
+                connections=connections,
+                read_pace=ReadPace(),
             ),
             ws="none",
             lifespan="on",

@@ -74,6 +74,7 @@ ATTACKING: dict[str, tuple[str, overrides.LimitsChange | None, bool]] = {
 # A gateway that uses less than IDLE_SHARE of its core has finished its work for the attack.
 IDLE_SHARE, IDLE_LOOK_S, IDLE_S_MAX = 0.25, 0.2, 40.0
 REFUSALS_MIN = 50
+QUIET_START_S_MAX = 60.0
 MIB = 1024 * 1024
 
 Row = dict[str, Any]
@@ -460,15 +461,18 @@ def _stack(
 
 @contextlib.contextmanager
 def _quiet_server() -> Iterator[int]:
-    """The port of a server that only reads, on the gateway's core."""
+    """The port of a server that only reads, on the gateway's core. It is awaited: the start of a Python process takes
+    seconds of that core."""
+    context = multiprocessing.get_context("spawn")
     with socket.create_server(("127.0.0.1", 0), backlog=2048) as listening:
-        reading = multiprocessing.get_context("spawn").Process(
-            target=attackers.serve_reads, args=(listening,), daemon=True
-        )
+        ready = context.Event()
+        reading = context.Process(target=attackers.serve_reads, args=(listening, ready), daemon=True)
         reading.start()
         try:
             assert reading.pid is not None
             pin(reading.pid, GATEWAY_CORE)
+            if not ready.wait(QUIET_START_S_MAX):
+                raise RuntimeError("the quiet server did not start")
             yield listening.getsockname()[1]
         finally:
             reading.kill()

@@ -16,6 +16,7 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from multiprocessing.synchronize import Event
 
 ANSWER_S_MAX = 90.0
 RECONNECT_S = 1.0
@@ -299,14 +300,15 @@ async def _send_pieces(weapon: LargeBodies, writer: asyncio.StreamWriter) -> Non
         writer.write(weapon.last)
 
 
-def serve_reads(listening: socket.socket) -> None:
-    """The quiet server: reads everything, answers nothing, runs until it is killed."""
+def serve_reads(listening: socket.socket, ready: Event) -> None:
+    """The quiet server: reads everything, answers nothing, runs until it is killed. Sets `ready` when it serves."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     buffer = bytearray(READ_BYTES)
     listening.setblocking(False)
     with selectors.DefaultSelector() as selector:
         selector.register(listening, selectors.EVENT_READ)
+        ready.set()
         while True:
             for key, _ in selector.select():
                 ready = key.fileobj

@@ -52,6 +52,7 @@ COLUMNS = [
 ]
 FAKE = Setting()
 FAST_STEP_MS = 1.0
+LONGER = 4
 
 
 @dataclass(frozen=True)
@@ -63,6 +64,11 @@ class Attack:
     run: Callable[[Stage, float], Awaitable[Row | list[Row]]]
     setting: Setting = FAKE
     step_ms: float = STEP_MS  # the engine's step time
+
+
+async def _longer(stage: Stage, seconds: float, attack: Callable[[Stage, float], Awaitable[Row]]) -> Row:
+    """An attack whose p99 would otherwise be that of its first requests."""
+    return await attack(stage, LONGER * seconds)
 
 
 def attacks() -> Iterator[Attack]:
@@ -78,7 +84,7 @@ def attacks() -> Iterator[Attack]:
         yield Attack(name, f"1,300 heads that never end, of {addresses}, and 1,024 descriptors", run)
     yield Attack("F5", "four trickled uploads; the victims have adapters checked", connections.trickled_uploads)
     for form in bodies.FORMS:
-        run = functools.partial(bodies.large_bodies, form=form)
+        run = functools.partial(_longer, attack=functools.partial(bodies.large_bodies, form=form))
         yield Attack(f"bodies/{form}", f"100 bodies of 32 MiB at once, {bodies.FORMS[form]}", run)
     for name, writes in (("F7/chat", False), ("F7/writes", True)):
         run = functools.partial(requests.administrative_writes, victim_writes=writes)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, TypeGuard
 
 # Levels of nested schemas; llguidance reads 128 levels of JSON, and a level of schema may take two of them.
 SCHEMA_DEPTH_MAX = 48
@@ -22,11 +22,13 @@ PATTERNS_IN_ALL_OF_MAX = 3
 WHITESPACE_MAX = 16
 REFUSAL_CHARS_MAX = 600
 INTEGER_MAX = 2**63 - 1
-# A small model that draws a number between two bounds often adds digits until the end of its tokens (1.000000000…). So
-# such a number has 10 decimals at most, the most that llguidance can count. Numbers in a narrower range than
-# DECIMALS_RANGE_MIN, or with a bound beyond DECIMALS_BOUND_MAX, are left as they are.
+# A small model often adds digits to a number until the end of its tokens (1.000000000…). So a number between two bounds
+# has 10 decimals at most, the most that llguidance can count. Numbers in a narrower range than DECIMALS_RANGE_MIN, or
+# with a bound beyond DECIMALS_BOUND_MAX, are left as they are. An integer without a bound is one of 64 bits:
+# INTEGER_BOUND is the largest double below 2**63, since llguidance reads bounds as doubles.
 DECIMALS_STEP = 1e-10
 DECIMALS_RANGE_MIN, DECIMALS_BOUND_MAX = 1e-3, 1e9
+INTEGER_BOUND = 2**63 - 1024
 
 # Keywords of any draft that llguidance 1.9 does not implement. With an older "$schema" it would ignore newer keywords.
 UNSUPPORTED = frozenset(
@@ -50,6 +52,11 @@ _SCHEMA = ("additionalItems", "additionalProperties", "items")
 _SCHEMAS = ("allOf", "anyOf", "oneOf", "prefixItems")
 _NAMED_SCHEMAS = ("$defs", "definitions", "patternProperties", "properties")
 _OPTIONS = "x-guidance"
+_LOWER_BOUNDS = ("exclusiveMinimum", "minimum")
+_UPPER_BOUNDS = ("exclusiveMaximum", "maximum")
+_BOUNDS = (*_LOWER_BOUNDS, *_UPPER_BOUNDS)
+_CHOICES = ("$ref", "anyOf", "oneOf")
+_ANNOTATIONS = frozenset({"$anchor", "$defs", "$id", "$schema", "definitions"})  # constrain no value
 
 # Narrower than the formats of llguidance, which allow 30 February, a leap second at any hour, names over 253 characters
 # and durations with any number of digits: what these accept, every validator accepts.
@@ -126,30 +133,49 @@ def checked_schema(schema: object) -> dict[str, Any]:
         raise GrammarRefused(f"the schema is {what}")
     found = _Checked().copy(schema, "", 0)
     assert isinstance(found, dict)
-    _bound_decimals(found)
+    _bound_numbers(found)
     return found
 
 
-def _bound_decimals(schema: dict[str, Any]) -> None:
-    """Give numbers between two bounds the step DECIMALS_STEP. llguidance cannot combine it with another step, nor with
-    the type integer. A schema with `multipleOf` or `allOf` stays as it is, and a number beside `$ref` or `anyOf`."""
+def _bound_numbers(schema: dict[str, Any]) -> None:
+    """Bound the digits of numbers: see DECIMALS_STEP and INTEGER_BOUND.
+
+    llguidance cannot combine the step with another step, nor with the type integer, so a schema that combines
+    subschemas gets no step. A schema that names a number beyond INTEGER_BOUND gets no further bounds of integers."""
     nodes = list(_nodes(schema))
-    if any("multipleOf" in node or "allOf" in node for node in nodes):
-        return
+    combines = any(_combines(node) for node in nodes)
+    is_wide = any(abs(number) > INTEGER_BOUND for node in nodes for number in _named_numbers(node))
     for node in nodes:
-        lower = [node[name] for name in ("minimum", "exclusiveMinimum") if _is_number(node.get(name))]
-        upper = [node[name] for name in ("maximum", "exclusiveMaximum") if _is_number(node.get(name))]
+        lower = [node[name] for name in _LOWER_BOUNDS if _is_number(node.get(name))]
+        upper = [node[name] for name in _UPPER_BOUNDS if _is_number(node.get(name))]
         types = node.get("type")
         types = types if isinstance(types, list) else [types]
-        if not lower or not upper or "number" not in types or "integer" in types:
-            continue
-        if any(name in node for name in ("$ref", "anyOf", "oneOf")):
-            continue
-        if min(upper) - max(lower) >= DECIMALS_RANGE_MIN and max(map(abs, lower + upper)) <= DECIMALS_BOUND_MAX:
-            node["multipleOf"] = DECIMALS_STEP
+        if "integer" in types and "number" not in types:
+            if not is_wide and not lower:
+                node["minimum"] = -INTEGER_BOUND
+            if not is_wide and not upper:
+                node["maximum"] = INTEGER_BOUND
+        elif "number" in types and "integer" not in types and lower and upper and not combines:
+            is_plain = "multipleOf" not in node and max(map(abs, lower + upper)) <= DECIMALS_BOUND_MAX
+            if is_plain and min(upper) - max(lower) >= DECIMALS_RANGE_MIN:
+                node["multipleOf"] = DECIMALS_STEP
 
 
-def _is_number(value: object) -> bool:
+def _combines(node: dict[str, Any]) -> bool:
+    """Whether one value may have to satisfy two subschemas of a node, or the node and a subschema."""
+    if "patternProperties" in node and len(node["patternProperties"]) + len(node.get("properties", ())) > 1:
+        return True
+    return "allOf" in node or (not node.keys().isdisjoint(_CHOICES) and len(node.keys() - _ANNOTATIONS) > 1)
+
+
+def _named_numbers(node: dict[str, Any]) -> Iterator[int | float]:
+    """The node's bounds and constants that are numbers."""
+    choices = node.get("enum")
+    constants = [node.get("const"), *(choices if isinstance(choices, list) else ())]
+    yield from (value for value in (*constants, *map(node.get, _BOUNDS)) if _is_number(value))
+
+
+def _is_number(value: object) -> TypeGuard[int | float]:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 

@@ -1,5 +1,5 @@
 """uvicorn's HTTP connection with deadlines and bounds for slow clients: an unfinished head, a body that is still
-arriving after its answer, and an answer that the client does not read.
+arriving after its answer, and an answer that the client does not read. Large bodies are read at a bounded pace.
 """
 
 from __future__ import annotations
@@ -11,11 +11,13 @@ import socket
 from http import HTTPStatus
 from typing import Any
 
+from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from billing.ids import new_id
 from gateway import errors
 from gateway.limits.connection_limits import Connections
+from gateway.limits.read_pace import ReadPace
 
 # Deadline in seconds for a whole head, counted from accept, or on a kept-alive connection from the head's first byte.
 # Also the deadline for the rest of a body after its request has been answered.
@@ -74,23 +76,56 @@ def _close_delimited(cycle: RequestResponseCycle, app: Any) -> Any:
     return answer
 
 
+class _PacedFlow(FlowControl):
+    """uvicorn's flow control, which pauses reads while a body's buffer is full, and a pause of the ReadPace."""
+
+    def __init__(self, transport: asyncio.Transport) -> None:
+        super().__init__(transport)
+        self._turn_paused = False
+
+    def pause_reading(self) -> None:
+        if self._turn_paused:
+            self.read_paused = True
+        else:
+            super().pause_reading()
+
+    def resume_reading(self) -> None:
+        if self._turn_paused:
+            self.read_paused = False
+        else:
+            super().resume_reading()
+
+    def pause_turn(self) -> None:
+        self._turn_paused = True
+        if not self.read_paused:
+            self._transport.pause_reading()
+
+    def resume_turn(self) -> None:
+        self._turn_paused = False
+        if not self.read_paused and not self._transport.is_closing():
+            self._transport.resume_reading()
+
+
 class BoundedProtocol(HttpToolsProtocol):
     """Adds bounds that uvicorn lacks: for an unfinished head, a body after its answer, and an unread answer.
 
     A head over HEAD_BYTES_MAX is refused with 431, and a head not complete within `head_s` seconds with 408. A
     connection whose client reads nothing for `reader_patience_s` seconds is aborted, if the buffers are full or the
-    connection is closing. `connections` bounds the number of connections."""
+    connection is closing. `connections` bounds the number of connections, `read_pace` the bytes of bodies that are
+    read in one turn of the event loop."""
 
     def __init__(
         self,
         *args: Any,
         reader_patience_s: float,
         connections: Connections,
+        read_pace: ReadPace,
         head_s: float = HEAD_S_MAX,
         **kwargs: Any,
     ) -> None:
         super().__init__(*args, **kwargs)
         self._bounds = connections
+        self._read_pace = read_pace
         self._head_s = head_s
         self._deadline: asyncio.TimerHandle | None = None
         self._in_head = True
@@ -109,6 +144,7 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # uvicorn's type
         super().connection_made(transport)
+        self._paced_flow = self.flow = _PacedFlow(transport)
         if not self._bounds.open(self, self.client[0] if self.client else ""):
             self._refused = True
             self._refuse(errors.Overloaded("Too many connections are open. Try again in a moment."))
@@ -173,6 +209,8 @@ class BoundedProtocol(HttpToolsProtocol):
         if not self._in_body:
             data = self._without_upgrade(data)
         super().data_received(data)
+        if self._in_body:
+            self._read_pace.count_read(self._paced_flow, len(data))
         self._head_tail = (self._head_tail + data)[1 - len(_END_OF_HEAD) :] if self._in_head else b""
         if self._in_head:
             self._unparsed_bytes += len(data)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 
-AT_ONCE = 32
+AT_ONCE = 4
 
 
 class RequestPace:

@@ -92,6 +92,29 @@ def test_a_number_between_bounds_has_ten_decimals_at_most() -> None:
     assert accepts({"type": "number", "minimum": 0.1234567890123, "maximum": 0.1234567890123}, "0.1234567890123")
     assert accepts(both, "3.5")
     assert not accepts(both, "3.25")
+    # A step elsewhere in the schema changes nothing; a subschema that may meet another one has no step.
+    beside = {"type": "object", "properties": {"a": {"type": "integer", "multipleOf": 5}, "b": ranged}}
+    assert accepts(beside, '{"a":25,"b":0.5}')
+    assert not accepts(beside, '{"b":0.00000000001}')
+    whole = {"$ref": "#/$defs/a", "type": "integer", "$defs": {"a": {"type": "number", "minimum": 0, "maximum": 9}}}
+    assert accepts(whole, "7")
+    assert not accepts(whole, "7.5")
+
+
+def test_an_integer_without_a_bound_has_64_bits() -> None:
+    for schema in ({"type": "integer"}, {"type": ["integer", "null"]}, {"allOf": [{"type": "integer"}]}):
+        for text in ("0", "-7", "1175928847299117063", "-9223372036854774784"):
+            assert accepts(schema, text), (schema, text)
+        for text in ("9223372036854775808", "-9223372036854775808", "1" * 40):
+            assert not accepts(schema, text), (schema, text)
+    assert accepts({"type": "integer", "multipleOf": 5}, "25")
+    assert not accepts({"type": "integer", "multipleOf": 5}, "5" * 30)
+    assert not accepts({"type": "integer", "minimum": 3}, "3" * 30)
+    assert not accepts({"type": "integer", "exclusiveMaximum": 3}, "-" + "3" * 30)
+    # Unless the schema names a number beyond it, or allows every number.
+    assert accepts({"type": "integer", "const": 2**63 - 1}, str(2**63 - 1))
+    assert accepts({"type": "integer", "enum": [3, 5]}, "5")
+    assert accepts({"type": ["integer", "number"]}, "1" * 40)
 
 
 def test_a_duration_is_short() -> None:
