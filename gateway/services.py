@@ -183,7 +183,7 @@ class Services:
         config, watch = self.config, self.watch
         self.replays = Replays(self.database, self.gateway_id, self.secrets)
         self.large_work = LargeWork(self._tokenizers)
-        planner = RequestPlanner(config, self.models.served, self.registry, self.engine, self.large_work)
+        planner = RequestPlanner(config, self.models.served, self.registry, self.engine, self.large_work, self.secrets)
         self.router = Router(
             config,
             self.database,

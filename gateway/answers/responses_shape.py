@@ -35,6 +35,7 @@ class ResponseShape:
             {tool.name: tool for tool in tooling.tools},
             reasoning=tooling.reasoning.shown,
             summarized=tooling.reasoning.summarized,
+            seal=None if request.reasoning_keys is None else self._seal,
         )
 
     # ---- whole
@@ -72,6 +73,11 @@ class ResponseShape:
     def failure(self, error: ApiError) -> bytes:
         response = msgspec.Raw(self._response("failed", error=error))
         return self._events([{"type": "response.failed", "response": response}])
+
+    def _seal(self, text: str) -> str:
+        """Encrypted for the tenant and the model that answers, which is known by now."""
+        assert self._request.reasoning_keys is not None
+        return self._request.reasoning_keys.seal(text, self._request.plan.digest)
 
     def _data(self, piece: TextPiece) -> Iterator[Data]:
         parts = piece.parts

@@ -13,7 +13,7 @@ from gateway.api.chat_wire import PART_SEPARATOR, PARTS_MAX
 from gateway.api.unknown_fields import UnknownFields
 from gateway.errors import InvalidRequest, UnsupportedValue
 from gateway.tools.definitions import CUSTOM_ARGUMENT, NAMESPACE_SEPARATOR
-from gateway.tools.rendering import call_in_history, result_in_history
+from gateway.tools.rendering import SEALED_REASONING, call_in_history, result_in_history
 
 
 class InputText(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="type"):
@@ -102,7 +102,7 @@ class ReasoningText(
 
 
 class ReasoningItem(Item, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="reasoning"):
-    """The reasoning of an earlier answer: `content`, or else `summary`."""
+    """The reasoning of an earlier answer: `encrypted_content`, or else `content`, or else `summary`."""
 
     summary: list[SummaryText] = []
     content: list[ReasoningText] | None = None
@@ -171,6 +171,9 @@ def conversation(instructions: str | None, items: str | Sequence[InputItem]) -> 
                     message = f"{param!r} is wrong: no earlier item is a call of this id."
                     raise InvalidRequest(message, param=param)
                 found.append(result_in_history(item.call_id, names[item.call_id], text_of(item.output)))
+            case ReasoningItem(encrypted_content=str(blob)) if blob:
+                sealed = {"blob": blob, "param": f"input[{index}].encrypted_content"}
+                found.append({"role": "assistant", "content": "", SEALED_REASONING: sealed})
             case ReasoningItem():
                 if text := item.text():
                     found.append({"role": "assistant", "content": "", "reasoning_content": text})

@@ -30,7 +30,9 @@ from gateway.api.sampling import MODEL_CHARS_MAX, STICKY, TextRules, Tokens, mak
 from gateway.api.unknown_fields import UnknownFields
 from gateway.errors import PreviousResponseNotFound, encode
 from gateway.tools.definitions import ReasoningRequest, Tooling
+from gateway.tools.rendering import SEALED_REASONING
 
+ENCRYPTED_REASONING = "reasoning.encrypted_content"  # the value of `include` that has an effect
 RESPONSE_ID_CHARS_MAX = 128  # of an id in a refusal
 
 
@@ -108,6 +110,8 @@ class ResponsesRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
             service_tier=self.service_tier,
             stream=bool(self.stream),
             tooling=tooling,
+            has_sealed=any(SEALED_REASONING in message for message in messages),
+            seals_reasoning=ENCRYPTED_REASONING in (self.include or ()),
             sticky=self.prompt_cache_key or self.safety_identifier or self.user,
             repeated=self.repeated_fields(),
         )
@@ -165,10 +169,9 @@ class ResponsesRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
 # By path in the body: why the field has no effect on the answer, a sentence without its full stop.
 HINTS: dict[str, str] = {
     "client_metadata": "It is not stored",
-    "include": "Nothing that can be included is made here",
+    "include": f"Only '{ENCRYPTED_REASONING}' has an effect",
     "input[].content[].annotations": "A text is its own",
     "input[].content[].logprobs": "A text is its own",
-    "input[].encrypted_content": "Reasoning is sent as text",
     "input[].id": "Items are not stored",
     "input[].phase": "Templates do not get it",
     "input[].status": "Items are complete",

@@ -153,6 +153,7 @@ class Generator:
             line=line,
             answer=Answer(plan.texts, stream=asked.stream),
             first=first,
+            reasoning_keys=self._planner.reasoning_keys(caller) if asked.seals_reasoning else None,
         )
         if not fallbacks:
             request.answer.model = plan.target.name

@@ -88,6 +88,38 @@ def test_a_conversation_goes_on_with_the_items_of_the_answer(speaking: Speaking)
     assert "get_weather" in speaking.prompt()
 
 
+def test_reasoning_is_held_by_the_client_encrypted(speaking: Speaking) -> None:
+    """Also in a body with more values than the event loop reads."""
+    for metadata in ({}, {str(number): "x" for number in range(4000)}):
+        speaking.says(THOUGHT + ONE)
+        items: list[Any] = [{"role": "user", "content": "What is it like in Paris?"}]
+        fields: Any = {"model": MODEL, "tools": TOOLS, "store": False, "include": ["reasoning.encrypted_content"]}
+        fields["metadata"] = metadata
+        with speaking.openai.responses.stream(input=items, **fields) as stream:
+            first = stream.get_final_response()
+        reasoning, call = first.output[0], first.output[-1]
+        assert reasoning.type == "reasoning"
+        assert call.type == "function_call"
+        assert reasoning.encrypted_content
+        assert "Paris is in France." not in reasoning.encrypted_content
+        held = {"type": "reasoning", "summary": [], "encrypted_content": reasoning.encrypted_content}
+        items += [held, call.model_dump(exclude_none=True)]
+        items.append({"type": "function_call_output", "call_id": call.call_id, "output": "18 degrees"})
+        speaking.says("It is mild.")
+        raw = speaking.openai.responses.with_raw_response.create(input=items, **fields)
+        assert "laneway-ignored" not in raw.headers
+        assert "<think>\nParis is in France.\n</think>" in speaking.prompt()
+        # A blob that was changed is refused before anything is held, and that of another tenant.
+        held["encrypted_content"] = reasoning.encrypted_content[:-8] + "AAAAAAA="
+        with pytest.raises(openai.BadRequestError) as refusal:
+            speaking.openai.responses.create(input=items, **fields)
+        assert (refusal.value.code, refusal.value.param) == ("invalid_encrypted_content", "input[1].encrypted_content")
+        held["encrypted_content"] = reasoning.encrypted_content
+        with pytest.raises(openai.BadRequestError) as refusal:
+            speaking.openai.with_options(api_key=speaking.stack.keys["globex"]).responses.create(input=items, **fields)
+        assert refusal.value.code == "invalid_encrypted_content"
+
+
 def test_a_response_that_is_cut_is_incomplete(speaking: Speaking) -> None:
     speaking.says(ONE)
     size = len(speaking._tokenizer.encode(ONE)) - 6
