@@ -108,7 +108,7 @@ class ResponseShape:
             "model": request.target.name,
             "output": self._writer.items,
             "service_tier": request.service_tier,
-            "usage": None if usage is None else _usage(usage),
+            "usage": None if usage is None else usage_data(usage),
         }
         return encode(members)[:-1] + b"," + request.asked.repeated + b"}"
 
@@ -122,7 +122,8 @@ def _status(answer: Answer) -> str:
     return "incomplete" if _is_cut(answer) else "completed"
 
 
-def _usage(usage: TokenUsage) -> Data:
+def usage_data(usage: TokenUsage) -> Data:
+    """The `usage` of a response object."""
     return {
         "input_tokens": usage.prompt,
         "input_tokens_details": {"cached_tokens": usage.cached, "cache_write_tokens": 0},

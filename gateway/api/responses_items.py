@@ -13,7 +13,7 @@ from gateway.api.chat_wire import PART_SEPARATOR, PARTS_MAX
 from gateway.api.unknown_fields import UnknownFields
 from gateway.errors import InvalidRequest, UnsupportedValue
 from gateway.tools.definitions import CUSTOM_ARGUMENT, NAMESPACE_SEPARATOR
-from gateway.tools.rendering import SEALED_REASONING, call_in_history, result_in_history
+from gateway.tools.rendering import SEALED_REASONING, SEALED_SUMMARY, call_in_history, result_in_history
 
 
 class InputText(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="type"):
@@ -112,7 +112,22 @@ class ReasoningItem(Item, frozen=True, kw_only=True, forbid_unknown_fields=True,
         return PART_SEPARATOR.join([part.text for part in self.content or self.summary])
 
 
-InputItem = MessageItem | FunctionCallItem | FunctionOutputItem | CustomCallItem | CustomOutputItem | ReasoningItem
+class CompactionItem(Item, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="compaction"):
+    """The summary of an earlier conversation, made by `/v1/responses/compact`. `created_by` is a hint."""
+
+    encrypted_content: str
+    created_by: str | None = None
+
+
+InputItem = (
+    MessageItem
+    | FunctionCallItem
+    | FunctionOutputItem
+    | CustomCallItem
+    | CustomOutputItem
+    | ReasoningItem
+    | CompactionItem
+)
 # By item type; any other type is dropped from the input.
 KNOWN_ITEMS = frozenset(str(kind.__struct_config__.tag) for kind in InputItem.__args__)
 
@@ -174,12 +189,21 @@ def conversation(instructions: str | None, items: str | Sequence[InputItem]) -> 
             case ReasoningItem(encrypted_content=str(blob)) if blob:
                 sealed = {"blob": blob, "param": f"input[{index}].encrypted_content"}
                 found.append({"role": "assistant", "content": "", SEALED_REASONING: sealed})
+            case CompactionItem():
+                param = f"input[{index}].encrypted_content"
+                summary = {"blob": item.encrypted_content, "param": param}
+                found.append({"role": "user", "content": "", SEALED_SUMMARY: summary})
             case ReasoningItem():
                 if text := item.text():
                     found.append({"role": "assistant", "content": "", "reasoning_content": text})
     if all(message["role"] == "system" for message in found):
         raise InvalidRequest("'input' has no message for the model to answer.", param="input")
     return found
+
+
+def has_sealed(messages: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether a message has an encrypted part."""
+    return any(SEALED_REASONING in message or SEALED_SUMMARY in message for message in messages)
 
 
 def _answer(found: list[dict[str, Any]]) -> dict[str, Any]:

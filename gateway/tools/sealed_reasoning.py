@@ -1,4 +1,5 @@
-"""Reasoning that a client holds between turns: encrypted for its tenant, and opened for the model that wrote it.
+"""Reasoning and summaries that a client holds between turns: encrypted for its tenant. Reasoning is opened only for
+the model that wrote it.
 
 A blob is base64url of the format (1 byte), the model (MODEL_BYTES of its digest), a nonce, and ciphertext with tag
 (AES-256-GCM under a key of the tenant's). Format, model and tenant are authenticated.
@@ -10,7 +11,7 @@ import base64
 import binascii
 import contextlib
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 from cryptography.exceptions import InvalidTag
@@ -18,12 +19,14 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from gateway.api.generation_request import ChatPrompt, Prompt
 from gateway.errors import InvalidEncryptedContent
-from gateway.tools.rendering import SEALED_REASONING
+from gateway.tools.rendering import SEALED_REASONING, SEALED_SUMMARY
 
 FORMAT = 1
 MODEL_BYTES = 16
 NONCE_BYTES = 12  # random: one tenant's key is safe for 2**32 blobs
 PURPOSE = b"laneway: reasoning held by clients, format 1: tenant "
+SUMMARY = ""  # in place of a model's digest: any model reads a summary
+SUMMARY_BEGINS = "Summary of the conversation so far:\n\n"
 _HEAD_BYTES = 1 + MODEL_BYTES
 
 
@@ -74,22 +77,15 @@ class ReasoningReader(msgspec.Struct, frozen=True):
         return [self._open(prompt, ignored) if type(prompt) is ChatPrompt else prompt for prompt in prompts], ignored
 
     def _open(self, prompt: ChatPrompt, ignored: list[str]) -> ChatPrompt:
-        if not any(SEALED_REASONING in message for message in prompt.messages):
-            return prompt
         messages = []
         for message in prompt.messages:
-            sealed = message.get(SEALED_REASONING)
-            if sealed is None:
+            if (sealed := message.get(SEALED_SUMMARY)) is not None:
+                messages.append({"role": message["role"], "content": SUMMARY_BEGINS + self._summary(sealed)})
+                continue
+            if (sealed := message.get(SEALED_REASONING)) is None:
                 messages.append(message)
                 continue
-            try:
-                text = self.keys.open(sealed["blob"], self.model)
-            except ValueError as error:
-                raise InvalidEncryptedContent(
-                    f"{sealed['param']!r} is wrong: {error}. Send it as it was received, with a key of the same "
-                    "tenant, or leave the item out.",
-                    param=sealed["param"],
-                ) from None
+            text = self._text(sealed, self.model)
             rest = {name: value for name, value in message.items() if name != SEALED_REASONING}
             if text is not None:
                 rest["reasoning_content"] = text
@@ -98,3 +94,24 @@ class ReasoningReader(msgspec.Struct, frozen=True):
             if text or rest["content"] or "tool_calls" in rest:
                 messages.append(rest)
         return msgspec.structs.replace(prompt, messages=messages)
+
+    def _summary(self, sealed: Mapping[str, str]) -> str:
+        text = self._text(sealed, SUMMARY)
+        if text is None:
+            raise _refusal(sealed, "it is no summary")
+        return text
+
+    def _text(self, sealed: Mapping[str, str], model: str) -> str | None:
+        """As `ReasoningKeys.open`. Raises InvalidEncryptedContent."""
+        try:
+            return self.keys.open(sealed["blob"], model)
+        except ValueError as error:
+            raise _refusal(sealed, str(error)) from None
+
+
+def _refusal(sealed: Mapping[str, str], why: str) -> InvalidEncryptedContent:
+    param = sealed["param"]
+    return InvalidEncryptedContent(
+        f"{param!r} is wrong: {why}. Send it as it was received, with a key of the same tenant, or leave the item out.",
+        param=param,
+    )

@@ -120,6 +120,50 @@ def test_reasoning_is_held_by_the_client_encrypted(speaking: Speaking) -> None:
         assert refusal.value.code == "invalid_encrypted_content"
 
 
+def test_a_conversation_is_compacted(speaking: Speaking) -> None:
+    """To the user's messages and a summary, which the next turn reads."""
+    items: list[Any] = [
+        {"role": "user", "content": "What is it like in Paris?"},
+        {"type": "function_call", "call_id": "call_1", "name": "get_weather", "arguments": '{"city": "Paris"}'},
+        {"type": "function_call_output", "call_id": "call_1", "output": "18 degrees"},
+        {"role": "assistant", "content": "It is mild."},
+    ]
+    speaking.says(THOUGHT + "Paris has 18 degrees.")
+    compacted = speaking.openai.responses.compact(model=MODEL, input=items, instructions="Be short.")
+    assert (compacted.object, len(compacted.output)) == ("response.compaction", 2)
+    assert "18 degrees" in speaking.prompt()
+    assert "Summarize the conversation" in speaking.prompt()
+    user: Any
+    summary: Any
+    [user, summary] = [item.model_dump(exclude_none=True, warnings=False) for item in compacted.output]
+    assert (user["role"], user["content"][0]["text"]) == ("user", "What is it like in Paris?")
+    assert summary["type"] == "compaction"
+    assert "18 degrees" not in summary["encrypted_content"]
+    usage = compacted.usage
+    assert usage.total_tokens == usage.input_tokens + usage.output_tokens > 20
+    speaking.says("Mild.")
+    ask: Any = {"role": "user", "content": "And tomorrow?"}
+    speaking.openai.responses.create(model=MODEL, input=[user, summary, ask])
+    assert "Summary of the conversation so far:\n\nParis has 18 degrees." in speaking.prompt()
+    assert "France" not in speaking.prompt()
+    reasoning: Any = {"type": "reasoning", "summary": [], "encrypted_content": summary["encrypted_content"]}
+    raw = speaking.openai.responses.with_raw_response.create(model=MODEL, input=[user, reasoning])
+    assert raw.headers["laneway-ignored"] == "input[1].encrypted_content", "a summary is no reasoning"
+    for wrong in ("AA", summary["encrypted_content"][:-4]):
+        with pytest.raises(openai.BadRequestError) as refusal:
+            speaking.openai.responses.create(model=MODEL, input=[user, {**summary, "encrypted_content": wrong}])
+        assert refusal.value.code == "invalid_encrypted_content"
+
+
+def test_the_tokens_of_an_input_are_counted(speaking: Speaking) -> None:
+    fields: Any = {"model": MODEL, "input": "What is it like?", "instructions": "Be short.", "tools": TOOLS}
+    speaking.says("Mild.")
+    counted = speaking.openai.responses.input_tokens.count(**fields)
+    usage = speaking.openai.responses.create(**fields).usage
+    assert usage is not None
+    assert (counted.object, counted.input_tokens) == ("response.input_tokens", usage.input_tokens)
+
+
 def test_a_response_that_is_cut_is_incomplete(speaking: Speaking) -> None:
     speaking.says(ONE)
     size = len(speaking._tokenizer.encode(ONE)) - 6
