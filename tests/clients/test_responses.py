@@ -151,7 +151,8 @@ def test_a_conversation_is_compacted(speaking: Speaking) -> None:
     assert raw.headers["laneway-ignored"] == "input[1].encrypted_content", "a summary is no reasoning"
     for wrong in ("AA", summary["encrypted_content"][:-4]):
         with pytest.raises(openai.BadRequestError) as refusal:
-            speaking.openai.responses.create(model=MODEL, input=[user, {**summary, "encrypted_content": wrong}])
+            changed: Any = {**summary, "encrypted_content": wrong}
+            speaking.openai.responses.create(model=MODEL, input=[user, changed])
         assert refusal.value.code == "invalid_encrypted_content"
 
 
