@@ -150,8 +150,8 @@ def test_a_conversation_is_compacted(speaking: Speaking) -> None:
     raw = speaking.openai.responses.with_raw_response.create(model=MODEL, input=[user, reasoning])
     assert raw.headers["laneway-ignored"] == "input[1].encrypted_content", "a summary is no reasoning"
     for wrong in ("AA", summary["encrypted_content"][:-4]):
+        changed: Any = {**summary, "encrypted_content": wrong}
         with pytest.raises(openai.BadRequestError) as refusal:
-            changed: Any = {**summary, "encrypted_content": wrong}
             speaking.openai.responses.create(model=MODEL, input=[user, changed])
         assert refusal.value.code == "invalid_encrypted_content"
 
