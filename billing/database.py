@@ -18,6 +18,7 @@ from sqlalchemy import event, exc
 
 T = TypeVar("T")
 
+WITHOUT_TRANSACTION = "laneway_without_transaction"  # option of an SQLite connection, see `Database.maintain`
 READERS = 4
 REPORTERS = 2  # threads for long reports, separate from the threads for short look-ups
 WRITERS = 3  # the writer thread, the background writer's, and a command's thread in the same process
@@ -94,6 +95,17 @@ class Database:
         has one writer at a time, so there the ledger waits for it, and it must be short."""
         return await asyncio.get_running_loop().run_in_executor(self._keeper, self.write_sync, function)
 
+    async def maintain(self, function: Callable[[sa.Connection], T]) -> T:
+        """Run `function(connection)` without a transaction, in the thread of `write_in_background`: each statement
+        commits by itself, and statements such as VACUUM may run."""
+        return await asyncio.get_running_loop().run_in_executor(self._keeper, self.maintain_sync, function)
+
+    def maintain_sync(self, function: Callable[[sa.Connection], T]) -> T:
+        # SQLite's driver is in this mode already, and SQLAlchemy would change it for later users of the connection.
+        options = {WITHOUT_TRANSACTION: True} if self.is_sqlite else {"isolation_level": "AUTOCOMMIT"}
+        with _translated(), self._write_engine.connect().execution_options(**options) as connection:
+            return function(connection)
+
     def write_sync(self, function: Callable[[sa.Connection], T]) -> T:
         with _translated(), self._write_engine.begin() as connection:
             return function(connection)
@@ -163,6 +175,8 @@ def _sqlite_engine(url: sa.URL, writes: bool) -> sa.Engine:
 
     @event.listens_for(engine, "begin")
     def begin_transaction(connection: sa.Connection) -> None:
+        if connection.get_execution_options().get(WITHOUT_TRANSACTION):
+            return
         connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
 
     return engine

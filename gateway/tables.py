@@ -107,8 +107,9 @@ text_keys = sa.Table(
     "text_keys",
     metadata,
     sa.Column("id", sa.String(64), primary_key=True),  # txk_…
-    sa.Column("tenant_id", sa.ForeignKey("tenants.id"), nullable=False, unique=True),
-    sa.Column("wrapped", sa.LargeBinary, nullable=False),  # see gateway.stored.texts
+    # null, as `wrapped`: the key is deleted, and its bytes are still to be removed from the database's files
+    sa.Column("tenant_id", sa.ForeignKey("tenants.id"), nullable=True, unique=True),
+    sa.Column("wrapped", sa.LargeBinary, nullable=True),  # see gateway.stored.texts
     sa.Column("created_at", sa.BigInteger, nullable=False),
 )
 

@@ -19,7 +19,7 @@ from billing.clock import SECOND, database_now
 from billing.database import Database, DatabaseUnavailable
 from billing.tables import leases, tenants
 from gateway import errors
-from gateway.stored.texts import TextKey, TextKeys, TextUnreadable
+from gateway.stored.texts import TextKey, TextKeys, TextUnreadable, scrub
 from gateway.tables import responses, text_keys
 
 TURNS_MAX = 1000  # of a conversation
@@ -171,12 +171,14 @@ class ResponseStore:
     # ---- deleting what nobody can read
 
     async def run(self, every_s: float) -> None:
-        """Delete such rows every `every_s` seconds until cancelled."""
+        """Delete such rows, and the bytes of deleted keys, every `every_s` seconds until cancelled."""
         while True:
             await asyncio.sleep(every_s)
             try:
                 while await self._database.write_in_background(delete_unreadable) == DELETED_AT_ONCE:
                     pass
+                if await self._database.maintain(scrub):
+                    _log.info("response.keys_scrubbed")
             except DatabaseUnavailable as error:
                 _log.warning("response.not_deleted", extra={"fields": {"reason": str(error)}})
 
@@ -187,7 +189,7 @@ def delete_unreadable(connection: sa.Connection) -> int:
     now = database_now(connection)
     kept_s = sa.select(tenants.c.store_responses_s).where(tenants.c.id == responses.c.tenant_id).scalar_subquery()
     expired = responses.c.created_at <= now - SECOND * sa.func.coalesce(kept_s, 0)
-    keyless = ~sa.exists().where(text_keys.c.id == responses.c.text_key_id)
+    keyless = ~sa.exists().where(text_keys.c.id == responses.c.text_key_id, text_keys.c.wrapped.is_not(None))
     living = sa.select(leases.c.gateway_id).where(leases.c.expires_at > now)
     orphaned = sa.and_(responses.c.status == "in_progress", responses.c.gateway_id.not_in(living))
     query = sa.select(responses.c.id).where(sa.or_(expired, keyless, orphaned)).limit(DELETED_AT_ONCE)
@@ -205,7 +207,10 @@ def _readable(connection: sa.Connection, tenant_id: str, ids: Sequence[str]) -> 
     created_after = database_now(connection) - SECOND * tenants.c.store_responses_s
     query = sa.select(*columns, text_keys.c.wrapped).select_from(joined)
     return query.where(
-        responses.c.tenant_id == tenant_id, responses.c.id.in_(ids), responses.c.created_at > created_after
+        responses.c.tenant_id == tenant_id,
+        responses.c.id.in_(ids),
+        responses.c.created_at > created_after,
+        text_keys.c.wrapped.is_not(None),
     )
 
 

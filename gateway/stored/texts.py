@@ -1,13 +1,15 @@
 """Encrypts the texts that are stored for a tenant: AES-256-GCM under a random key of the tenant's.
 
-The key is in the table text_keys, encrypted with the server secret. When its row is deleted, no text of the tenant can
-be read any more, by anyone who has the database and the secret.
+The key is in the table text_keys, encrypted with the server secret. Once it is deleted, nobody who has the database
+and the secret can read a text of the tenant. A deleted key leaves a row without a key until `scrub` has removed the
+key's bytes from the database's files.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+from collections.abc import Iterator
 
 import msgspec
 import sqlalchemy as sa
@@ -82,7 +84,7 @@ class TextKeys:
         """Encrypt the keys of all tenants with the current secret, so that the other one can be dropped. Returns how
         many were encrypted with the other one. Raises TextUnreadable."""
         changed = 0
-        for row in connection.execute(sa.select(text_keys)).all():
+        for row in connection.execute(sa.select(text_keys).where(text_keys.c.wrapped.is_not(None))).all():
             current = self._secret_keys(row.tenant_id)[0]
             with contextlib.suppress(TextUnreadable):
                 _open([current], row.wrapped, row.id.encode())
@@ -99,7 +101,39 @@ class TextKeys:
 
 def delete_text_key(connection: sa.Connection, tenant_id: str) -> None:
     """No stored text of the tenant can be read any more. Its rows are deleted later."""
-    connection.execute(sa.delete(text_keys).where(text_keys.c.tenant_id == tenant_id))
+    with _overwriting(connection):
+        row = sa.update(text_keys).where(text_keys.c.tenant_id == tenant_id)
+        connection.execute(row.values(tenant_id=None, wrapped=None))
+
+
+@contextlib.contextmanager
+def _overwriting(connection: sa.Connection) -> Iterator[None]:
+    """SQLite overwrites with zeros what is deleted in the block."""
+    if connection.dialect.name != "sqlite":
+        yield
+        return
+    connection.exec_driver_sql("PRAGMA secure_delete = ON")
+    try:
+        yield
+    finally:
+        connection.exec_driver_sql("PRAGMA secure_delete = OFF")
+
+
+def scrub(connection: sa.Connection) -> bool:
+    """Remove the bytes of deleted keys from the database's files. The connection has no transaction. False: there are
+    none, or readers keep SQLite's log from being emptied, so that it must be tried again."""
+    deleted = text_keys.c.wrapped.is_(None)
+    ids = list(connection.execute(sa.select(text_keys.c.id).where(deleted)).scalars())
+    if not ids:
+        return False
+    if connection.dialect.name == "sqlite":
+        busy = connection.exec_driver_sql("PRAGMA wal_checkpoint(TRUNCATE)").one()[0]
+        if busy:
+            return False
+    else:
+        connection.exec_driver_sql(f"VACUUM FULL {text_keys.name}")
+    connection.execute(sa.delete(text_keys).where(text_keys.c.id.in_(ids), deleted))
+    return True
 
 
 def _seal(key: bytes, text: bytes, bound: bytes) -> bytes:

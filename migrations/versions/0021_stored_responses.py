@@ -16,8 +16,8 @@ def upgrade() -> None:
     op.create_table(
         "text_keys",
         sa.Column("id", sa.String(length=64), nullable=False),
-        sa.Column("tenant_id", sa.String(length=64), nullable=False),
-        sa.Column("wrapped", sa.LargeBinary(), nullable=False),
+        sa.Column("tenant_id", sa.String(length=64), nullable=True),
+        sa.Column("wrapped", sa.LargeBinary(), nullable=True),
         sa.Column("created_at", sa.BigInteger(), nullable=False),
         sa.ForeignKeyConstraint(["tenant_id"], ["tenants.id"], name=op.f("fk_text_keys_tenant_id_tenants")),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_text_keys")),

@@ -255,6 +255,58 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/t/{tenant}/v1/responses/{response}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** GetResponse */
+        get: operations["TTenantV1ResponsesGetResponse"];
+        put?: never;
+        post?: never;
+        /** DeleteResponse */
+        delete: operations["TTenantV1ResponsesDeleteResponse"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/t/{tenant}/v1/responses/{response}/cancel": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** CancelResponse */
+        post: operations["TTenantV1ResponsesCancelCancelResponse"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/t/{tenant}/v1/responses/{response}/input_items": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** ListInputItems */
+        get: operations["TTenantV1ResponsesInputItemsListInputItems"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/t/{tenant}/v1/tokenize": {
         parameters: {
             query?: never;
@@ -1451,6 +1503,58 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/responses/{response}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** GetResponse */
+        get: operations["V1ResponsesGetResponse"];
+        put?: never;
+        post?: never;
+        /** DeleteResponse */
+        delete: operations["V1ResponsesDeleteResponse"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/responses/{response}/cancel": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** CancelResponse */
+        post: operations["V1ResponsesCancelCancelResponse"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/responses/{response}/input_items": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** ListInputItems */
+        get: operations["V1ResponsesInputItemsListInputItems"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/tokenize": {
         parameters: {
             query?: never;
@@ -2227,12 +2331,8 @@ export interface components {
             /** @default null */
             instructions: string | null;
             model: string;
-            /**
-             * @description Responses are not stored; send the whole input: only these values are accepted.
-             * @default null
-             * @enum {unknown}
-             */
-            previous_response_id: null;
+            /** @default null */
+            previous_response_id: string | null;
             /** @default null */
             prompt_cache_key: string | null;
             /** @default null */
@@ -2644,6 +2744,20 @@ export interface components {
             /** @enum {unknown} */
             type: "custom";
         };
+        /** DeletedResponse */
+        DeletedResponse: {
+            /**
+             * @default true
+             * @constant
+             */
+            deleted: true;
+            id: string;
+            /**
+             * @default response
+             * @constant
+             */
+            object: "response";
+        };
         /** DeliveryView */
         DeliveryView: {
             attempts: number;
@@ -2953,6 +3067,20 @@ export interface components {
         IncompleteDetails: {
             /** @enum {unknown} */
             reason: "max_output_tokens";
+        };
+        /** InputItems */
+        InputItems: {
+            data: {
+                [key: string]: unknown;
+            }[];
+            first_id: string | null;
+            has_more: boolean;
+            last_id: string | null;
+            /**
+             * @default list
+             * @constant
+             */
+            object: "list";
         };
         /** InputJsonDelta */
         InputJsonDelta: {
@@ -4231,7 +4359,7 @@ export interface components {
              */
             context_management: null;
             /**
-             * @description Responses are not stored; send the whole input: only these values are accepted.
+             * @description Send 'previous_response_id' or the whole input: only these values are accepted.
              * @default null
              * @enum {unknown}
              */
@@ -4252,12 +4380,8 @@ export interface components {
             model: string;
             /** @default null */
             parallel_tool_calls: boolean | null;
-            /**
-             * @description Responses are not stored; send the whole input: only these values are accepted.
-             * @default null
-             * @enum {unknown}
-             */
-            previous_response_id: null;
+            /** @default null */
+            previous_response_id: string | null;
             /**
              * @description Prompts are not stored; send 'instructions' and 'input': only these values are accepted.
              * @default null
@@ -4475,6 +4599,7 @@ export interface components {
             share_weight?: number | null;
             /** @enum {null|string} */
             status?: "active" | "suspended" | null;
+            store_responses_s?: number | null;
             tier?: string | null;
             time_zone?: string | null;
         };
@@ -4497,6 +4622,7 @@ export interface components {
             slug: string;
             /** @enum {string} */
             status: "active" | "suspended";
+            store_responses_s: number | null;
             tier: string;
             time_zone: string;
         };
@@ -5640,6 +5766,174 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["InputTokens"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    TTenantV1ResponsesGetResponse: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                response: string;
+                tenant: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": string;
+                };
+            };
+            /** @description A refusal, with its reason */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    TTenantV1ResponsesDeleteResponse: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                response: string;
+                tenant: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["DeletedResponse"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    TTenantV1ResponsesCancelCancelResponse: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                response: string;
+                tenant: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": string;
+                };
+            };
+            /** @description A refusal, with its reason */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    TTenantV1ResponsesInputItemsListInputItems: {
+        parameters: {
+            query?: {
+                after?: string | null;
+                limit?: number;
+                order?: "asc" | "desc";
+            };
+            header?: never;
+            path: {
+                response: string;
+                tenant: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["InputItems"];
                 };
             };
             /** @description A refusal, with its reason */
@@ -9680,6 +9974,170 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["InputTokens"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    V1ResponsesGetResponse: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                response: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": string;
+                };
+            };
+            /** @description A refusal, with its reason */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    V1ResponsesDeleteResponse: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                response: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["DeletedResponse"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    V1ResponsesCancelCancelResponse: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                response: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": string;
+                };
+            };
+            /** @description A refusal, with its reason */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    V1ResponsesInputItemsListInputItems: {
+        parameters: {
+            query?: {
+                after?: string | null;
+                limit?: number;
+                order?: "asc" | "desc";
+            };
+            header?: never;
+            path: {
+                response: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["InputItems"];
                 };
             };
             /** @description A refusal, with its reason */

@@ -16,7 +16,7 @@ import sqlalchemy as sa
 from pyarrow import parquet
 
 from billing import tables
-from billing.accounts import budgets, webhooks
+from billing.accounts import budgets, tenants, webhooks
 from billing.books import corrections, invoices, periods, rollups
 from billing.exports import jobs
 from billing.exports.export import ExportSpec
@@ -46,6 +46,17 @@ OWN: dict[tuple[str, str], Any] = {
     ("GET", "/v1/models/{model:path}"): None,
     ("GET", "/v1/usage"): None,
     ("GET", "/v1/budget"): None,
+}
+# Of a stored response, below /t/{tenant:str} too: test_stored_responses has them.
+STORED = {
+    (method, prefix + path)
+    for prefix in ("", "/t/{tenant:str}")
+    for method, path in (
+        ("GET", "/v1/responses/{response:str}"),
+        ("DELETE", "/v1/responses/{response:str}"),
+        ("POST", "/v1/responses/{response:str}/cancel"),
+        ("GET", "/v1/responses/{response:str}/input_items"),
+    )
 }
 # The console's files, the same for everybody: test_console_files has them.
 CONSOLE = {(method, path) for method in ("GET", "HEAD") for path in ("/admin", "/admin/{path:path}")}
@@ -139,6 +150,9 @@ def served(tmp_path_factory: pytest.TempPathFactory, model_dir: Any) -> Iterator
         for slug in (THEIRS, OURS):
             stack.write(lambda c, slug=slug: fill(c, stack, slug))
             assert stack.chat(slug, model=f"{slug}-style", max_tokens=5).status_code == 200
+            stack.known()  # its responses are stored
+            answer = ask(stack, stack.keys[slug], "POST", "/v1/responses", OWN["POST", "/v1/responses"])
+            assert answer.json()["store"] is True
             files = FILES if slug == OURS else FILES[:1]
             stack.write(lambda c, slug=slug, files=files: bill(c, stack.tenants[slug], files))
         yield stack
@@ -149,6 +163,7 @@ def served(tmp_path_factory: pytest.TempPathFactory, model_dir: Any) -> Iterator
 def fill(connection: sa.Connection, stack: Stack, slug: str) -> None:
     tenant_id, key_id = stack.tenants[slug], stack.key_ids[slug]
     audit_log.record(connection, actor="test", action="tenant.update", object_id=tenant_id, tenant_id=tenant_id)
+    tenants.update(connection, tenant_id, store_responses_s=3600)
     webhooks.create(connection, url=f"https://{slug}.example.org/hook", tenant_id=tenant_id)
     for scope, scope_id in (("tenant", tenant_id), ("key", key_id)):
         budgets.create(
@@ -210,7 +225,8 @@ def seen(answer: httpx.Response, marks: set[str]) -> set[str]:
 def test_every_route_is_listed() -> None:
     below = {(method, BELOW_TENANT + path) for method, path in OWN}
     of_a_tenant = {("GET", path) for path in OF_A_TENANT}
-    assert routes() == {*OWN, *below, *PUBLIC, *of_a_tenant, *OPERATORS, *OF_A_SESSION, *CONSOLE, *OF_WHO_ASKS}
+    of_tenants = {*OWN, *below, *STORED, *of_a_tenant}
+    assert routes() == {*of_tenants, *PUBLIC, *OPERATORS, *OF_A_SESSION, *CONSOLE, *OF_WHO_ASKS}
 
 
 def test_a_tenants_key_sees_its_own(served: Stack, marks: dict[str, set[str]]) -> None:

@@ -16,7 +16,7 @@ from billing.accounts import tenants
 from billing.clock import SECOND
 from engine.text.tokenizer import Tokenizer
 from gateway.stored.responses import delete_unreadable
-from gateway.stored.texts import delete_text_key
+from gateway.stored.texts import delete_text_key, scrub
 from gateway.tables import responses, text_keys
 from support.gateway.scripted_engine import ScriptedStack
 from support.gateway.speaking import NOW, ONE, THOUGHT, WEATHER, Speaking
@@ -29,21 +29,31 @@ TOOLS: Any = [{"type": "function", **tool["function"]} for tool in (WEATHER, NOW
 QUOTA = 12
 
 
-@pytest.fixture
-def speaking(tmp_path: Path, database_url: str) -> Iterator[Speaking]:
-    """acme and globex opted in."""
-    model = make_tool_model(tmp_path / "model")
-    toml = f"[responses]\ncount_max = {QUOTA}\n"
-    stack = ScriptedStack(tmp_path, database_url, model, toml=toml)
+@pytest.fixture(scope="module", params=["sqlite", "postgres"])
+def shared(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Speaking]:
+    directory: Path = tmp_path_factory.mktemp("stored")
+    model = make_tool_model(directory / "model")
+    url = f"sqlite:///{directory}/laneway.db"
+    if request.param == "postgres":
+        url = request.getfixturevalue("modules_postgres_url")
+    stack = ScriptedStack(directory, url, model, toml=f"[responses]\ncount_max = {QUOTA}\n")
     try:
         stack.start()
-        for slug in ("acme", "globex"):
-            opt_in(stack, slug, 30 * DAY_S)
-        stack.known()
         yield Speaking(stack, Tokenizer.load(model))
         assert stack.open_holds() == 0
     finally:
         stack.stop()
+
+
+@pytest.fixture
+def speaking(shared: Speaking) -> Speaking:
+    """acme and globex opted in, and nothing is stored."""
+    for table in (responses, text_keys):
+        shared.stack.write(lambda c, table=table: c.execute(sa.delete(table)))
+    for slug in ("acme", "globex"):
+        opt_in(shared.stack, slug, 30 * DAY_S)
+    shared.stack.known()
+    return shared
 
 
 def opt_in(stack: ScriptedStack, slug: str, seconds: int | None) -> None:
@@ -219,6 +229,30 @@ def test_without_its_key_no_text_can_be_read(speaking: Speaking) -> None:
     with pytest.raises(openai.NotFoundError):
         speaking.openai.responses.retrieve(again.id)
     assert stack.log_lines("response.unreadable")
+
+
+def test_a_deleted_key_is_nowhere_in_the_files(speaking: Speaking) -> None:
+    """Not even encrypted with the server's secret."""
+    stack = speaking.stack
+    ask(speaking, "What is it like in Paris?")
+    [key] = stack.database.read_sync(lambda c: list(c.execute(sa.select(text_keys))))
+
+    def files() -> list[Path]:
+        if stack.database.is_sqlite:
+            return list(stack.directory.glob("laneway.db*"))
+        where = sa.text("SELECT current_setting('data_directory') || '/' || pg_relation_filepath('text_keys')")
+        return [Path(stack.database.maintain_sync(lambda c: str(c.execute(where).scalar_one())))]
+
+    def is_in_files() -> bool:
+        if not stack.database.is_sqlite:
+            stack.database.maintain_sync(lambda c: c.exec_driver_sql("CHECKPOINT"))
+        return any(key.wrapped in file.read_bytes() for file in files())
+
+    assert is_in_files()
+    stack.write(lambda c: delete_text_key(c, stack.tenants["acme"]))
+    eventually(lambda: stack.database.maintain_sync(scrub))
+    assert not is_in_files()
+    assert stack.database.read_sync(lambda c: list(c.execute(sa.select(text_keys)))) == []
 
 
 def test_a_quota_refuses_before_the_hold(speaking: Speaking) -> None:

@@ -146,6 +146,14 @@ function About({ tenant }: { tenant: Tenant }) {
             <span className="faint">by weight, the default</span>
           ),
         ],
+        [
+          "Stored responses",
+          tenant.store_responses_s === null ? (
+            <span className="faint">none: no text is stored</span>
+          ) : (
+            <>for {tenant.store_responses_s / (24 * 3600)} days, encrypted</>
+          ),
+        ],
         ["Created", <Time at={tenant.created_at} absolute />],
       ]}
     />

@@ -12,6 +12,9 @@ const MAX_TOKENS_HINT =
 const WEIGHT_HINT =
   "Of two tenants with waiting requests in a tier, the one with twice the weight is served twice as much.";
 const ZONE_HINT = "An IANA name such as Europe/Berlin. The days and months of its budgets start at midnight there.";
+const DAY_S = 24 * 3600;
+const STORE_HINT =
+  "Responses of /v1/responses are stored encrypted, so that later turns can continue them. Empty: none is stored, and those stored already can no longer be read.";
 const CHEAPEST_HINT =
   "Where an alias allows it, the cheapest model that can serve a request is chosen, regardless of the weights.";
 const TIER_HINT = "The highest tier that its keys may use.";
@@ -113,6 +116,7 @@ export function TenantForm({ tenant, onDone }: { tenant: Tenant; onDone: () => v
     share_weight: String(tenant.share_weight),
     default_max_tokens: tenant.default_max_tokens === null ? "" : String(tenant.default_max_tokens),
     cheapest: tenant.cheapest,
+    store_days: tenant.store_responses_s === null ? "" : String(tenant.store_responses_s / DAY_S),
   });
   const change = useTenantChange(tenant.id);
   return (
@@ -128,6 +132,7 @@ export function TenantForm({ tenant, onDone }: { tenant: Tenant; onDone: () => v
           share_weight: numberOf(values.share_weight, "share_weight"),
           default_max_tokens: numberOf(values.default_max_tokens, "default_max_tokens"),
           cheapest: values.cheapest,
+          store_responses_s: secondsOf(values.store_days),
         });
         toast("Saved.");
         onDone();
@@ -161,8 +166,23 @@ export function TenantForm({ tenant, onDone }: { tenant: Tenant; onDone: () => v
         label="Use the cheapest model where an alias allows it"
         hint={CHEAPEST_HINT}
       />
+      <TextField
+        form={form}
+        name="store_days"
+        label="Store responses for"
+        type="number"
+        unit="days"
+        optional
+        hint={STORE_HINT}
+      />
     </Form>
   );
+}
+
+/** Seconds of a number of days; null: nothing is stored. */
+function secondsOf(days: string): number | null {
+  const number = numberOf(days, "store_days");
+  return number === null ? null : Math.round(number * DAY_S);
 }
 
 /** Changes the given fields of a tenant. */
