@@ -14,7 +14,7 @@ CHAT = "POST /v1/chat/completions"
 INSTEAD = {
     "engines": "POST /v1/completions or POST /v1/chat/completions, with the model named in the body",
     "edits": CHAT,
-    "responses": "POST /v1/responses; responses are not stored",
+    "responses": "POST /v1/responses, and GET or DELETE /v1/responses/{id}",
     "complete": "POST /v1/messages",
     "assistants": CHAT,
     "threads": CHAT,

@@ -24,7 +24,7 @@ from gateway.large_work.jobs import (
 )
 from gateway.large_work.pool import LargeWork
 from gateway.tools.model_dialect import ModelDialect
-from gateway.tools.sealed_reasoning import ReasoningReader
+from gateway.api.sealed_reasoning import ReasoningReader
 
 # Rendering one message takes about as long as encoding MESSAGE_CHARS characters.
 MESSAGE_CHARS = 128

@@ -19,7 +19,7 @@ from gateway.api.generation_request import ChatPrompt, LargeBody, Prompt, RawTex
 from gateway.errors import ApiError, ContextLengthExceeded, InvalidRequest, UnsupportedParameter
 from gateway.tools.model_dialect import PLAIN_DIALECT, ModelDialect, dialect_of
 from gateway.tools.rendering import template_arguments, template_messages, template_tools
-from gateway.tools.sealed_reasoning import ReasoningReader
+from gateway.api.sealed_reasoning import ReasoningReader
 
 # JSON has such integers, msgpack has not.
 TOO_LARGE_INTEGER = "An integer in 'tools', a schema or a call has more than 64 bits, which is not supported here."

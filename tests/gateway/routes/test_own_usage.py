@@ -112,7 +112,7 @@ def test_a_key_is_needed(stack: Stack, path: str) -> None:
     ("method", "path", "words"),
     [
         ("POST", "/v1/embeddings", "embeddings are not made"),
-        ("GET", "/v1/responses/resp_1", "responses are not stored"),
+        ("GET", "/v1/responses/resp_1", "Response with id 'resp_1' not found"),
         ("POST", "/v1/engines/gpt/completions", "POST /v1/completions"),
         ("POST", "/v1/images/generations", "images are not made"),
         ("GET", "/v1/organization/users", "GET /v1/usage"),

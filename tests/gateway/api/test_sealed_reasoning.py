@@ -9,7 +9,7 @@ import pytest
 from gateway.api.generation_request import ChatPrompt
 from gateway.config.server_secrets import ServerSecrets
 from gateway.errors import InvalidEncryptedContent
-from gateway.tools.sealed_reasoning import PURPOSE, ReasoningKeys, ReasoningReader
+from gateway.api.sealed_reasoning import PURPOSE, ReasoningKeys, ReasoningReader
 
 OLD, NEW = bytes(range(32)), bytes(32)
 MODEL, OTHER_MODEL = "ab" * 32, "cd" * 32
