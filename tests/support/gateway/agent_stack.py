@@ -136,12 +136,13 @@ class AgentStack(ScriptedStack):
 def read_answer(path: str, content: bytes) -> dict[str, Any]:
     """Of a whole answer or a stream: its text, its calls (name and arguments) and its endings, without ids."""
     text = content.decode()
+    whole_readers = {"/v1/messages": _read_message, "/v1/responses": _read_response}
     if not text.startswith(("data:", "event:", ":")):
-        whole = json.loads(text)
-        return _read_message(whole) if path == "/v1/messages" else _read_chat(whole)
+        return whole_readers.get(path, _read_chat)(json.loads(text))
     lines = [line.removeprefix("data: ") for line in text.splitlines() if line.startswith("data: ")]
     events = [json.loads(line) for line in lines if line != "[DONE]"]
-    return _read_message_events(events) if path == "/v1/messages" else _read_chat_chunks(events)
+    readers = {"/v1/messages": _read_message_events, "/v1/responses": _read_response_events}
+    return readers.get(path, _read_chat_chunks)(events)
 
 
 def _read_chat(whole: dict[str, Any]) -> dict[str, Any]:
@@ -162,6 +163,23 @@ def _read_chat_chunks(chunks: list[dict[str, Any]]) -> dict[str, Any]:
                 read["calls"].append([delta["function"]["name"], ""])
             read["calls"][delta["index"]][1] += delta["function"]["arguments"]
     return read
+
+
+def _read_response(whole: dict[str, Any]) -> dict[str, Any]:
+    read: dict[str, Any] = {"ending": whole["status"], "text": "", "calls": []}
+    for item in whole["output"]:
+        match item:
+            case {"type": "message"}:
+                read["text"] += "".join([part["text"] for part in item["content"]])
+            case {"type": "function_call"} | {"type": "custom_tool_call"}:
+                read["calls"].append([item["name"], item.get("arguments", item.get("input"))])
+    return read
+
+
+def _read_response_events(events: list[dict[str, Any]]) -> dict[str, Any]:
+    """The items are those of their events, as Codex reads them."""
+    items = [event["item"] for event in events if event["type"] == "response.output_item.done"]
+    return _read_response({"status": events[-1]["response"]["status"], "output": items})
 
 
 def _read_message(whole: dict[str, Any]) -> dict[str, Any]:
