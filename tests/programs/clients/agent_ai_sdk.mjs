@@ -1,8 +1,13 @@
-// The AI SDK's agent loop over its OpenAI-compatible provider: tools, streams, objects. `npm install` beside it first.
+// The AI SDK's agent loop: tools, streams, objects. `npm install` beside it first. CLIENT_PROVIDERS chooses among the
+// providers of `models`; without it all of them run.
 import { readFileSync } from "node:fs";
 import { createAnthropic } from "@ai-sdk/anthropic";
+import { createOpenAI } from "@ai-sdk/openai";
 import { createOpenAICompatible } from "@ai-sdk/openai-compatible";
-import { generateObject, generateText, Output, stepCountIs, streamObject, streamText, tool } from "ai";
+import {
+  defaultSettingsMiddleware, generateObject, generateText, Output, stepCountIs, streamObject, streamText, tool,
+  wrapLanguageModel,
+} from "ai";
 import { z } from "zod";
 
 const { CLIENT_URL, CLIENT_KEY = "lw_live_nobody", CLIENT_MODEL = "smollm2-135m-instruct" } = process.env;
@@ -43,6 +48,12 @@ const compatible = (url) =>
     supportsStructuredOutputs: true,
   })(CLIENT_MODEL);
 const anthropic = (url) => createAnthropic({ baseURL: `${url}/v1`, apiKey: CLIENT_KEY })(CLIENT_MODEL);
+// The default model of @ai-sdk/openai speaks the Responses API. Without `store: false` it refers to stored items.
+const responses = (url) =>
+  wrapLanguageModel({
+    model: createOpenAI({ baseURL: `${url}/v1`, apiKey: CLIENT_KEY })(CLIENT_MODEL),
+    middleware: defaultSettingsMiddleware({ settings: { providerOptions: { openai: { store: false } } } }),
+  });
 const ask = (name) => {
   called.length = 0;
   return `Case ${name}. What is the weather?`;

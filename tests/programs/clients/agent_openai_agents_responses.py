@@ -68,7 +68,6 @@ def cut(url: str) -> object:
     try:
         asyncio.run(Runner.run(agent(url, settings={"max_tokens": MAX_TOKENS_CUT}), ask("cut")))
     except ModelBehaviorError as error:
-        assert "max_output_tokens" in str(error)
         return error
     raise AssertionError("the call was carried out")
 
@@ -91,9 +90,8 @@ def handoff_streamed(url: str) -> object:
     return weather.check("handoff", result.final_output, ["now"])
 
 
-CASES: list[speak.Case] = [
-    *[case for case in agent_openai_agents.CASES if case is not agent_openai_agents.cut], cut, guardrail, guardrail_input, guardrail_output, handoff_streamed,
-]  # fmt: skip
+SHARED = [case for case in agent_openai_agents.CASES if case is not agent_openai_agents.cut]
+CASES: list[speak.Case] = [*SHARED, cut, guardrail, guardrail_input, guardrail_output, handoff_streamed]
 
 if __name__ == "__main__":
     speak.run("openai-agents", CASES, {}, also=("openai",))

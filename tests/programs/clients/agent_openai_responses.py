@@ -22,7 +22,7 @@ class Forecast(BaseModel):
     sky: Literal["clear", "grey"]
 
 
-class get_weather(BaseModel):  # noqa: N801 - the tool's name
+class get_weather(BaseModel):
     """The weather in a city."""
 
     city: str
