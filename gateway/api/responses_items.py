@@ -27,9 +27,10 @@ class InputTextPart(InputText, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class OutputTextPart(InputText, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="output_text"):
-    """A text of an earlier answer. `annotations` and `logprobs` are hints."""
+    """A text of an earlier answer. `annotations`, `logprobs` and `parsed` are hints; the SDK adds `parsed`."""
 
     annotations: list[Any] | None = None
+    parsed: Any = None
     logprobs: list[Any] | None = None
 
 
@@ -62,11 +63,13 @@ class MessageItem(Item, frozen=True, kw_only=True, forbid_unknown_fields=True, t
 
 
 class FunctionCallItem(Item, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="function_call"):
-    """A call of an earlier answer. `namespace`: of a tool in a namespace."""
+    """A call of an earlier answer. `namespace`: of a tool in a namespace. `parsed_arguments` is a hint; the SDK adds
+    it."""
 
     call_id: CallId
     name: str
     arguments: str
+    parsed_arguments: Any = None
     namespace: str | None = None
 
 

@@ -108,6 +108,22 @@ def test_a_parsed_text_follows_its_schema(speaking: Speaking) -> None:
     assert response.output_parsed == City(city="Paris")
 
 
+def test_what_the_sdk_parsed_is_sent_back(speaking: Speaking) -> None:
+    """LangChain sends the parsed items as they are, with what the SDK added."""
+    speaking.says(ONE)
+    tools: Any = [flat(WEATHER) | {"strict": True}]
+    first = speaking.openai.responses.parse(model=MODEL, input="Where?", tools=tools)
+    [call] = [item for item in first.output if item.type == "function_call"]
+    [text] = [item for item in first.output if item.type == "message"]
+    sent: Any = [text.model_dump(), call.model_dump()]
+    assert sent[1]["parsed_arguments"] == {"city": 'Pärís "1"'}
+    sent[0]["content"][0]["parsed"] = {"city": "Paris"}
+    items = [{"role": "user", "content": "Where?"}, *sent]
+    items.append({"type": "function_call_output", "call_id": call.call_id, "output": "18 degrees"})
+    speaking.says("It is mild.")
+    assert speaking.openai.responses.create(model=MODEL, input=items, tools=tools).output_text == "It is mild."
+
+
 def test_a_tool_of_a_namespace_has_its_name_apart(speaking: Speaking) -> None:
     speaking.says(ONE.replace("get_weather", "sky__get_weather"))
     tools: Any = [{"type": "namespace", "name": "sky", "tools": [flat(WEATHER)]}, {"type": "web_search"}]
