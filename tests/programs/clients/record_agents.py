@@ -17,8 +17,6 @@ from __future__ import annotations
 import datetime
 import http.client
 import json
-import os
-import subprocess
 import sys
 import tempfile
 import threading
@@ -31,9 +29,9 @@ from record import KEPT_HEADERS, RECORDED, Handler
 from record_claude_code import scrubbed
 
 from support.gateway.agent_stack import AgentStack, read_answer
+from support.gateway.client_scripts import CLIENT_S_MAX, run_script
 
 HERE = Path(__file__).resolve().parent
-CLIENT_S_MAX = 300
 LONG_TEXT = 600  # characters; a framework's own prompts are longer
 RELAYED_BYTES = 65536
 NOT_RELAYED = ("transfer-encoding", "connection", "content-length", "date")
@@ -108,15 +106,11 @@ def run(stack: AgentStack, script: Path, interpreter: str, *, record: bool) -> i
     with Relay(stack.url) as relay:
         threading.Thread(target=relay.serve_forever, daemon=True).start()
         url = f"http://127.0.0.1:{relay.server_port}/{{case}}"
-        environ = {**os.environ, "CLIENT_URL": url, "CLIENT_KEY": stack.keys["acme"]}
         argv = ["node" if script.suffix == ".mjs" else interpreter, str(script)]
-        done = subprocess.run(argv, env=environ, stdout=subprocess.PIPE, text=True, check=True, timeout=CLIENT_S_MAX)
+        versions, results = run_script(argv, url, stack.keys["acme"])
         relay.shutdown()
-    first, *results = [
-        json.loads(line) for line in done.stdout.splitlines() if line.startswith(('{"versions"', '{"case"'))
-    ]
     failed = [result for result in results if not result["ok"]]
-    print(f"\n{name} ({', '.join([f'{package} {version}' for package, version in first['versions'].items()])})")
+    print(f"\n{name} ({', '.join([f'{package} {version}' for package, version in versions.items()])})")
     for result in results:
         mark = "ok    " if result["ok"] else "FAILED"
         print(f"  {mark} {result['case']:24} {result['seconds']:6.2f} s  {result['detail']!r}")
@@ -124,7 +118,7 @@ def run(stack: AgentStack, script: Path, interpreter: str, *, record: bool) -> i
         print(f"  FAILED {problem}")
     print(f"  {len(results) - len(failed)} of {len(results)} cases, {len(relay.requests)} requests")
     if record and not failed and not stack.outside:
-        write_record(name, first["versions"], relay.requests)
+        write_record(name, versions, relay.requests)
     return len(failed) + len(stack.outside)
 
 
