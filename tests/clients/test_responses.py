@@ -135,6 +135,22 @@ def test_a_tool_of_a_namespace_has_its_name_apart(speaking: Speaking) -> None:
     assert raw.headers["laneway-ignored"] == "tools[1]"
 
 
+def test_tools_may_be_items_of_the_input(speaking: Speaking) -> None:
+    """Codex has all of its tools there, for models of the newest families."""
+    speaking.says(ONE.replace("get_weather", "sky__get_weather"))
+    sky = {"type": "namespace", "name": "sky", "tools": [flat(WEATHER) | {"defer_loading": True}]}
+    items: Any = [
+        {"type": "additional_tools", "id": "at_1", "role": "developer", "tools": [sky]},
+        {"role": "user", "content": [{"type": "input_text", "text": "Where?", "prompt_cache_breakpoint": None}]},
+    ]
+    fields: Any = {"reasoning": {"context": "all_turns"}, "prompt_cache_options": {"mode": "implicit"}}
+    response = speaking.openai.responses.create(model=MODEL, input=items, tools=[flat(NOW)], extra_body=fields)
+    [call] = [item for item in response.output if item.type == "function_call"]
+    assert (call.namespace, call.name) == ("sky", "get_weather")
+    assert [tool.type for tool in response.tools] == ["function", "namespace"]
+    assert "sky__get_weather" in speaking.prompt()
+
+
 def test_a_large_body_is_read_by_a_process(speaking: Speaking) -> None:
     speaking.says("Yes.")
     items: Any = [{"role": "user", "content": "a"} for _ in range(1200)]
