@@ -16,7 +16,7 @@ from support.paths import REPO, TESTS
 
 RECORDED = TESTS / "clients" / "recorded"
 AGENTS = {file.stem: json.loads(file.read_text()) for file in sorted((RECORDED / "tools").glob("*.json"))}
-OWN_CASES = {"claude_code", "instructor", "smolagents"}
+OWN_CASES = {"claude_code", "codex", "instructor", "smolagents"}
 # The cases of the other clients.
 LOOPS = {"single", "parallel", "streamed", "no_arguments", "none", "strict", "cut", "loop", "thinking"}
 FORCED = {"forced", "result_after_tool"}  # either
@@ -69,7 +69,7 @@ def test_the_page_names_the_versions_that_were_recorded(client: str) -> None:
             assert f"{package} {version}" in page
 
 
-@pytest.mark.parametrize("client", [client for client in AGENTS if client not in ("ai_sdk", "claude_code")])
+@pytest.mark.parametrize("client", [client for client in AGENTS if client not in ("ai_sdk", "claude_code", "codex")])
 def test_the_requirements_are_what_was_recorded(client: str) -> None:
     required = re.sub(r"\[\w+\]", "", (TESTS / "programs" / "clients" / "requirements.txt").read_text()).splitlines()
     for package, version in AGENTS[client]["versions"].items():

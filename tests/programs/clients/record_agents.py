@@ -3,8 +3,8 @@
     python -m venv VENV
     VENV/bin/pip install -r tests/programs/clients/requirements.txt
     npm install --prefix tests/programs/clients            # for the AI SDK
-    npm install --prefix DIRECTORY @anthropic-ai/claude-code
-    export CLAUDE_CODE=DIRECTORY/node_modules/.bin/claude
+    npm install --prefix DIRECTORY @anthropic-ai/claude-code @openai/codex
+    export CLAUDE_CODE=DIRECTORY/node_modules/.bin/claude CODEX=DIRECTORY/node_modules/.bin/codex
     PYTHONPATH=tests python tests/programs/clients/record_agents.py VENV/bin/python [CLIENT …] [--record]
 
 A client is NAME of agent_NAME.py or agent_NAME.mjs in this folder; none: all of them. `--record` writes
@@ -131,8 +131,22 @@ def without_texts(body: Json) -> Json:
     return kept | {"messages": [first | {"content": content}, *others]}
 
 
+def without_codexs_texts(body: Json) -> Json:
+    """Of Codex: as `without_texts`, and what commands printed and what names the session is replaced."""
+    kept: Json = scrubbed(body | {"prompt_cache_key": "s", "client_metadata": {"session_id": "s"}})
+    for sent, item in zip(body["input"], kept["input"], strict=True):
+        if sent.get("role") == "user" and sent["content"][0]["text"].startswith("Case codex"):
+            item["content"] = sent["content"]
+        elif isinstance(sent.get("output"), str):
+            item["output"] = f"A text of {len(sent['output'])} characters."
+    return kept
+
+
+SCRUBS = {"claude_code": without_texts, "codex": without_codexs_texts}
+
+
 def write_record(name: str, versions: Json, requests: list[Json]) -> None:
-    scrub = without_texts if name == "claude_code" else shortened
+    scrub = SCRUBS.get(name, shortened)
     kept = [request | {"body": scrub(request["body"])} for request in requests]
     today = datetime.datetime.now(datetime.UTC).date().isoformat()
     record = {"client": name, "versions": versions, "recorded": today, "requests": kept}

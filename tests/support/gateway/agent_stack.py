@@ -36,6 +36,12 @@ FORECAST = {"city": "Paris", "sky": "grey"}
 FORECAST_TEXT = json.dumps(FORECAST)
 # Of agent_claude_code.py: absolute, as its tools need them.
 NOTES, OTHER_NOTES = "/tmp/laneway-agent/repository/notes.txt", "/tmp/laneway-agent/repository/more.txt"
+# Of agent_codex.py: a patch, for its shell, for its tool and in its code.
+PATCH = "*** Begin Patch\n*** Update File: notes.txt\n@@\n-one\n+two\n*** End Patch\n"
+PATCH_COMMAND = f"apply_patch <<'END'\n{PATCH}END\n"
+READ_BOTH = f"{call('exec_command', cmd='cat notes.txt')}\n{call('exec_command', cmd='cat more.txt')}"
+READ_CODE = 'const read = await tools.exec_command({cmd: "cat notes.txt"}); text(read.output);\n'
+PATCH_CODE = f"text(await tools.apply_patch({json.dumps(PATCH)}));\n"
 THOUGHT = "<think>\nParis is in France.\n</think>\n\n"
 # The answers of each case, in turn. A client chooses its case by the first words of its prompt: "Case loop."
 ANSWERS = {
@@ -67,6 +73,17 @@ ANSWERS = {
     "claude_edit": [
         f"I read.\n{call('Read', file_path=NOTES)}\n{call('Read', file_path=OTHER_NOTES)}",
         f"{THOUGHT}{call('Edit', file_path=NOTES, old_string='one', new_string='two')}",
+        "The notes say two.",
+    ],
+    "codex_edit": [
+        f"I read.\n{READ_BOTH}",
+        f"{THOUGHT}{call('exec_command', cmd=PATCH_COMMAND)}",
+        "The notes say two.",
+    ],
+    "codex_patch": [f"{THOUGHT}{READ_BOTH}", f"I write.\n{call('apply_patch', input=PATCH)}", "The notes say two."],
+    "codex_code": [
+        call("functions__exec", input=READ_CODE),
+        f"{THOUGHT}{call('functions__exec', input=PATCH_CODE)}",
         "The notes say two.",
     ],
     "snippet": [call("get_weather", city="Lisbon"), "It is sunny in Lisbon."],
