@@ -22,6 +22,7 @@ ARGUMENTS = ["exec", "--skip-git-repo-check", "--dangerously-bypass-approvals-an
 CONFIG = """
 model = "{model}"
 model_provider = "laneway"
+model_context_window = 262144
 {more}
 [model_providers.laneway]
 name = "Laneway"
