@@ -61,6 +61,20 @@ def test_a_recording_has_every_kind_of_call(client: str) -> None:
     assert recorded & FORCED
 
 
+def test_codex_sends_every_kind_of_tool() -> None:
+    """Of a model that it does not know, of one with a patch tool, and of one whose tools are items of the input."""
+    kinds: dict[str, set[str]] = {}
+    for request in AGENTS["codex"]["requests"]:
+        items = request["body"]["input"]
+        tools = [*request["body"].get("tools", ()), *[tool for item in items for tool in item.get("tools", ())]]
+        kinds.setdefault(request["case"], set()).update([one["type"] for one in [*items, *tools]])
+    calls = {"message", "reasoning", "function_call", "function_call_output", "function", "namespace", "web_search"}
+    assert kinds["edit"] == calls
+    assert kinds["patch"] >= {"custom", "custom_tool_call", "custom_tool_call_output", "tool_search"}
+    assert kinds["code"] >= {"additional_tools", "namespace", "custom_tool_call"}
+    assert "function_call" not in kinds["code"]
+
+
 @pytest.mark.parametrize("client", AGENTS)
 def test_the_page_names_the_versions_that_were_recorded(client: str) -> None:
     page = (REPO / "docs" / "users" / "agents.md").read_text()
