@@ -21,7 +21,9 @@ CASES = {
     "openai_responses": {"single", "parallel", "streamed", "no_arguments", "forced", "loop", "parse", "plain"},
     "langchain_responses": {"single", "parallel", "streamed", "no_arguments", "forced", "loop", "schema", "plain"},
 }
-OF_AI_SDK = {f"responses_{case}" for case in ("single", "parallel", "streamed", "no_arguments", "forced", "object")}
+OF_AI_SDK = {
+    f"responses_{case}" for case in ("single", "parallel", "streamed", "no_arguments", "forced", "object", "plain")
+}
 
 
 def check(agents: AgentStack, argv: list[str], cases: set[str]) -> None:

@@ -106,6 +106,7 @@ const object = { schema: forecast, maxOutputTokens: 200, maxRetries: 0 };
 const wanted = { city: "Paris", sky: "grey" };
 
 const both = {
+  plain: async (model) => same((await generateText({ model, prompt: ask("none"), ...LOOP })).text, "I call nothing."),
   single: (model) => talk(model, "single", IN_PARIS, ["Paris"]),
   parallel: (model) => talk(model, "parallel", "It is 12 degrees in Paris and in Rome.", ["Paris", "Rome"]),
   streamed,

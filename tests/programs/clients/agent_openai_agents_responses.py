@@ -38,6 +38,18 @@ def guarded(url: str, allowed: str, *, at_once: bool = True) -> Agent:
     return agent(url, input_guardrails=checks, output_guardrails=[output_guardrail(check)])
 
 
+def plain(url: str) -> object:
+    """Two turns without tools: the answer's items go back."""
+
+    async def run() -> object:
+        one = agent(url, tools=[])
+        first = await Runner.run(one, ask("talk"))
+        assert first.final_output == "Hello."
+        return (await Runner.run(one, [*first.to_input_list(), {"role": "user", "content": "Again."}])).final_output
+
+    return weather.check("talk", asyncio.run(run()), [])
+
+
 def guardrail(url: str) -> object:
     """Both checks pass."""
     return talk("parallel", ["Paris", "Rome"], guarded(url, "grey"))
@@ -91,7 +103,7 @@ def handoff_streamed(url: str) -> object:
 
 
 SHARED = [case for case in agent_openai_agents.CASES if case is not agent_openai_agents.cut]
-CASES: list[speak.Case] = [*SHARED, cut, guardrail, guardrail_input, guardrail_output, handoff_streamed]
+CASES: list[speak.Case] = [plain, *SHARED, cut, guardrail, guardrail_input, guardrail_output, handoff_streamed]
 
 if __name__ == "__main__":
     speak.run("openai-agents", CASES, {}, also=("openai",))

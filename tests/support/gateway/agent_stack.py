@@ -51,6 +51,7 @@ ANSWERS = {
     "no_arguments": [NOW, "It is noon."],
     "forced": [PARIS, "It is 12 degrees in Paris."],
     "none": ["I call nothing."],
+    "talk": ["Hello.", "Hello again."],
     "strict": [PARIS, "It is 12 degrees in Paris."],
     "cut": [call("get_weather", city="Paris " * 100), "It was cut."],
     "loop": [PARIS, f"The time too.\n{NOW}", "It is 12 degrees in Paris at noon."],
