@@ -14,6 +14,7 @@ from gateway import log
 from gateway.app import create_app
 from gateway.config import file as configuration
 from gateway.config.private_files import UMASK, close_to_others
+from gateway.config.server_secrets import read_server_secrets
 from gateway.host.workers import WorkerIndex
 from gateway.listen import serve
 from gateway.routes.admin.router import admin_router
@@ -43,7 +44,7 @@ def main(argv: list[str] | None = None) -> int:
         os.umask(UMASK)
         close_to_others(config.data_dir, config.database_url)
         worker_index = WorkerIndex(arguments.worker, arguments.workers)
-        services = Services(config, configuration.server_secret(config), worker_index)
+        services = Services(config, read_server_secrets(config), worker_index)
     except (configuration.ConfigError, OSError, ValueError) as error:
         _log.critical("gateway.cannot_start", extra={"fields": {"reason": str(error)}})
         return 2

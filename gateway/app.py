@@ -20,7 +20,7 @@ from gateway.routes.health import live, ready
 from gateway.routes.messages import count_tokens, messages
 from gateway.routes.metrics import MetricsListener, metrics
 from gateway.routes.models import get_model, list_models
-from gateway.routes.responses import responses
+from gateway.routes.responses import compact, input_tokens, responses
 from gateway.routes.root import root, version
 from gateway.routes.schema import SchemaPlugin
 from gateway.routes.tokenize import detokenize, tokenize
@@ -35,6 +35,8 @@ ROUTES: tuple[ControllerRouterHandler, ...] = (
     tokenize,
     detokenize,
     responses,
+    input_tokens,
+    compact,
     list_models,
     get_model,
     own_usage,

@@ -26,6 +26,7 @@ from gateway.commands.limits import limits_group
 from gateway.commands.models import models_group
 from gateway.commands.money import budgets_group, prices_group
 from gateway.commands.run import engine_command, gateway_command, serve_command
+from gateway.commands.secret import secret_group
 from gateway.commands.simulate import simulate_command
 from gateway.commands.tenants import projects_group, tenants_group
 
@@ -65,6 +66,7 @@ for command in (
     aliases_group,
     audit_command,
     config_group,
+    secret_group,
     doctor_command,
     bench_command,
     simulate_command,

@@ -98,6 +98,12 @@ class PreviousResponseNotFound(InvalidRequest):
     code = "previous_response_not_found"
 
 
+class InvalidEncryptedContent(InvalidRequest):
+    """Encrypted reasoning that was changed, is another tenant's, or was encrypted with a secret that was rotated."""
+
+    code = "invalid_encrypted_content"
+
+
 class InvalidAdapter(ApiError):
     """The uploaded files are no adapter that can be served. The message names the tensor or the configuration's key."""
 

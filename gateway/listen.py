@@ -20,6 +20,7 @@ from litestar.types import ASGIApp
 
 from billing.database import DatabaseUnavailable
 from billing.ledger.leases import GatewayRefused
+from gateway.access.deployment_secret import WrongSecret
 from gateway.config.file import Config
 from gateway.host.workers import WorkerIndex
 from gateway.http.connection import BoundedProtocol
@@ -49,7 +50,7 @@ class GatewayServer(uvicorn.Server):
             async with self._services.running():
                 _tune_collector()
                 await super().serve(sockets)
-        except (DatabaseUnavailable, GatewayRefused, OSError) as error:
+        except (DatabaseUnavailable, GatewayRefused, WrongSecret, OSError) as error:
             if self.started:
                 raise
             _log.critical("gateway.cannot_start", extra={"fields": {"reason": str(error)}})

@@ -23,12 +23,14 @@ from billing.ledger.settler import Settler
 from billing.revision import Change
 from engine.protocol.frames import ModelInfo, RaisedTargets
 from gateway.access.callers import USED_FLUSH_S, Callers, unusable
+from gateway.access.deployment_secret import check_secrets
 from gateway.access.sessions import Sessions, SignIns
 from gateway.access.write_limits import WriteLimits
 from gateway.catalog.registry import Registry
 from gateway.catalog.router import Router
 from gateway.catalog.served_models import ServedModels
 from gateway.config.file import Config
+from gateway.config.server_secrets import ServerSecrets
 from gateway.engines.adapter_sync import AdapterLoader
 from gateway.engines.engine import Engine, EngineUnavailable
 from gateway.engines.local import LocalEngine
@@ -100,14 +102,14 @@ class Services:
     _engine_outdated = False  # models or adapters changed since the last round of `_update_engine_once`
 
     def __init__(
-        self, config: Config, secret: bytes, worker_index: WorkerIndex = ALONE, *, engine: Engine | None = None
+        self, config: Config, secrets: ServerSecrets, worker_index: WorkerIndex = ALONE, *, engine: Engine | None = None
     ) -> None:
-        """`secret`: the cache namespaces, and the keys that encrypt replays, are derived from it. `worker_index`: of
+        """`secrets`: the cache namespaces, and the keys that encrypt texts, are derived from them. `worker_index`: of
         this process among the workers of the host. `engine`: by default the engine of this host. Raises OSError or
         ValueError if no model's files can be loaded."""
         self.config = config
         self.worker_index = worker_index
-        self.secret = secret
+        self.secrets = secrets
         self.gateway_id = new_id("gw")
         self.metrics = Metrics()
         self.pace = RequestPace()
@@ -179,9 +181,9 @@ class Services:
     def _build_generation(self) -> None:
         """What plans, runs and replays requests."""
         config, watch = self.config, self.watch
-        self.replays = Replays(self.database, self.gateway_id, self.secret)
+        self.replays = Replays(self.database, self.gateway_id, self.secrets)
         self.large_work = LargeWork(self._tokenizers)
-        planner = RequestPlanner(config, self.models.served, self.registry, self.engine, self.large_work)
+        planner = RequestPlanner(config, self.models.served, self.registry, self.engine, self.large_work, self.secrets)
         self.router = Router(
             config,
             self.database,
@@ -204,7 +206,7 @@ class Services:
             metrics=self.metrics,
             first_tokens=self.first_tokens,
             exhausted=ExhaustedBudgets(watch.now_s, lambda: watch.revision),
-            secret=self.secret,
+            secrets=self.secrets,
         )
 
     def _build_jobs(self) -> None:
@@ -241,9 +243,10 @@ class Services:
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         """Start all parts, and stop them when the block is left. Raises DatabaseUnavailable, OSError when there is no
-        disk space for the journal, or GatewayRefused when another gateway serves from this SQLite file."""
+        disk space for the journal, GatewayRefused when another gateway serves from this SQLite file, or WrongSecret."""
         tasks: list[asyncio.Task[None]] = []
         try:
+            await self.database.write(lambda connection: check_secrets(connection, self.secrets))
             await self.leases.acquire()
             await self.settler.start()
             await self.workers.start()

@@ -92,6 +92,15 @@ replays = sa.Table(
 )
 sa.Index("ix_replays_expires_at", replays.c.expires_at)
 
+# One row: the secret that all gateways of this database have in common (gateway.access.deployment_secret).
+server_secret = sa.Table(
+    "server_secret",
+    metadata,
+    sa.Column("id", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("fingerprint", sa.String(64), nullable=False),  # "": no gateway has started yet
+    sa.Column("changed_at", sa.BigInteger, nullable=False),
+)
+
 # Base models that operators added, and operators' changes of the models of laneway.toml.
 base_models = sa.Table(
     "base_models",

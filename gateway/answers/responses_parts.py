@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from gateway.tools.definitions import ToolSpec
@@ -15,12 +15,21 @@ Data = dict[str, Any]
 class ItemWriter:
     """Makes the output items of one answer, and the events of each part. The events have no `sequence_number` yet."""
 
-    def __init__(self, response: str, tools: Mapping[str, ToolSpec], *, reasoning: bool, summarized: bool) -> None:
+    def __init__(
+        self,
+        response: str,
+        tools: Mapping[str, ToolSpec],
+        *,
+        reasoning: bool,
+        summarized: bool,
+        seal: Callable[[str], str] | None = None,
+    ) -> None:
         """`response`: the part of the response's id after its prefix, which the ids of items repeat. `reasoning`: it is
-        shown; `summarized`: as a summary."""
+        shown; `summarized`: as a summary. `seal`: encrypts a text of reasoning, which its item then has as well."""
         self.items: list[Data] = []
         self._response, self._tools = response, tools
         self._reasoning, self._summarized = reasoning, summarized
+        self._seal = seal
         self._kind: type[Part] | None = None  # of the open item
         self._texts: list[str] = []  # of the open item
         self._custom = False
@@ -59,6 +68,8 @@ class ItemWriter:
         item = self.items[-1]
         if "status" in item:
             item["status"] = "completed" if complete else "incomplete"
+        if kind is ReasoningDelta and self._seal is not None:
+            item["encrypted_content"] = self._seal(text)
         if kind is ContentDelta:
             yield self._event("response.output_text.done", content_index=0, text=text, logprobs=[])
             part = _output_text(text)

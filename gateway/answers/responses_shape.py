@@ -35,6 +35,7 @@ class ResponseShape:
             {tool.name: tool for tool in tooling.tools},
             reasoning=tooling.reasoning.shown,
             summarized=tooling.reasoning.summarized,
+            seal=None if request.reasoning_keys is None else self._seal,
         )
 
     # ---- whole
@@ -73,6 +74,11 @@ class ResponseShape:
         response = msgspec.Raw(self._response("failed", error=error))
         return self._events([{"type": "response.failed", "response": response}])
 
+    def _seal(self, text: str) -> str:
+        """Encrypted for the tenant and the model that answers, which is known by now."""
+        assert self._request.reasoning_keys is not None
+        return self._request.reasoning_keys.seal(text, self._request.plan.digest)
+
     def _data(self, piece: TextPiece) -> Iterator[Data]:
         parts = piece.parts
         if parts is None:
@@ -102,7 +108,7 @@ class ResponseShape:
             "model": request.target.name,
             "output": self._writer.items,
             "service_tier": request.service_tier,
-            "usage": None if usage is None else _usage(usage),
+            "usage": None if usage is None else usage_data(usage),
         }
         return encode(members)[:-1] + b"," + request.asked.repeated + b"}"
 
@@ -116,7 +122,8 @@ def _status(answer: Answer) -> str:
     return "incomplete" if _is_cut(answer) else "completed"
 
 
-def _usage(usage: TokenUsage) -> Data:
+def usage_data(usage: TokenUsage) -> Data:
+    """The `usage` of a response object."""
     return {
         "input_tokens": usage.prompt,
         "input_tokens_details": {"cached_tokens": usage.cached, "cache_write_tokens": 0},

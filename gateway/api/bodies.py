@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 import msgspec
 
 from gateway.api.chat_wire import parse_chat
+from gateway.api.compact_wire import parse_compact
 from gateway.api.completions_wire import parse_completion
 from gateway.api.generation_request import GenerationRequest
 from gateway.api.messages_wire import parse_count, parse_messages
@@ -65,11 +66,13 @@ def _read_tokenize(body: bytes, unknown: UnknownFields) -> ParsedBody:
 
 # Kinds whose bodies may have lists of ids, with the field that has them.
 _ID_FIELDS = {"completions": "prompt", "detokenize": "tokens"}
+_INPUT_KINDS = ("responses", "compact")  # their conversation is `input`
 _READERS: Mapping[str, Callable[[bytes, UnknownFields], ParsedBody]] = {
     "chat": _read_chat,
     "completions": _read_completion,
     "messages": lambda body, unknown: ParsedBody(parse_messages(body, unknown).to_generation()),
     "responses": lambda body, unknown: ParsedBody(parse_response(body, unknown).to_generation()),
+    "compact": lambda body, unknown: ParsedBody(parse_compact(body, unknown).to_generation()),
     "count": lambda body, unknown: ParsedBody(parse_count(body, unknown).to_generation()),
     "tokenize": _read_tokenize,
     "detokenize": lambda body, unknown: ParsedBody(parse_detokenize(body, unknown).generation_request()),
@@ -106,7 +109,7 @@ def check_body(kind: str, body: bytes, context_tokens: int) -> None:
     if (field := _ID_FIELDS.get(kind)) is not None:
         check_id_count(body, context_tokens, field)
     else:
-        check_message_count(body, context_tokens, "input" if kind == "responses" else "messages")
+        check_message_count(body, context_tokens, "input" if kind in _INPUT_KINDS else "messages")
 
 
 def check_message_count(body: bytes, context_tokens: int, field: str = "messages") -> None:

@@ -13,7 +13,7 @@ from gateway.api.chat_wire import PART_SEPARATOR, PARTS_MAX
 from gateway.api.unknown_fields import UnknownFields
 from gateway.errors import InvalidRequest, UnsupportedValue
 from gateway.tools.definitions import CUSTOM_ARGUMENT, NAMESPACE_SEPARATOR
-from gateway.tools.rendering import call_in_history, result_in_history
+from gateway.tools.rendering import SEALED_REASONING, SEALED_SUMMARY, call_in_history, result_in_history
 
 
 class InputText(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="type"):
@@ -111,7 +111,7 @@ class ReasoningText(
 
 
 class ReasoningItem(Item, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="reasoning"):
-    """The reasoning of an earlier answer: `content`, or else `summary`."""
+    """The reasoning of an earlier answer: `encrypted_content`, or else `content`, or else `summary`."""
 
     summary: list[SummaryText] = []
     content: list[ReasoningText] | None = None
@@ -121,7 +121,22 @@ class ReasoningItem(Item, frozen=True, kw_only=True, forbid_unknown_fields=True,
         return PART_SEPARATOR.join([part.text for part in self.content or self.summary])
 
 
-InputItem = MessageItem | FunctionCallItem | FunctionOutputItem | CustomCallItem | CustomOutputItem | ReasoningItem
+class CompactionItem(Item, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="compaction"):
+    """The summary of an earlier conversation, made by `/v1/responses/compact`. `created_by` is a hint."""
+
+    encrypted_content: str
+    created_by: str | None = None
+
+
+InputItem = (
+    MessageItem
+    | FunctionCallItem
+    | FunctionOutputItem
+    | CustomCallItem
+    | CustomOutputItem
+    | ReasoningItem
+    | CompactionItem
+)
 # By item type; any other type is dropped from the input.
 KNOWN_ITEMS = frozenset(str(kind.__struct_config__.tag) for kind in InputItem.__args__)
 
@@ -183,12 +198,24 @@ def conversation(instructions: str | None, items: str | Sequence[InputItem]) -> 
                     message = f"{param!r} is wrong: no earlier item is a call of this id."
                     raise InvalidRequest(message, param=param)
                 found.append(result_in_history(item.call_id, names[item.call_id], text_of(item.output)))
+            case ReasoningItem(encrypted_content=str(blob)) if blob:
+                sealed = {"blob": blob, "param": f"input[{index}].encrypted_content"}
+                found.append({"role": "assistant", "content": "", SEALED_REASONING: sealed})
+            case CompactionItem():
+                param = f"input[{index}].encrypted_content"
+                summary = {"blob": item.encrypted_content, "param": param}
+                found.append({"role": "user", "content": "", SEALED_SUMMARY: summary})
             case ReasoningItem():
                 if text := item.text():
                     found.append({"role": "assistant", "content": "", "reasoning_content": text})
     if all(message["role"] == "system" for message in found):
         raise InvalidRequest("'input' has no message for the model to answer.", param="input")
     return found
+
+
+def has_sealed(messages: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether a message has an encrypted part."""
+    return any(SEALED_REASONING in message or SEALED_SUMMARY in message for message in messages)
 
 
 def _answer(found: list[dict[str, Any]]) -> dict[str, Any]:

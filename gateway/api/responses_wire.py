@@ -16,7 +16,7 @@ from gateway.api.chat_wire import EFFORT_CHARS_MAX, MESSAGES_MAX, NO_EFFORT
 from gateway.api.generation_request import ChatPrompt, GenerationRequest
 from gateway.api.output_formats import check_output_beside_tools
 from gateway.api.parsing import BodyDecoder, Explanations, UnsupportedField, check_served
-from gateway.api.responses_items import InputItem, conversation, prepare_input
+from gateway.api.responses_items import InputItem, conversation, has_sealed, prepare_input
 from gateway.api.responses_tools import (
     ResponseFormatOption,
     ResponseTool,
@@ -32,6 +32,7 @@ from gateway.api.unknown_fields import UnknownFields
 from gateway.errors import PreviousResponseNotFound, encode
 from gateway.tools.definitions import ReasoningRequest, Tooling
 
+ENCRYPTED_REASONING = "reasoning.encrypted_content"  # the value of `include` that has an effect
 RESPONSE_ID_CHARS_MAX = 128  # of an id in a refusal
 
 
@@ -112,6 +113,8 @@ class ResponsesRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
             service_tier=self.service_tier,
             stream=bool(self.stream),
             tooling=tooling,
+            has_sealed=has_sealed(messages),
+            seals_reasoning=ENCRYPTED_REASONING in (self.include or ()),
             sticky=self.prompt_cache_key or self.safety_identifier or self.user,
             repeated=self.repeated_fields(),
         )
@@ -170,13 +173,13 @@ CACHE = "Every prompt is cached by its pages"
 # By path in the body: why the field has no effect on the answer, a sentence without its full stop.
 HINTS: dict[str, str] = {
     "client_metadata": "It is not stored",
-    "include": "Nothing that can be included is made here",
+    "include": f"Only '{ENCRYPTED_REASONING}' has an effect",
+    "input[].created_by": "Items are not stored",
     "input[].content[].annotations": "A text is its own",
     "input[].content[].logprobs": "A text is its own",
     "input[].content[].parsed": "The text counts",
     "input[].content[].prompt_cache_breakpoint": CACHE,
     "input[].caller": "The client calls the tools",
-    "input[].encrypted_content": "Reasoning is sent as text",
     "input[].id": "Items are not stored",
     "input[].parsed_arguments": "The arguments count",
     "input[].phase": "Templates do not get it",
@@ -228,12 +231,17 @@ def _prepare(value: Any, unknown: UnknownFields) -> None:
 _decoder = BodyDecoder(ResponsesRequest, _EXPLANATIONS, prepare=_prepare)
 
 
+def check_previous(previous: object) -> None:
+    """Raises PreviousResponseNotFound for an id: no response is stored."""
+    if isinstance(previous, str):
+        message = f"Previous response with id '{previous[:RESPONSE_ID_CHARS_MAX]}' not found."
+        raise PreviousResponseNotFound(message, param="previous_response_id")
+
+
 def parse_response(body: bytes, unknown: UnknownFields) -> ResponsesRequest:
     """Decode and check a JSON body. Raises InvalidRequest that names the field."""
     request = _decoder.decode(body, unknown)
-    if isinstance(previous := request.previous_response_id, str):
-        message = f"Previous response with id '{previous[:RESPONSE_ID_CHARS_MAX]}' not found."
-        raise PreviousResponseNotFound(message, param="previous_response_id")
+    check_previous(request.previous_response_id)
     check_served(request, UNSUPPORTED_FIELDS)
     request.tooling()  # raises for tools, a choice or a format that contradict each other
     return request

@@ -34,7 +34,8 @@ from gateway.catalog import adapters as adapter_rows
 from gateway.catalog.adapters import Registration
 from gateway.catalog.base_models import configured
 from gateway.commands.start_steps import StartProgress
-from gateway.config.file import Config, write_private
+from gateway.config.file import Config
+from gateway.config.private_files import write_private
 from gateway.config.settings import OWN_MODEL
 from gateway.host import supervisor
 from gateway.host.migrate import upgrade

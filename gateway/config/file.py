@@ -6,9 +6,7 @@ database, the network or the engine.
 
 from __future__ import annotations
 
-import contextlib
 import os
-import secrets
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -19,7 +17,7 @@ from msgspec import Meta
 
 import gateway as package
 from engine.protocol.config import ConfigSection as Section
-from gateway.config.private_files import DIRECTORY_MODE, make_private
+from gateway.config.private_files import make_private, write_private
 from gateway.config.settings import (
     DEFAULT_MODELS,
     DEFAULT_TIERS,
@@ -364,35 +362,3 @@ def write_engine_file(config: Config, models: Sequence[EngineModel] | None = Non
     path = config.data_dir / "engine.json"
     write_private(path, msgspec.json.format(msgspec.json.encode(engine)).decode(), replace=True)
     return path
-
-
-def server_secret(config: Config) -> bytes:
-    """The 32 bytes of `gateway.secret_file`, from which prefix-cache namespaces and the keys that encrypt replays are
-    derived. The file is made with mode 0600 if it is missing. Raises ConfigError when it holds no such secret."""
-    path = Path(config.gateway.secret_file)
-    if not path.exists():
-        path.parent.mkdir(mode=DIRECTORY_MODE, parents=True, exist_ok=True)
-        write_private(path, secrets.token_hex(32), replace=False)
-    try:
-        secret = bytes.fromhex(path.read_text().strip())
-    except ValueError as error:
-        raise ConfigError(f"gateway.secret_file: {path} must hold a hexadecimal secret of 32 bytes") from error
-    if len(secret) != 32:
-        raise ConfigError(f"gateway.secret_file: {path} holds {len(secret)} bytes; it must hold 32")
-    return secret
-
-
-def write_private(path: Path, text: str, *, replace: bool) -> None:
-    """Write `path` atomically, with mode 0600. Without `replace`, an existing file is kept."""
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
-    descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(descriptor, "w") as file:
-        file.write(text)
-    try:
-        if replace:
-            beside.replace(path)
-        else:
-            with contextlib.suppress(FileExistsError):
-                os.link(beside, path)
-    finally:
-        beside.unlink(missing_ok=True)

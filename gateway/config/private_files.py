@@ -5,6 +5,7 @@ They contain stored answers (Idempotency-Key), tenants' adapters, webhook secret
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import stat
@@ -49,3 +50,19 @@ def _close(path: Path, mode: int) -> None:
         path.chmod(stat.S_IMODE(found.st_mode) & mode)
     else:
         _log.warning("files.readable", extra={"fields": {"path": str(path), "mode": f"{found.st_mode & 0o7777:o}"}})
+
+
+def write_private(path: Path, text: str, *, replace: bool) -> None:
+    """Write `path` atomically, with mode 0600. Without `replace`, an existing file is kept."""
+    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(descriptor, "w") as file:
+        file.write(text)
+    try:
+        if replace:
+            beside.replace(path)
+        else:
+            with contextlib.suppress(FileExistsError):
+                os.link(beside, path)
+    finally:
+        beside.unlink(missing_ok=True)

@@ -20,6 +20,7 @@ from gateway.access.callers import Caller, Callers, TenantName
 from gateway.api.bodies import ParsedBody
 from gateway.api.generation_request import GenerationRequest, LargeBody
 from gateway.catalog.registry import ModelTarget
+from gateway.config.server_secrets import ServerSecrets
 from gateway.engines.adapter_sync import AdapterLoader
 from gateway.engines.engine import AdapterFailed, Engine, EngineRequest, EngineUnavailable, TokenStream
 from gateway.generation.answer import Answer, EarlyEnding, TokenUsage
@@ -61,7 +62,7 @@ class Generator:
         metrics: Metrics,
         first_tokens: FirstTokens,
         exhausted: ExhaustedBudgets,
-        secret: bytes,
+        secrets: ServerSecrets,
     ) -> None:
         self._selector = selector
         self._planner = planner
@@ -74,7 +75,7 @@ class Generator:
         self._metrics = metrics
         self._first_tokens = first_tokens
         self._exhausted = exhausted
-        self._secret = secret
+        self._secrets = secrets
         self._owners: dict[asyncio.Task[None], InFlight] = {}
         self._admitting = 0
         self._stopping = False
@@ -152,6 +153,7 @@ class Generator:
             line=line,
             answer=Answer(plan.texts, stream=asked.stream),
             first=first,
+            reasoning_keys=self._planner.reasoning_keys(caller) if asked.seals_reasoning else None,
         )
         if not fallbacks:
             request.answer.model = plan.target.name
@@ -336,9 +338,9 @@ class Generator:
             request_id=request.request_id,
             model=request.target.model,
             adapter=None if adapter is None else adapter.digest,
-            namespace=hmac.digest(self._secret, b"namespace:" + tenant, "sha256").hex(),
+            namespace=hmac.digest(self._secrets.current, b"namespace:" + tenant, "sha256").hex(),
             tier=request.tier,
-            share=hmac.digest(self._secret, b"share:" + tenant, "sha256").hex()[:16],
+            share=hmac.digest(self._secrets.current, b"share:" + tenant, "sha256").hex()[:16],
             weight=request.caller.share_weight,
             prompt_ids=request.prompts[run.prompt].ids,
             prompt=None if isinstance(prompts, LargeBody) else prompts[run.prompt],

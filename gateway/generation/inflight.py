@@ -18,6 +18,7 @@ from gateway.generation.prompts import CountedPrompt
 from gateway.generation.replays import FirstCall
 from gateway.limits.limiter import Admission
 from gateway.log import RequestLine
+from gateway.tools.sealed_reasoning import ReasoningKeys
 
 if TYPE_CHECKING:
     from gateway.generation.text_runs import TextRuns
@@ -28,7 +29,7 @@ class RequestPlan(msgspec.Struct, frozen=True):
 
     target: ModelTarget
     model: ServedModel
-    fingerprint: str
+    digest: str  # of the base model
     prompts: list[CountedPrompt]
     texts: int
     max_tokens: int  # of each text, as requested; the hold may grant fewer
@@ -39,6 +40,11 @@ class RequestPlan(msgspec.Struct, frozen=True):
     def prompt_tokens(self) -> int:
         """Each prompt once, however many texts it gets."""
         return sum([len(prompt.ids) for prompt in self.prompts])
+
+    @property
+    def ignored(self) -> tuple[str, ...]:
+        """Fields of the request that this model cannot follow."""
+        return (*self.answer.ignored, *self.prompts[0].ignored)
 
     @property
     def tokens_max(self) -> int:
@@ -60,6 +66,7 @@ class InFlight(msgspec.Struct):
     line: RequestLine
     answer: Answer
     first: FirstCall | None  # set if it has an Idempotency-Key
+    reasoning_keys: ReasoningKeys | None = None  # set if the answer has its reasoning encrypted
     before_hold_s: float = 0.0  # from the request's arrival until its hold was requested
     runs: TextRuns | None = None  # of the model that serves it; None until it is submitted
 
@@ -78,7 +85,7 @@ class InFlight(msgspec.Struct):
 
     @property
     def fingerprint(self) -> str:
-        return self.plan.fingerprint
+        return f"fp_{self.plan.digest[:12]}"
 
     @property
     def prompts(self) -> list[CountedPrompt]:

@@ -30,6 +30,7 @@ from gateway.api.sampling import MAX_TOKENS_MAX, check_ids
 from gateway.catalog.registry import ModelTarget, Registry
 from gateway.catalog.served_models import ServedModel
 from gateway.config.file import Config
+from gateway.config.server_secrets import ServerSecrets
 from gateway.engines.engine import Engine
 from gateway.generation.guiding import AnswerPlan, check_tools, grammar_parts, plan_answer
 from gateway.generation.inflight import RequestPlan
@@ -38,6 +39,7 @@ from gateway.large_work.jobs import ContextLimits, GrammarJob, GrammarResult, Re
 from gateway.large_work.pool import LargeWork
 from gateway.limits.turn_pace import RequestPace
 from gateway.tools.definitions import Tooling
+from gateway.tools.sealed_reasoning import PURPOSE, ReasoningKeys, ReasoningReader
 
 # Most log probabilities of one answer: per token of a completion 1 + `top_logprobs`, and likewise of a prompt. Each
 # takes 12 bytes in memory and about 90 bytes on the wire.
@@ -75,7 +77,9 @@ class RequestPlanner:
         registry: Registry,
         engine: Engine,
         large_work: LargeWork,
+        secrets: ServerSecrets,
     ) -> None:
+        self._secrets = secrets
         self._models = models
         self._registry = registry
         self._engine = engine
@@ -137,6 +141,8 @@ class RequestPlanner:
         check_ids(asked.rules, asked.sampling, info.vocab_size)
         check_tools(model, asked.tooling)
         known, encoding = {} if known is None else known, (model.encoding, info.vocab_size)
+        if asked.has_sealed:  # opened for one model
+            encoding = (f"{model.encoding} {info.digest}", info.vocab_size)
         if encoding not in known:
             known[encoding] = await self._count_prompts(caller, model, info, asked)
         prompts = known[encoding]
@@ -146,7 +152,7 @@ class RequestPlanner:
         return RequestPlan(
             target=target,
             model=model,
-            fingerprint=f"fp_{info.digest[:12]}",
+            digest=info.digest,
             prompts=prompts,
             texts=asked.texts,
             max_tokens=_bound(caller, model, info, asked, prompts),
@@ -242,7 +248,13 @@ class RequestPlanner:
             echo=asked.echo,
             dialect=model.dialect,
             tools=model.tools,
+            reader=ReasoningReader(self.reasoning_keys(caller), info.digest) if asked.has_sealed else None,
         )
+
+    def reasoning_keys(self, caller: Caller) -> ReasoningKeys:
+        """The keys of the reasoning that the caller's tenant holds."""
+        tenant = _tenant(caller)
+        return ReasoningKeys(tenant, self._secrets.derive_keys(PURPOSE + tenant.encode()))
 
     def _check_prompt_logprobs(self, asked: GenerationRequest) -> None:
         """Raises UnsupportedValue if the engine does not report what the request needs."""

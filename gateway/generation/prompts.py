@@ -24,6 +24,7 @@ from gateway.large_work.jobs import (
 )
 from gateway.large_work.pool import LargeWork
 from gateway.tools.model_dialect import ModelDialect
+from gateway.tools.sealed_reasoning import ReasoningReader
 
 # Rendering one message takes about as long as encoding MESSAGE_CHARS characters.
 MESSAGE_CHARS = 128
@@ -32,10 +33,12 @@ DECODE_IN_LOOP_IDS_MAX = 4096
 
 
 class CountedPrompt(msgspec.Struct, frozen=True):
-    """A prompt as the model reads it. `text`: as the caller sent it; "" for a conversation and for ids."""
+    """A prompt as the model reads it. `text`: as the caller sent it; "" for a conversation and for ids. `ignored`:
+    fields of the request whose encrypted reasoning is left out."""
 
     ids: list[int]
     text: str = ""
+    ignored: tuple[str, ...] = ()
 
 
 class PromptCounter:
@@ -55,21 +58,27 @@ class PromptCounter:
         echo: bool = False,
         dialect: ModelDialect | None = None,
         tools: str | None = None,
+        reader: ReasoningReader | None = None,
     ) -> list[CountedPrompt]:
         """The prompts in order. `tools`: of the model's section in laneway.toml; `dialect`: made with it. `echo`: also
-        return the texts of a LargeBody. Raises ContextLengthExceeded,
+        return the texts of a LargeBody. `reader`: opens encrypted reasoning. Raises ContextLengthExceeded,
         InvalidRequest, RateLimited, Overloaded."""
         if isinstance(prompts, LargeBody):
             check_words(tokenizer, prompts.words, window)
-            return await self._in_process(tokenizer, encoding, window, prompts, tenant, texts=echo, tools=tools)
+            job = CountJob(prompts, str(tokenizer.directory), encoding, window, reader, echo, tools)
+            return await self._in_process(job, tenant)
+        ignored: list[str] = []
+        if reader is not None:
+            prompts, ignored = reader.open_prompts(prompts)
         check_sizes(tokenizer, prompts, window)
         if sum([_work_of(prompt) for prompt in prompts]) > ENCODE_IN_LOOP_CHARS_MAX:
-            counted = await self._in_process(tokenizer, encoding, window, prompts, tenant, texts=False, tools=tools)
+            job = CountJob(list(prompts), str(tokenizer.directory), encoding, window, tools=tools)
+            counted = await self._in_process(job, tenant)
             ids = [one.ids for one in counted]
         else:
             ids = count(tokenizer, prompts, window, dialect)
         return [
-            CountedPrompt(one, prompt if isinstance(prompt, str) else "")
+            CountedPrompt(one, prompt if isinstance(prompt, str) else "", tuple(ignored))
             for one, prompt in zip(ids, prompts, strict=True)
         ]
 
@@ -95,23 +104,12 @@ class PromptCounter:
         assert isinstance(decoded, DecodeResult)
         return decoded.text
 
-    async def _in_process(
-        self,
-        tokenizer: Tokenizer,
-        encoding: str,
-        window: ContextLimits,
-        prompts: Sequence[Prompt] | LargeBody,
-        tenant: str,
-        *,
-        texts: bool,
-        tools: str | None,
-    ) -> list[CountedPrompt]:
-        prompts = prompts if isinstance(prompts, LargeBody) else list(prompts)
-        job = CountJob(prompts, str(tokenizer.directory), encoding, window, texts, tools)
+    async def _in_process(self, job: CountJob, tenant: str) -> list[CountedPrompt]:
         counts = await self._large_work.do(tenant, job)
         assert isinstance(counts, CountResult)
-        ids = counts.all_ids()
-        return [CountedPrompt(one, text) for one, text in zip(ids, counts.texts or [""] * len(ids), strict=True)]
+        ids, ignored = counts.all_ids(), tuple(counts.ignored)
+        texts = counts.texts or [""] * len(ids)
+        return [CountedPrompt(one, text, ignored) for one, text in zip(ids, texts, strict=True)]
 
 
 def _work_of(prompt: Prompt) -> int:

@@ -24,6 +24,7 @@ from billing.clock import SECOND, database_now
 from billing.coalescer import Coalescer, TooManyWaiting
 from billing.database import Database, DatabaseUnavailable
 from gateway import errors
+from gateway.config.server_secrets import ServerSecrets
 from gateway.generation.sealing import AnswerEncryption, AnswerOwner, DecryptionFailed
 from gateway.tables import replays
 
@@ -192,9 +193,9 @@ class FirstCall:
 class Replays:
     """The calls with an Idempotency-Key, of all gateways."""
 
-    def __init__(self, database: Database, gateway_id: str, secret: bytes) -> None:
-        """`secret`: of the installation, 32 bytes. A gateway with another secret cannot read the stored answers."""
-        self._sealing = AnswerEncryption(secret)
+    def __init__(self, database: Database, gateway_id: str, secrets: ServerSecrets) -> None:
+        """A gateway with other secrets cannot read the stored answers."""
+        self._sealing = AnswerEncryption(secrets)
         self._database = database
         self._gateway_id = gateway_id
         self._looks = Coalescer(self._look_up, name="replays", batch_max=CALLS_MAX, backlog_max=WAITING_MAX)

@@ -6,16 +6,16 @@ an answer is authenticated with it: moved to another tenant, key, Idempotency-Ke
 
 from __future__ import annotations
 
+import contextlib
 import os
 
 import msgspec
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
-from cryptography.hazmat.primitives.hashes import SHA256
-from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+
+from gateway.config.server_secrets import ServerSecrets
 
 FORMAT = 1  # the first byte of a stored answer
-KEY_BYTES = 32
 NONCE_BYTES = 12  # random: one tenant's key is safe for 2**32 answers
 _PURPOSE = b"laneway: answers kept for replays, format 1: tenant "
 
@@ -35,29 +35,28 @@ class AnswerOwner(msgspec.Struct, frozen=True, array_like=True):
 
 
 class AnswerEncryption:
-    """By the installation's secret of 32 bytes. Each call derives the tenant's key anew: that takes microseconds."""
+    """By the deployment's secrets. Each call derives the tenant's keys anew: that takes microseconds."""
 
-    def __init__(self, secret: bytes) -> None:
-        self._secret = secret
+    def __init__(self, secrets: ServerSecrets) -> None:
+        self._secrets = secrets
 
     def seal(self, answer: bytes, owner: AnswerOwner) -> bytes:
         """Format, nonce, ciphertext and tag."""
         nonce = os.urandom(NONCE_BYTES)
-        return bytes((FORMAT,)) + nonce + self._cipher(owner).encrypt(nonce, answer, _authenticated(owner))
+        return bytes((FORMAT,)) + nonce + self._ciphers(owner)[0].encrypt(nonce, answer, _authenticated(owner))
 
     def unseal(self, sealed: bytes, owner: AnswerOwner) -> bytes:
         """Raises DecryptionFailed."""
         if sealed[:1] != bytes((FORMAT,)) or len(sealed) <= NONCE_BYTES:
             raise DecryptionFailed("it has another format")
         nonce, ciphertext = sealed[1 : 1 + NONCE_BYTES], sealed[1 + NONCE_BYTES :]
-        try:
-            return self._cipher(owner).decrypt(nonce, ciphertext, _authenticated(owner))
-        except InvalidTag:
-            raise DecryptionFailed("it was encrypted with another secret, or is not this call's") from None
+        for cipher in self._ciphers(owner):
+            with contextlib.suppress(InvalidTag):
+                return cipher.decrypt(nonce, ciphertext, _authenticated(owner))
+        raise DecryptionFailed("it was encrypted with another secret, or is not this call's")
 
-    def _cipher(self, owner: AnswerOwner) -> AESGCM:
-        purpose = _PURPOSE + owner.tenant_id.encode()
-        return AESGCM(HKDF(algorithm=SHA256(), length=KEY_BYTES, salt=None, info=purpose).derive(self._secret))
+    def _ciphers(self, owner: AnswerOwner) -> list[AESGCM]:
+        return [AESGCM(key) for key in self._secrets.derive_keys(_PURPOSE + owner.tenant_id.encode())]
 
 
 def _authenticated(owner: AnswerOwner) -> bytes:

@@ -130,7 +130,7 @@ def log_selection(line: RequestLine, asked: GenerationRequest, plan: RequestPlan
     """Write the serving model into the log line."""
     _log_target(line, asked, plan.target)
     line.record.prompt_tokens = plan.prompt_tokens
-    line.record.ignored = tuple(dict.fromkeys([*line.record.ignored, *plan.answer.ignored]))
+    line.record.ignored = tuple(dict.fromkeys([*line.record.ignored, *plan.ignored]))
 
 
 def _log_target(line: RequestLine, asked: GenerationRequest, target: ModelTarget) -> None:

@@ -19,6 +19,7 @@ from gateway.api.generation_request import ChatPrompt, LargeBody, Prompt, RawTex
 from gateway.errors import ApiError, ContextLengthExceeded, InvalidRequest, UnsupportedParameter
 from gateway.tools.model_dialect import PLAIN_DIALECT, ModelDialect, dialect_of
 from gateway.tools.rendering import template_arguments, template_messages, template_tools
+from gateway.tools.sealed_reasoning import ReasoningReader
 
 # JSON has such integers, msgpack has not.
 TOO_LARGE_INTEGER = "An integer in 'tools', a schema or a call has more than 64 bits, which is not supported here."
@@ -46,12 +47,14 @@ class ReadJob(msgspec.Struct, frozen=True, tag="read"):
 
 class CountJob(msgspec.Struct, frozen=True, tag="count"):
     """Count prompts with the tokenizer in `directory`. `encoding` identifies the contents of the tokenizer's files.
-    `tools`: of the model's section in laneway.toml."""
+    `tools`: of the model's section in laneway.toml. `reader`: opens the encrypted reasoning of a LargeBody; other
+    prompts have theirs opened already."""
 
     prompts: list[Prompt] | LargeBody
     directory: str
     encoding: str
     window: ContextLimits
+    reader: ReasoningReader | None = None
     texts: bool = False  # also return each text prompt as it was sent
     tools: str | None = None
 
@@ -100,10 +103,12 @@ class ReadResult(msgspec.Struct, frozen=True, tag="has_read"):
 
 
 class CountResult(msgspec.Struct, frozen=True, tag="counts"):
-    """`ids`: of each prompt, as the bytes of an array("I"). `texts`: empty unless the job has `texts`."""
+    """`ids`: of each prompt, as the bytes of an array("I"). `texts`: empty unless the job has `texts`. `ignored`:
+    fields whose encrypted reasoning is left out."""
 
     ids: list[bytes]
     texts: list[str]
+    ignored: list[str] = []
 
     def all_ids(self) -> list[list[int]]:
         return [array("I", ids).tolist() for ids in self.ids]
@@ -181,9 +186,12 @@ class JobRunner:
                 prompts = parsed
             if isinstance(job, DecodeJob):
                 return DecodeResult(decode(tokenizer, prompts, job.window))
+            ignored: list[str] = []
+            if job.reader is not None:
+                prompts, ignored = job.reader.open_prompts(prompts)
             all_ids = count(tokenizer, prompts, job.window, self._dialect(tokenizer, job))
             texts = [prompt if isinstance(prompt, str) else "" for prompt in prompts] if job.texts else []
-            return CountResult([array("I", ids).tobytes() for ids in all_ids], texts)
+            return CountResult([array("I", ids).tobytes() for ids in all_ids], texts, ignored)
         except ApiError as error:
             return JobRefusal(type(error).__name__, error.message, error.param)
 

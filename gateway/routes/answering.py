@@ -73,6 +73,21 @@ async def refund_on_error(admission: Admission) -> AsyncIterator[None]:
         raise
 
 
+async def count_prompt(services: Services, request: Request[Any, Any, Any], endpoint: Endpoint, kind: str) -> int:
+    """The tokens of a request's prompt. `kind`: that of `bodies.read_request`. The request counts under the limits on
+    requests. Raises ApiError."""
+    caller = await admit(services, request)
+    admission = await services.generator.admit(caller)
+    async with refund_on_error(admission):
+        limit = endpoint.body_bytes_max(services.config.gateway)
+        body = await read_body(request, limit, hold_body(services, request, caller))
+        read = await services.generator.read(caller, kind, body)
+        line_of(request).record.ignored = read.ignored + endpoint.ignored_headers(request)
+        counted = await services.generator.count(caller, read.asked)
+    await admission.finish_request(0)
+    return counted
+
+
 async def _answer(
     services: Services, request: Request[Any, Any, Any], endpoint: Endpoint, caller: Caller, admission: Admission
 ) -> ASGIApp:

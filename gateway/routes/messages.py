@@ -9,9 +9,7 @@ from litestar.types import ASGIApp
 
 from gateway.answers.messages_shape import MessageShape
 from gateway.api.messages_wire import TokenCount
-from gateway.http.exchange import line_of, read_body
-from gateway.routes.answering import Endpoint, answer, hold_body, refund_on_error
-from gateway.routes.guard import admit
+from gateway.routes.answering import Endpoint, answer, count_prompt
 from gateway.services import Services
 
 
@@ -28,16 +26,7 @@ async def messages(request: Request[Any, Any, Any], services: Services) -> ASGIA
 )
 async def count_tokens(request: Request[Any, Any, Any], services: Services) -> TokenCount:
     """Count the tokens of a prompt, as it would be charged when nothing of it is cached. Free."""
-    caller = await admit(services, request)
-    admission = await services.generator.admit(caller)
-    async with refund_on_error(admission):
-        limit = MESSAGES.body_bytes_max(services.config.gateway)
-        body = await read_body(request, limit, hold_body(services, request, caller))
-        read = await services.generator.read(caller, "count", body)
-        line_of(request).record.ignored = read.ignored + MESSAGES.ignored_headers(request)
-        counted = await services.generator.count(caller, read.asked)
-    await admission.finish_request(0)
-    return TokenCount(counted)
+    return TokenCount(await count_prompt(services, request, MESSAGES, "count"))
 
 
 MESSAGES = Endpoint("messages", lambda work, _wants_usage: MessageShape(work))

@@ -59,5 +59,5 @@ async def metrics(request: Request[Any, Any, Any], services: Services) -> Respon
         pass
     if by_listener:
         open_models = [model.name for model in services.models.all if model.tenants is None]
-        text = without_restricted(text, open_models, services.secret)
+        text = without_restricted(text, open_models, services.secrets.current)
     return Response(text, media_type=TEXT_FORMAT)

@@ -7,8 +7,10 @@ from typing import Any
 from litestar import Request, post
 from litestar.types import ASGIApp
 
+from gateway.answers.compact_shape import CompactShape
 from gateway.answers.responses_shape import ResponseShape
-from gateway.routes.answering import Endpoint, answer
+from gateway.api.compact_wire import InputTokens
+from gateway.routes.answering import Endpoint, answer, count_prompt
 from gateway.services import Services
 
 
@@ -18,4 +20,25 @@ async def responses(request: Request[Any, Any, Any], services: Services) -> ASGI
     return await answer(services, request, RESPONSES)
 
 
+@post(
+    ["/v1/responses/input_tokens", "/t/{tenant:str}/v1/responses/input_tokens"],
+    status_code=200,
+    opt={"route": "/v1/responses/input_tokens"},
+)
+async def input_tokens(request: Request[Any, Any, Any], services: Services) -> InputTokens:
+    """Count the tokens of a response's prompt. Free."""
+    return InputTokens(await count_prompt(services, request, RESPONSES, "responses"))
+
+
+@post(
+    ["/v1/responses/compact", "/t/{tenant:str}/v1/responses/compact"],
+    status_code=200,
+    opt={"route": "/v1/responses/compact"},
+)
+async def compact(request: Request[Any, Any, Any], services: Services) -> ASGIApp:
+    """Replace a conversation by its user messages and a summary that the model writes. Billed as an answer."""
+    return await answer(services, request, COMPACT)
+
+
 RESPONSES = Endpoint("responses", lambda work, _wants_usage: ResponseShape(work))
+COMPACT = Endpoint("compact", lambda work, _wants_usage: CompactShape(work))

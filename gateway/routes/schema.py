@@ -13,6 +13,7 @@ from litestar.openapi.plugins import JsonRenderPlugin
 from adapters.files.store import FILES
 from gateway.api import (
     chat_wire,
+    compact_wire,
     completions_wire,
     messages_wire,
     responses_answers,
@@ -81,6 +82,13 @@ _BODIES = {
         responses_answers.ResponseEvent,
         _RESPONSE_EVENTS,
     ),
+    "/v1/responses/compact": _Body(
+        compact_wire.CompactRequest,
+        compact_wire.UNSUPPORTED_FIELDS,
+        compact_wire.CompactedResponse,
+        description="The compacted conversation",
+    ),
+    "/v1/responses/input_tokens": _Body(responses_wire.ResponsesRequest, responses_wire.UNSUPPORTED_FIELDS),
     "/v1/messages/count_tokens": _Body(messages_wire.CountRequest, messages_wire.UNSUPPORTED_IN_PROMPTS),
     "/v1/tokenize": _Body(tokenize_wire.TokenizeRequest, tokenize_wire.UNSUPPORTED_FIELDS),
     "/v1/detokenize": _Body(tokenize_wire.DetokenizeRequest, {}),
@@ -199,11 +207,9 @@ def _with_body(operation: dict[str, Any], body: _Body, described: Mapping[Any, d
         "requestBody": {"required": True, "content": {"application/json": {"schema": described[body.request]}}}
     }
     if body.whole is not None:
-        content = _either(described[body.whole], described[body.streamed])
+        content = {"application/json": {"schema": described[body.whole]}}
+        if body.streamed is not None:
+            content["text/event-stream"] = {"schema": described[body.streamed]}
         operation["responses"] = operation["responses"] | {"200": {"description": body.description, "content": content}}
         operation["parameters"] = [*operation.get("parameters", []), _IDEMPOTENCY_KEY]
     return operation
-
-
-def _either(whole: dict[str, Any], chunk: dict[str, Any]) -> dict[str, Any]:
-    return {"application/json": {"schema": whole}, "text/event-stream": {"schema": chunk}}

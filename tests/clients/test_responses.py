@@ -88,6 +88,83 @@ def test_a_conversation_goes_on_with_the_items_of_the_answer(speaking: Speaking)
     assert "get_weather" in speaking.prompt()
 
 
+def test_reasoning_is_held_by_the_client_encrypted(speaking: Speaking) -> None:
+    """Also in a body with more values than the event loop reads."""
+    for metadata in ({}, {str(number): "x" for number in range(4000)}):
+        speaking.says(THOUGHT + ONE)
+        items: list[Any] = [{"role": "user", "content": "What is it like in Paris?"}]
+        fields: Any = {"model": MODEL, "tools": TOOLS, "store": False, "include": ["reasoning.encrypted_content"]}
+        fields["metadata"] = metadata
+        with speaking.openai.responses.stream(input=items, **fields) as stream:
+            first = stream.get_final_response()
+        reasoning, call = first.output[0], first.output[-1]
+        assert reasoning.type == "reasoning"
+        assert call.type == "function_call"
+        assert reasoning.encrypted_content
+        assert "Paris is in France." not in reasoning.encrypted_content
+        held = {"type": "reasoning", "summary": [], "encrypted_content": reasoning.encrypted_content}
+        items += [held, call.model_dump(exclude_none=True)]
+        items.append({"type": "function_call_output", "call_id": call.call_id, "output": "18 degrees"})
+        speaking.says("It is mild.")
+        raw = speaking.openai.responses.with_raw_response.create(input=items, **fields)
+        assert "laneway-ignored" not in raw.headers
+        assert "<think>\nParis is in France.\n</think>" in speaking.prompt()
+        # A blob that was changed is refused before anything is held, and that of another tenant.
+        held["encrypted_content"] = reasoning.encrypted_content[:-8] + "AAAAAAA="
+        with pytest.raises(openai.BadRequestError) as refusal:
+            speaking.openai.responses.create(input=items, **fields)
+        assert (refusal.value.code, refusal.value.param) == ("invalid_encrypted_content", "input[1].encrypted_content")
+        held["encrypted_content"] = reasoning.encrypted_content
+        with pytest.raises(openai.BadRequestError) as refusal:
+            speaking.openai.with_options(api_key=speaking.stack.keys["globex"]).responses.create(input=items, **fields)
+        assert refusal.value.code == "invalid_encrypted_content"
+
+
+def test_a_conversation_is_compacted(speaking: Speaking) -> None:
+    """To the user's messages and a summary, which the next turn reads."""
+    items: list[Any] = [
+        {"role": "user", "content": "What is it like in Paris?"},
+        {"type": "function_call", "call_id": "call_1", "name": "get_weather", "arguments": '{"city": "Paris"}'},
+        {"type": "function_call_output", "call_id": "call_1", "output": "18 degrees"},
+        {"role": "assistant", "content": "It is mild."},
+    ]
+    speaking.says(THOUGHT + "Paris has 18 degrees.")
+    compacted = speaking.openai.responses.compact(model=MODEL, input=items, instructions="Be short.")
+    assert (compacted.object, len(compacted.output)) == ("response.compaction", 2)
+    assert "18 degrees" in speaking.prompt()
+    assert "Summarize the conversation" in speaking.prompt()
+    user: Any
+    summary: Any
+    [user, summary] = [item.model_dump(exclude_none=True, warnings=False) for item in compacted.output]
+    assert (user["role"], user["content"][0]["text"]) == ("user", "What is it like in Paris?")
+    assert summary["type"] == "compaction"
+    assert "18 degrees" not in summary["encrypted_content"]
+    usage = compacted.usage
+    assert usage.total_tokens == usage.input_tokens + usage.output_tokens > 20
+    speaking.says("Mild.")
+    ask: Any = {"role": "user", "content": "And tomorrow?"}
+    speaking.openai.responses.create(model=MODEL, input=[user, summary, ask])
+    assert "Summary of the conversation so far:\n\nParis has 18 degrees." in speaking.prompt()
+    assert "France" not in speaking.prompt()
+    reasoning: Any = {"type": "reasoning", "summary": [], "encrypted_content": summary["encrypted_content"]}
+    raw = speaking.openai.responses.with_raw_response.create(model=MODEL, input=[user, reasoning])
+    assert raw.headers["laneway-ignored"] == "input[1].encrypted_content", "a summary is no reasoning"
+    for wrong in ("AA", summary["encrypted_content"][:-4]):
+        changed: Any = {**summary, "encrypted_content": wrong}
+        with pytest.raises(openai.BadRequestError) as refusal:
+            speaking.openai.responses.create(model=MODEL, input=[user, changed])
+        assert refusal.value.code == "invalid_encrypted_content"
+
+
+def test_the_tokens_of_an_input_are_counted(speaking: Speaking) -> None:
+    fields: Any = {"model": MODEL, "input": "What is it like?", "instructions": "Be short.", "tools": TOOLS}
+    speaking.says("Mild.")
+    counted = speaking.openai.responses.input_tokens.count(**fields)
+    usage = speaking.openai.responses.create(**fields).usage
+    assert usage is not None
+    assert (counted.object, counted.input_tokens) == ("response.input_tokens", usage.input_tokens)
+
+
 def test_a_response_that_is_cut_is_incomplete(speaking: Speaking) -> None:
     speaking.says(ONE)
     size = len(speaking._tokenizer.encode(ONE)) - 6

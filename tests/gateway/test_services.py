@@ -16,6 +16,7 @@ from billing.ledger.ledger import Ledger, LedgerUnavailable
 from billing.tables import leases
 from gateway import services as services_module
 from gateway.config.file import parse
+from gateway.config.server_secrets import ServerSecrets
 from gateway.services import Services
 from migrations.upgrade import upgrade
 from support.stack import MODEL
@@ -31,7 +32,7 @@ def services(tmp_path: Path, model_dir: Path) -> Iterator[Services]:
         f'shutdown_grace_s = {GRACE_S}\n[[models]]\nname = "{MODEL}"\npath = "{model_dir}"\n'
     )
     upgrade(f"sqlite:///{tmp_path}/laneway.db")
-    made = Services(parse(text.encode(), tmp_path, "test", {}), b"secret")
+    made = Services(parse(text.encode(), tmp_path, "test", {}), ServerSecrets(b"secret"))
     yield made
     asyncio.run(made.settler.close())
     made.database.close()

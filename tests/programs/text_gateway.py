@@ -15,6 +15,7 @@ import msgspec
 from gateway import log
 from gateway.app import create_app
 from gateway.config import file as configuration
+from gateway.config.server_secrets import read_server_secrets
 from gateway.engines.engine import Engine
 from gateway.listen import serve
 from gateway.routes.admin.router import admin_router
@@ -27,7 +28,7 @@ def main() -> None:
     config = configuration.load(Path(sys.argv[1]))
     settings = msgspec.json.decode(sys.argv[2], type=Settings)
     engine: Engine = TextEngine(Path(config.models[0].path), settings)
-    services = Services(config, configuration.server_secret(config), engine=engine)
+    services = Services(config, read_server_secrets(config), engine=engine)
     sys.exit(0 if serve(config, services, create_app(services, [admin_router(services)])) else 1)
 
 

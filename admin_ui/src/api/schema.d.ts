@@ -221,6 +221,40 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/t/{tenant}/v1/responses/compact": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** Compact */
+        post: operations["TTenantV1ResponsesCompactCompact"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/t/{tenant}/v1/responses/input_tokens": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** InputTokens */
+        post: operations["TTenantV1ResponsesInputTokensInputTokens"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/t/{tenant}/v1/tokenize": {
         parameters: {
             query?: never;
@@ -1383,6 +1417,40 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/responses/compact": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** Compact */
+        post: operations["V1ResponsesCompactCompact"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/responses/input_tokens": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** InputTokens */
+        post: operations["V1ResponsesInputTokensInputTokens"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/tokenize": {
         parameters: {
             query?: never;
@@ -2151,6 +2219,55 @@ export interface components {
             logprobs: components["schemas"]["ChoiceLogprobs"] | null;
         };
         /**
+         * CompactRequest
+         * @description The body of a compaction.
+         */
+        CompactRequest: {
+            input: string | (components["schemas"]["MessageItem"] | components["schemas"]["FunctionCallItem"] | components["schemas"]["FunctionOutputItem"] | components["schemas"]["CustomCallItem"] | components["schemas"]["CustomOutputItem"] | components["schemas"]["ReasoningItem"] | components["schemas"]["CompactionItem"])[];
+            /** @default null */
+            instructions: string | null;
+            model: string;
+            /**
+             * @description Responses are not stored; send the whole input: only these values are accepted.
+             * @default null
+             * @enum {unknown}
+             */
+            previous_response_id: null;
+            /** @default null */
+            prompt_cache_key: string | null;
+            /** @default null */
+            prompt_cache_retention: string | null;
+            /** @default null */
+            service_tier: string | null;
+        };
+        /**
+         * CompactedResponse
+         * @description `output`: the messages of the user's, then an item of the type compaction. It is the next turn's input.
+         */
+        CompactedResponse: {
+            created_at: number;
+            id: string;
+            /** @enum {unknown} */
+            object: "response.compaction";
+            output: Record<string, never>[];
+            usage: components["schemas"]["ResponseUsage"];
+        };
+        /**
+         * CompactionItem
+         * @description The summary of an earlier conversation, made by `/v1/responses/compact`. `created_by` is a hint.
+         */
+        CompactionItem: {
+            /** @default null */
+            created_by: string | null;
+            encrypted_content: string;
+            /** @default null */
+            id: string | null;
+            /** @default null */
+            status: string | null;
+            /** @enum {unknown} */
+            type: "compaction";
+        };
+        /**
          * Completion
          * @description A whole answer, or one chunk of a stream. In a stream only a text's last chunk has a `finish_reason`.
          */
@@ -2848,6 +2965,15 @@ export interface components {
             text: string;
             /** @enum {unknown} */
             type: "input_text";
+        };
+        /** InputTokens */
+        InputTokens: {
+            input_tokens: number;
+            /**
+             * @default response.input_tokens
+             * @constant
+             */
+            object: "response.input_tokens";
         };
         /** InputTokensDetails */
         InputTokensDetails: {
@@ -3853,7 +3979,7 @@ export interface components {
         };
         /**
          * ReasoningItem
-         * @description The reasoning of an earlier answer: `content`, or else `summary`.
+         * @description The reasoning of an earlier answer: `encrypted_content`, or else `content`, or else `summary`.
          */
         ReasoningItem: {
             /** @default null */
@@ -4112,7 +4238,7 @@ export interface components {
             conversation: null;
             /** @default null */
             include: string[] | null;
-            input: string | (components["schemas"]["MessageItem"] | components["schemas"]["FunctionCallItem"] | components["schemas"]["FunctionOutputItem"] | components["schemas"]["CustomCallItem"] | components["schemas"]["CustomOutputItem"] | components["schemas"]["ReasoningItem"])[];
+            input: string | (components["schemas"]["MessageItem"] | components["schemas"]["FunctionCallItem"] | components["schemas"]["FunctionOutputItem"] | components["schemas"]["CustomCallItem"] | components["schemas"]["CustomOutputItem"] | components["schemas"]["ReasoningItem"] | components["schemas"]["CompactionItem"])[];
             /** @default null */
             instructions: string | null;
             /** @default null */
@@ -5423,6 +5549,97 @@ export interface operations {
                 content: {
                     "application/json": components["schemas"]["ResponseObject"];
                     "text/event-stream": components["schemas"]["ResponseEvent"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    TTenantV1ResponsesCompactCompact: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description Of requests that do not stream: one repeated within ten minutes gets the first answer again. */
+                "Idempotency-Key"?: string;
+            };
+            path: {
+                tenant: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["CompactRequest"];
+            };
+        };
+        responses: {
+            /** @description The compacted conversation */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["CompactedResponse"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    TTenantV1ResponsesInputTokensInputTokens: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                tenant: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["ResponsesRequest"];
+            };
+        };
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["InputTokens"];
                 };
             };
             /** @description A refusal, with its reason */
@@ -9376,6 +9593,93 @@ export interface operations {
                 content: {
                     "application/json": components["schemas"]["ResponseObject"];
                     "text/event-stream": components["schemas"]["ResponseEvent"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    V1ResponsesCompactCompact: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description Of requests that do not stream: one repeated within ten minutes gets the first answer again. */
+                "Idempotency-Key"?: string;
+            };
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["CompactRequest"];
+            };
+        };
+        responses: {
+            /** @description The compacted conversation */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["CompactedResponse"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    V1ResponsesInputTokensInputTokens: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["ResponsesRequest"];
+            };
+        };
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["InputTokens"];
                 };
             };
             /** @description A refusal, with its reason */

@@ -38,6 +38,8 @@ OWN: dict[tuple[str, str], Any] = {
     ("POST", "/v1/messages"): {"model": MODEL, "messages": [{"role": "user", "content": "hi"}], "max_tokens": 3},
     ("POST", "/v1/messages/count_tokens"): {"model": MODEL, "messages": [{"role": "user", "content": "hi"}]},
     ("POST", "/v1/responses"): {"model": MODEL, "input": "hi", "max_output_tokens": 16},
+    ("POST", "/v1/responses/input_tokens"): {"model": MODEL, "input": "hi"},
+    ("POST", "/v1/responses/compact"): {"model": MODEL, "input": "hi"},
     ("POST", "/v1/tokenize"): {"model": MODEL, "messages": [{"role": "user", "content": "hi"}]},
     ("POST", "/v1/detokenize"): {"model": MODEL, "tokens": [1, 2]},
     ("GET", "/v1/models"): None,

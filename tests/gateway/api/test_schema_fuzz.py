@@ -119,7 +119,10 @@ def test_2000_bodies(fuzzed: Stack) -> None:
     with httpx.Client(base_url=fuzzed.url, headers=fuzzed.headers(), timeout=60) as client:
 
         def send(one: tuple[Endpoint, bytes]) -> httpx.Response:
-            return client.post(one[0].path, content=one[1], headers={"content-type": "application/json"})
+            try:
+                return client.post(one[0].path, content=one[1], headers={"content-type": "application/json"})
+            except httpx.ReadTimeout:
+                raise AssertionError(one) from None
 
         with ThreadPoolExecutor(CLIENTS) as pool:
             answers = list(pool.map(send, asked))

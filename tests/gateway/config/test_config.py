@@ -12,6 +12,7 @@ import pytest
 
 from gateway.config import file as configuration
 from gateway.config.file import Config, ConfigError
+from gateway.config.server_secrets import read_server_secrets
 from gateway.config.settings import ModelSection, TierSection, safe_url
 from support.paths import REPO
 
@@ -284,22 +285,25 @@ def test_a_password_is_never_shown(url: str, shown: str) -> None:
 
 def test_the_server_secret_is_made_once_and_private(tmp_path: Path) -> None:
     config = parse("", tmp_path)
-    secret = configuration.server_secret(config)
-    assert len(secret) == 32
-    assert configuration.server_secret(config) == secret
+    secrets = read_server_secrets(config)
+    assert len(secrets.current) == 32
+    assert secrets.all == [secrets.current]
+    assert read_server_secrets(config) == secrets
     file = tmp_path / ".laneway" / "server.secret"
     assert stat.S_IMODE(os.stat(file).st_mode) == 0o600
     for bad, says in (
         ("no hex", "must hold a hexadecimal secret of 32 bytes"),
         ("ab" * 31, "holds 31 bytes; it must hold 32"),
+        ("", "holds 0 secrets; it must hold 1 or 2"),
+        ("\n".join(["ab" * 32] * 3), "holds 3 secrets; it must hold 1 or 2"),
     ):
         file.write_text(bad)
         with pytest.raises(ConfigError, match=says):
-            configuration.server_secret(config)
+            read_server_secrets(config)
 
 
 def test_gateways_can_share_a_secret_file(tmp_path: Path) -> None:
     shared = f"[gateway]\nsecret_file = '{tmp_path}/shared/secret'\ndata_dir = "
-    first, second = (configuration.server_secret(parse(f"{shared}'{name}'", tmp_path)) for name in ("a", "b"))
+    first, second = (read_server_secrets(parse(f"{shared}'{name}'", tmp_path)) for name in ("a", "b"))
     assert first == second
-    assert (tmp_path / "shared" / "secret").read_text() == first.hex()
+    assert (tmp_path / "shared" / "secret").read_text() == first.current.hex()

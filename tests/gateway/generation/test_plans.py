@@ -19,6 +19,7 @@ from gateway.api.sampling import TextRules, make_sampling
 from gateway.catalog.registry import ModelTarget, Registry, ServedName
 from gateway.catalog.served_models import ModelFiles, ServedModel
 from gateway.config.file import parse
+from gateway.config.server_secrets import ServerSecrets
 from gateway.engines import engine as protocol
 from gateway.errors import InvalidRequest
 from gateway.generation.planning import CountedPrompts, RequestPlanner
@@ -50,9 +51,9 @@ def planner(directories: dict[str, Path], **ids: int) -> tuple[RequestPlanner, d
         served[name] = ServedModel(name, tokenizers[name], files.vocabulary, files.encoding, 16, 0)
     registry = Registry(cast(Database, None))
     registry.serve([ServedName(model(name), 0) for name in directories])
-    return RequestPlanner(
-        parse(b"", Path(), "test", {}), served, registry, cast(protocol.Engine, Engine(**ids)), LargeWork()
-    ), tokenizers
+    engine = cast(protocol.Engine, Engine(**ids))
+    secrets = ServerSecrets(bytes(32))
+    return RequestPlanner(parse(b"", Path(), "test", {}), served, registry, engine, LargeWork(), secrets), tokenizers
 
 
 def asked(*prompts: Prompt) -> GenerationRequest:

@@ -19,6 +19,7 @@ from billing.ledger import leases
 from billing.ledger.ledger import HoldRequest, Ledger, Settlement
 from gateway import errors
 from gateway.access import keys
+from gateway.config.server_secrets import ServerSecrets
 from gateway.generation import replays as module
 from gateway.generation.replays import HEADER, FirstCall, IdempotentCall, Replayed, Replays
 from gateway.limits import overrides
@@ -31,7 +32,7 @@ from support.stack import MODEL, Stack, body
 from support.waiting import eventually, eventually_async
 
 T = TypeVar("T")
-SECRET = bytes(range(32))
+SECRET = ServerSecrets(bytes(range(32)))
 SEAL_BYTES = 29  # that an encrypted answer is longer: its format, its nonce and its tag
 
 # ---- end to end

@@ -10,13 +10,14 @@ import msgspec
 import pytest
 import sqlalchemy as sa
 
+from gateway.config.server_secrets import ServerSecrets
 from gateway.generation import sealing
 from gateway.generation.replays import HEADER, SEALED_HERE_BYTES_MAX
 from gateway.generation.sealing import AnswerEncryption, AnswerOwner, DecryptionFailed
 from gateway.tables import replays
 from support.stack import Stack, body
 
-SECRET = bytes(range(32))
+SECRET = ServerSecrets(bytes(range(32)))
 OWNER = AnswerOwner(tenant_id="ten_1", key_id="key_1", name_hash="aa", fingerprint="bb")
 
 
@@ -53,7 +54,7 @@ def test_it_opens_for_its_owner_alone(field: str) -> None:
 def test_neither_another_secret_nor_a_changed_byte_opens_it() -> None:
     sealed = AnswerEncryption(SECRET).seal(b"answer", OWNER)
     with pytest.raises(DecryptionFailed, match="another secret"):
-        AnswerEncryption(bytes(32)).unseal(sealed, OWNER)
+        AnswerEncryption(ServerSecrets(bytes(32))).unseal(sealed, OWNER)
     for at in range(len(sealed)):
         changed = sealed[:at] + bytes((sealed[at] ^ 1,)) + sealed[at + 1 :]
         with pytest.raises(DecryptionFailed):
@@ -95,27 +96,35 @@ def test_an_answer_moved_to_another_call_is_refused_and_nothing_runs(stack: Stac
     assert stack.holds() == holds, "none ran again"
 
 
-def test_a_gateway_with_another_secret_refuses_and_runs_nothing(make_stack: Callable[..., Stack]) -> None:
-    """As another host of the same database has it; with the file of the first, it replays."""
+def test_a_gateway_with_another_secret_does_not_start(make_stack: Callable[..., Stack]) -> None:
+    """Nor does one that nobody promoted. During a rotation it reads what the old secret encrypted."""
     stack = make_stack()
     first = ask(stack, "n")
     file = stack.config.data_dir / "server.secret"
-    own = file.read_text()
-    _restart(stack, secret="11" * 32)
+    own, new = file.read_text().strip(), "11" * 32
+    _stop(stack)
+    file.write_text(new)
+    stack.start_gateway()
+    assert stack.gateway is not None
+    assert stack.gateway.wait(30) == 1
+    assert "laneway secret adopt" in stack.log_lines("gateway.cannot_start")[-1]["reason"]
+    for secrets in (f"{own}\n{new}\n", f"{new}\n{own}\n"):  # added, then promoted
+        file.write_text(secrets)
+        stack.start_gateway()
+        stack.wait_ready()
+        assert ask(stack, "n").content == first.content
+        _stop(stack)
+    file.write_text(new)  # the old secret is dropped
+    stack.start_gateway()
+    stack.wait_ready()
     refused = ask(stack, "n")
     assert (refused.status_code, refused.json()["error"]["code"]) == (409, "idempotency_unreadable")
     assert "gateway.secret_file" in refused.json()["error"]["message"]
     assert stack.log_lines("replay.unreadable")
     assert stack.holds() == 1
-    _restart(stack, secret=own)
-    assert ask(stack, "n").content == first.content
-    assert stack.holds() == 1
 
 
-def _restart(stack: Stack, secret: str) -> None:
+def _stop(stack: Stack) -> None:
     assert stack.gateway is not None
     stack.gateway.terminate()
     stack.gateway.wait(30)
-    (stack.config.data_dir / "server.secret").write_text(secret)
-    stack.start_gateway()
-    stack.wait_ready()

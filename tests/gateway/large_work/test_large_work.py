@@ -53,7 +53,7 @@ def chat(messages: int, text: str = "a") -> ChatPrompt:
 
 
 def job(directory: Path, *asked: Prompt, window: ContextLimits = WINDOW, texts: bool = False) -> CountJob:
-    return CountJob(list(asked), str(directory), "any", window, texts)
+    return CountJob(list(asked), str(directory), "any", window, texts=texts)
 
 
 async def test_a_process_counts_as_this_one_does(work: LargeWork, model_dir: Path) -> None:

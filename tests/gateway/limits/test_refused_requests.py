@@ -21,6 +21,9 @@ PATHS = (
     "/v1/completions",
     "/v1/messages",
     "/v1/messages/count_tokens",
+    "/v1/responses",
+    "/v1/responses/input_tokens",
+    "/v1/responses/compact",
     "/v1/tokenize",
     "/v1/detokenize",
 )

@@ -146,6 +146,9 @@ def test_the_description_has_every_body(stack: Stack) -> None:
         "/v1/completions": "CompletionRequest",
         "/v1/messages": "MessagesRequest",
         "/v1/messages/count_tokens": "CountRequest",
+        "/v1/responses": "ResponsesRequest",
+        "/v1/responses/input_tokens": "ResponsesRequest",
+        "/v1/responses/compact": "CompactRequest",
         "/v1/tokenize": "TokenizeRequest",
         "/v1/detokenize": "DetokenizeRequest",
     }

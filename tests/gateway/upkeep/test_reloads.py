@@ -20,6 +20,7 @@ from gateway.admin.administration import Administration
 from gateway.admin.writes import Actor
 from gateway.config.allowance import Allowance
 from gateway.config.file import Config, parse
+from gateway.config.server_secrets import ServerSecrets
 from gateway.config.settings import TargetSection
 from gateway.errors import InvalidApiKey
 from gateway.limits import overrides
@@ -202,7 +203,7 @@ class Memory:
 
     def __init__(self, config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
         config.data_dir.mkdir(parents=True, exist_ok=True)
-        self.services = Services(config, b"secret")
+        self.services = Services(config, ServerSecrets(b"secret"))
         self.read: set[str] = set()
         for part, method in (("models", "follow"), ("registry", "reload"), ("router", "reload")):
             self._count(getattr(self.services, part), part, method, monkeypatch)

@@ -145,9 +145,19 @@ def without_codexs_texts(body: Json) -> Json:
 SCRUBS = {"claude_code": without_texts, "codex": without_codexs_texts}
 
 
+def without_encrypted(body: Json | None) -> Json | None:
+    """Without what another gateway, of another secret, could not read: the reasoning's encrypted form."""
+    items = (body or {}).get("input")
+    if not isinstance(items, list):
+        return body
+    return body | {
+        "input": [item | {"encrypted_content": None} if "encrypted_content" in item else item for item in items]
+    }
+
+
 def write_record(name: str, versions: Json, requests: list[Json]) -> None:
     scrub = SCRUBS.get(name, shortened)
-    kept = [request | {"body": scrub(request["body"])} for request in requests]
+    kept = [request | {"body": scrub(without_encrypted(request["body"]))} for request in requests]
     today = datetime.datetime.now(datetime.UTC).date().isoformat()
     record = {"client": name, "versions": versions, "recorded": today, "requests": kept}
     (RECORDED / "tools").mkdir(exist_ok=True)

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from gateway.api import chat_wire, completions_wire, messages_wire, tokenize_wire
+from gateway.api import chat_wire, compact_wire, completions_wire, messages_wire, responses_wire, tokenize_wire
 from support.stack import MODEL
 
 WRONG: list[Any] = [
@@ -60,6 +60,13 @@ PLAUSIBLE: dict[str, list[Any]] = {
     "service_tier": ["auto", "default", "priority", "flex", "standard_only", "gold"],
     "add_generation_prompt": [True, False],
     "continue_final_message": [True, False],
+    "input": ["", "Hi", [{"role": "user", "content": "Hi"}], [{"type": "compaction", "encrypted_content": "AA"}], [{}]],
+    "max_output_tokens": [0, 1, 16, 10**9],
+    "include": [[], ["reasoning.encrypted_content"], ["x"]],
+    "reasoning": [None, {"effort": "low"}, {"summary": "auto"}, {"effort": 1}],
+    "text": [{"format": {"type": "text"}}, {"verbosity": "low"}, {"format": {"type": "json_object"}}, {"format": 1}],
+    "instructions": ["", "Be brief.", None],
+    "previous_response_id": [None, "resp_1"],
     "system": ["", "Be brief.", [{"type": "text", "text": "Be brief."}], [], [{"type": "image"}]],
     "prompt": ["", "Once", ["a", "b"], [1, 2, 3], [[1], [2, 3]], [], [[]], ["a", 1], [49152], ["x"] * 17, "é☃🙂" * 50],
     "tools": [None, [], [{"type": "function"}]],
@@ -89,12 +96,15 @@ ENDPOINTS = (
     Endpoint("/v1/completions", completions_wire.CompletionRequest, ("prompt",)),
     Endpoint("/v1/messages", messages_wire.MessagesRequest, ("messages", "max_tokens")),
     Endpoint("/v1/messages/count_tokens", messages_wire.CountRequest, ("messages",)),
+    Endpoint("/v1/responses", responses_wire.ResponsesRequest, ("input",)),
+    Endpoint("/v1/responses/input_tokens", responses_wire.ResponsesRequest, ("input",)),
+    Endpoint("/v1/responses/compact", compact_wire.CompactRequest, ("input",)),
     Endpoint("/v1/tokenize", tokenize_wire.TokenizeRequest, ("messages",)),
     Endpoint("/v1/detokenize", tokenize_wire.DetokenizeRequest, ("tokens",)),
 )
 
 
-WEIGHTS = (10, 8, 6, 2, 3, 2)  # of ENDPOINTS
+WEIGHTS = (10, 8, 6, 2, 5, 2, 2, 3, 2)  # of ENDPOINTS
 
 
 def a_message(choose: random.Random) -> Any:

@@ -1,0 +1,54 @@
+"""All gateways of a database have the same server secret: the database has its fingerprint, which each start checks.
+
+A gateway with another secret could not read the texts that the others encrypt, and would tell clients so at random.
+"""
+
+from __future__ import annotations
+
+import logging
+
+import sqlalchemy as sa
+
+from billing.clock import database_now
+from gateway.config.server_secrets import ServerSecrets
+from gateway.tables import server_secret as _table
+
+_log = logging.getLogger(__name__)
+
+
+class WrongSecret(Exception):
+    """The file `gateway.secret_file` has no secret of this database's deployment."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "gateway.secret_file is not that of the other gateways of this database. Copy the file from one of them. "
+            "If no copy is left, run 'laneway secret adopt': texts that the old secret encrypted are lost then"
+        )
+
+
+def check_secrets(connection: sa.Connection, secrets: ServerSecrets) -> None:
+    """Note the current secret if the database has none, or has the other secret of a rotation. Raises WrongSecret."""
+    noted = sa.select(_table.c.fingerprint)
+    known = connection.execute(noted).scalar_one()
+    if not known and not _note_secret(connection, secrets, known):  # another gateway was first
+        known = connection.execute(noted).scalar_one()
+    if not known or known == secrets.fingerprints()[0]:
+        return
+    if known not in secrets.fingerprints():
+        raise WrongSecret
+    _note_secret(connection, secrets, known)
+
+
+def adopt_secrets(connection: sa.Connection, secrets: ServerSecrets) -> None:
+    """Make the current secret that of the database, whichever it had."""
+    _note_secret(connection, secrets, connection.execute(sa.select(_table.c.fingerprint)).scalar_one())
+
+
+def _note_secret(connection: sa.Connection, secrets: ServerSecrets, known: str) -> bool:
+    """False: the database has another fingerprint than `known` by now."""
+    new = secrets.fingerprints()[0]
+    update = sa.update(_table).where(_table.c.fingerprint == known)
+    changed = connection.execute(update.values(fingerprint=new, changed_at=database_now(connection))).rowcount > 0
+    if changed:
+        _log.info("secret.noted", extra={"fields": {"fingerprint": new[:8]}})
+    return changed

@@ -1,0 +1,86 @@
+"""`laneway secret show|add|promote|drop|adopt`: the server secret of a deployment, and its rotation."""
+
+from __future__ import annotations
+
+import click
+
+from gateway.access.deployment_secret import adopt_secrets
+from gateway.commands.console import Console, fail, pass_console
+from gateway.commands.database import write
+from gateway.config.file import ConfigError
+from gateway.config.server_secrets import (
+    ServerSecrets,
+    new_secret,
+    read_server_secrets,
+    write_server_secrets,
+)
+
+RESTART = "Copy the file to every gateway host, and restart each gateway before the next step."
+
+
+@click.group("secret")
+def secret_group() -> None:
+    """The server secret: what encrypted texts can be read with. Rotate it with add, promote and drop."""
+
+
+@secret_group.command("show")
+@pass_console
+def show_command(console: Console) -> None:
+    """Show the fingerprints of the secrets, the current one first. Not the secrets."""
+    secrets = _read(console)
+    for fingerprint, use in zip(secrets.fingerprints(), ("encrypts and decrypts", "decrypts"), strict=False):
+        click.echo(f"{fingerprint}  {use}")
+
+
+@secret_group.command("add")
+@pass_console
+def add_command(console: Console) -> None:
+    """Step 1 of a rotation: add a new secret, which decrypts only."""
+    secrets = _read(console)
+    if secrets.other is not None:
+        fail("the file has two secrets already; finish that rotation with promote and drop")
+    _write(console, ServerSecrets(secrets.current, new_secret()), RESTART)
+
+
+@secret_group.command("promote")
+@pass_console
+def promote_command(console: Console) -> None:
+    """Step 2 of a rotation: the new secret encrypts, the old one decrypts."""
+    secrets = _read(console)
+    if secrets.other is None:
+        fail("the file has one secret; begin with add")
+    _write(console, ServerSecrets(secrets.other, secrets.current), RESTART)
+
+
+@secret_group.command("drop")
+@pass_console
+def drop_command(console: Console) -> None:
+    """Step 3 of a rotation: remove the old secret. What it encrypted can then not be read."""
+    secrets = _read(console)
+    if secrets.other is None:
+        fail("the file has one secret")
+    _write(console, ServerSecrets(secrets.current), "Copy the file to every gateway host, and restart each gateway.")
+
+
+@secret_group.command("adopt")
+@pass_console
+def adopt_command(console: Console) -> None:
+    """Make this file's secret that of the database, where the old one is lost."""
+    secrets = _read(console)
+    write(console, lambda connection: adopt_secrets(connection, secrets))
+    click.echo(f"{secrets.fingerprints()[0]} is the secret of this database")
+
+
+def _read(console: Console) -> ServerSecrets:
+    try:
+        return read_server_secrets(console.config)
+    except (ConfigError, OSError) as error:
+        fail(str(error))
+
+
+def _write(console: Console, secrets: ServerSecrets, advice: str) -> None:
+    try:
+        write_server_secrets(console.config, secrets)
+    except OSError as error:
+        fail(str(error))
+    click.echo(f"{console.config.gateway.secret_file} is changed. {advice}")
