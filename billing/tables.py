@@ -70,6 +70,7 @@ tenants = sa.Table(
     sa.Column("time_zone", sa.String(64), nullable=False, server_default="UTC"),  # IANA; of budgets' days and months
     # Aliases that allow it choose the cheapest model that can serve a request.
     sa.Column("cheapest", sa.Boolean, nullable=False, server_default=sa.false()),
+    sa.Column("store_responses_s", sa.BigInteger, nullable=True),  # how long responses are stored; null: not at all
     sa.CheckConstraint("status IN ('active', 'suspended')", name="status"),
 )
 

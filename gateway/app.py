@@ -23,6 +23,7 @@ from gateway.routes.models import get_model, list_models
 from gateway.routes.responses import compact, input_tokens, responses
 from gateway.routes.root import root, version
 from gateway.routes.schema import SchemaPlugin
+from gateway.routes.stored_responses import cancel_response, delete_response, get_response, list_input_items
 from gateway.routes.tokenize import detokenize, tokenize
 from gateway.routes.usage import own_budgets, own_usage
 from gateway.services import Services
@@ -37,6 +38,10 @@ ROUTES: tuple[ControllerRouterHandler, ...] = (
     responses,
     input_tokens,
     compact,
+    get_response,
+    delete_response,
+    cancel_response,
+    list_input_items,
     list_models,
     get_model,
     own_usage,

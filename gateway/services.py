@@ -51,6 +51,8 @@ from gateway.limits.client_pace import ClientPace
 from gateway.limits.limiter import SLOT_LEASE_S, Limiter
 from gateway.limits.turn_pace import RequestPace
 from gateway.metrics import Metrics
+from gateway.stored.responses import ResponseQuotas, ResponseStore
+from gateway.stored.texts import TextKeys
 from gateway.upkeep.bookkeeper import Bookkeeper
 from gateway.upkeep.exports import Exporter
 from gateway.upkeep.health_checks import HealthChecks
@@ -73,6 +75,7 @@ LEDGER_SHARE = 0.5  # the part of the remaining time in which the ledger finishe
 # Delay after the start: starting the processes for large prompts takes half a second of a core, and first requests have
 # priority.
 LARGE_WORK_DELAY_S = 1.0
+DELETE_RESPONSES_S = 30.0  # between two deletions of stored responses that nobody can read
 DELETE_REPLAYS_S = 10.0  # between two deletions of replays that are older than replays.KEEP_S
 
 _log = logging.getLogger(__name__)
@@ -86,6 +89,7 @@ class JobIntervals(NamedTuple):
     sweep_adapters_s: float
     make_slabs_s: float
     delete_replays_s: float = DELETE_REPLAYS_S
+    delete_responses_s: float = DELETE_RESPONSES_S
 
     @classmethod
     def of(cls, config: Config) -> JobIntervals:
@@ -181,6 +185,8 @@ class Services:
     def _build_generation(self) -> None:
         """What plans, runs and replays requests."""
         config, watch = self.config, self.watch
+        quotas = ResponseQuotas(config.responses.count_max, config.responses.bytes_max)
+        self.responses = ResponseStore(self.database, self.gateway_id, TextKeys(self.secrets), quotas)
         self.replays = Replays(self.database, self.gateway_id, self.secrets)
         self.large_work = LargeWork(self._tokenizers)
         planner = RequestPlanner(config, self.models.served, self.registry, self.engine, self.large_work, self.secrets)
@@ -287,6 +293,7 @@ class Services:
             "first-tokens": self.first_tokens.run(),
             "limits": self.limiter.run(),
             "store": self.sweeper.run(every.sweep_adapters_s),
+            "responses": self.responses.run(every.delete_responses_s),
             "replays": self.replays.run(every.delete_replays_s),
             "large-work": self._start_large_work(),
         }

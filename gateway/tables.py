@@ -101,6 +101,35 @@ server_secret = sa.Table(
     sa.Column("changed_at", sa.BigInteger, nullable=False),
 )
 
+# Keys that encrypt the stored texts of a tenant, each encrypted with the server secret. Without its key no text of a
+# tenant can be read.
+text_keys = sa.Table(
+    "text_keys",
+    metadata,
+    sa.Column("id", sa.String(64), primary_key=True),  # txk_…
+    sa.Column("tenant_id", sa.ForeignKey("tenants.id"), nullable=False, unique=True),
+    sa.Column("wrapped", sa.LargeBinary, nullable=False),  # see gateway.stored.texts
+    sa.Column("created_at", sa.BigInteger, nullable=False),
+)
+
+# Responses of tenants that opted in. `input`: the turn's own items; `answer`: the response object; both encrypted.
+responses = sa.Table(
+    "responses",
+    metadata,
+    sa.Column("id", sa.String(64), primary_key=True),  # resp_…
+    sa.Column("tenant_id", sa.ForeignKey("tenants.id"), nullable=False),
+    sa.Column("text_key_id", sa.String(64), nullable=False),  # of text_keys, which may have been deleted
+    sa.Column("gateway_id", sa.String(64), nullable=False),  # that makes the answer
+    sa.Column("previous_id", sa.String(64), nullable=True),
+    sa.Column("status", sa.String(16), nullable=False),
+    sa.Column("bytes", sa.BigInteger, nullable=False),  # of `input` and `answer`
+    sa.Column("input", sa.LargeBinary, nullable=False),
+    sa.Column("answer", sa.LargeBinary, nullable=True),  # null while it is in progress
+    sa.Column("created_at", sa.BigInteger, nullable=False),
+    sa.CheckConstraint("status IN ('in_progress', 'completed', 'incomplete', 'failed')", name="status"),
+)
+sa.Index("ix_responses_tenant_id_created_at", responses.c.tenant_id, responses.c.created_at)
+
 # Base models that operators added, and operators' changes of the models of laneway.toml.
 base_models = sa.Table(
     "base_models",

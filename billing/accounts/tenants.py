@@ -20,6 +20,7 @@ from billing.texts import check_text
 LIST_MAX = 1000
 SHARE_WEIGHT_MAX = 1000.0
 PROJECTS_MAX = 1000  # of one tenant
+STORED_S_MIN, STORED_S_MAX = 60, 10 * 366 * 24 * 3600  # of `store_responses_s`
 DEFAULT_PROJECT = "default"
 
 Status = Literal["active", "suspended"]
@@ -45,7 +46,8 @@ _SORTED_PROJECTS = ListColumns(
 class Tenant(msgspec.Struct, frozen=True):
     """`slug`: the name in /t/<slug>. `tier`: the highest tier of the tenant's keys. `time_zone`: of its budget windows
     and periods. `share_weight`: while two tenants wait in a tier, the tenant with twice the weight is served twice as
-    much. `cheapest`: aliases that allow it choose the cheapest model that can serve a request."""
+    much. `cheapest`: aliases that allow it choose the cheapest model that can serve a request. `store_responses_s`: for
+    how long its responses are stored; None: they are not."""
 
     id: str
     slug: str
@@ -58,6 +60,7 @@ class Tenant(msgspec.Struct, frozen=True):
     created_at: int
     time_zone: str = "UTC"
     cheapest: bool = False
+    store_responses_s: int | None = None
 
 
 class Project(msgspec.Struct, frozen=True):
@@ -138,6 +141,7 @@ def update(
     share_weight: float | None = None,
     time_zone: str | None = None,
     cheapest: bool | None = None,
+    store_responses_s: int | msgspec.UnsetType | None = msgspec.UNSET,
 ) -> Tenant:
     """Change the given fields. Raises InvalidValue, RowNotFound. After a change of the time zone, budgets by day and
     month count in windows of the new zone, which do not include the use of the old zone's windows."""
@@ -158,6 +162,11 @@ def update(
         values["time_zone"] = time_zone
     if cheapest is not None:
         values["cheapest"] = cheapest
+    if store_responses_s is not msgspec.UNSET:
+        if store_responses_s is not None and not STORED_S_MIN <= store_responses_s <= STORED_S_MAX:
+            limits = f"it must be {STORED_S_MIN} to {STORED_S_MAX}"
+            raise InvalidValue(f"is {store_responses_s} seconds; {limits}", "store_responses_s")
+        values["store_responses_s"] = store_responses_s
     return _change(connection, tenant_id, values)
 
 

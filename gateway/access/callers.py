@@ -71,6 +71,7 @@ class Caller(msgspec.Struct, frozen=True, kw_only=True):
     role: Role | None = None  # of an admin key
     currency: str = "USD"  # the tenant's
     cheapest: bool = False  # the tenant's setting: an alias that allows it is served by its cheapest model
+    stores_responses: bool = False  # the tenant's setting
 
 
 async def _always() -> bool:
@@ -243,6 +244,7 @@ def _load(
             tenants.c.share_weight,
             tenants.c.currency,
             tenants.c.cheapest,
+            tenants.c.store_responses_s,
             projects.c.default_max_tokens.label("project_default"),
             *(_OF_KEY.c[name].label(f"key_{name}") for name in NAMES),
             *(_OF_TENANT.c[name].label(f"tenant_{name}") for name in NAMES),
@@ -276,6 +278,7 @@ def _load(
         role=row.role,
         currency=row.currency or "USD",
         cheapest=bool(row.cheapest),
+        stores_responses=row.store_responses_s is not None,
     )
 
 

@@ -9,6 +9,7 @@ from billing.accounts import tenants
 from billing.accounts.tenants import Project, Tenant
 from billing.errors import RowNotFound
 from gateway.admin.writes import Writes
+from gateway.stored.texts import delete_text_key
 
 
 class TenantWrites:
@@ -57,8 +58,10 @@ class TenantWrites:
         share_weight: float | None = None,
         time_zone: str | None = None,
         cheapest: bool | None = None,
+        store_responses_s: int | msgspec.UnsetType | None = msgspec.UNSET,
     ) -> Tenant:
-        """Change the fields that are given. Keys of a suspended tenant are refused."""
+        """Change the fields that are given. Keys of a suspended tenant are refused. `store_responses_s` None also makes
+        the responses unreadable that are stored already."""
         self._writes.lock(connection)
         before = self._writes.tenant(connection, tenant_id)
         self._writes.check_operator("tenants")
@@ -73,7 +76,10 @@ class TenantWrites:
             share_weight=share_weight,
             time_zone=time_zone,
             cheapest=cheapest,
+            store_responses_s=store_responses_s,
         )
+        if after.store_responses_s is None and before.store_responses_s is not None:
+            delete_text_key(connection, after.id)
         if status is not None:
             change = tenants.suspend if status == "suspended" else tenants.resume
             after = change(connection, before.id)

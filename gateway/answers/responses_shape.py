@@ -27,6 +27,7 @@ class ResponseShape:
     def __init__(self, request: InFlight) -> None:
         self._request = request
         self._created = time.time()
+        self.response = b""  # the last response object that was encoded; it ends with whether it is stored
         self._number = -1  # of the last event
         tooling = request.asked.tooling
         assert tooling is not None
@@ -110,7 +111,9 @@ class ResponseShape:
             "service_tier": request.service_tier,
             "usage": None if usage is None else usage_data(usage),
         }
-        return encode(members)[:-1] + b"," + request.asked.repeated + b"}"
+        stored = b"true" if request.stores else b"false"
+        self.response = encode(members)[:-1] + b"," + request.asked.repeated + b',"store":' + stored + b"}"
+        return self.response
 
 
 def _is_cut(answer: Answer) -> bool:

@@ -66,6 +66,18 @@ class Shape(Protocol):
         ...
 
 
+class Keeper(Protocol):
+    """Stores an answer before its client receives the end of it."""
+
+    async def keep(self, data: bytes) -> bytes:
+        """Store the answer that ends with `data`; returns the bytes to send instead."""
+        ...
+
+    def drop(self) -> None:
+        """The answer does not end, or the client left. No effect after `keep`."""
+        ...
+
+
 @dataclass(slots=True, frozen=True)
 class StreamTimeouts:
     """Seconds without a token after which the headers are sent, and seconds without an event before a keep-alive."""
@@ -86,13 +98,23 @@ class WholeAnswer:
 
     `kept`: generation continues after the client disconnects, since a retry with the Idempotency-Key may fetch it."""
 
-    def __init__(self, answer: Answer, admission: Admission, shape: Shape, *, kept: bool) -> None:
+    def __init__(
+        self, answer: Answer, admission: Admission, shape: Shape, *, kept: bool, keeper: Keeper | None = None
+    ) -> None:
         self._answer = answer
         self._admission = admission
         self._shape = shape
         self._kept = kept
+        self._keeper = keeper
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await self._send_answer(receive, send)
+        finally:
+            if self._keeper is not None:
+                self._keeper.drop()
+
+    async def _send_answer(self, receive: Receive, send: Send) -> None:
         answer = self._answer
         watch = None if self._kept else asyncio.create_task(watch_caller(receive, answer))
         try:
@@ -110,6 +132,8 @@ class WholeAnswer:
             await self._send_parts(send)
             return
         body = self._shape.render_body(answer) if answer.body is None else answer.body
+        if self._keeper is not None:
+            body = await self._keeper.keep(body)
         await _send_json(send, body, [*_answer_headers(answer), *self._admission.headers()])
 
     async def _send_parts(self, send: Send) -> None:
@@ -147,11 +171,14 @@ class StreamedAnswer:
     """ASGI application: the answer as server-sent events. Raises the answer's ApiError only before the first token and
     before the headers; a later error is an event of the stream."""
 
-    def __init__(self, answer: Answer, admission: Admission, shape: Shape, waits: StreamTimeouts) -> None:
+    def __init__(
+        self, answer: Answer, admission: Admission, shape: Shape, waits: StreamTimeouts, keeper: Keeper | None = None
+    ) -> None:
         self._answer = answer
         self._admission = admission
         self._shape = shape
         self._waits = waits
+        self._keeper = keeper
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         answer = self._answer
@@ -169,6 +196,8 @@ class StreamedAnswer:
         finally:
             watch.cancel()
             answer.leave()
+            if self._keeper is not None:
+                self._keeper.drop()
 
     async def _wait_first(self) -> None:
         """Wait for the first token, the end, the client's disconnect, or `first_token_s` if tokens are granted by then.
@@ -204,6 +233,8 @@ class StreamedAnswer:
                         body = b""
                 if answer.ended:
                     body += shape.closing(answer) if answer.error is None else shape.failure(answer.error)
+                    if self._keeper is not None:
+                        body = await self._keeper.keep(body)
                     await send({"type": "http.response.body", "body": body, "more_body": False})
                     return
                 if ticker.due and not body:

@@ -14,12 +14,10 @@ from msgspec import Meta
 
 from gateway.api.chat_wire import MESSAGES_MAX
 from gateway.api.generation_request import ChatPrompt, GenerationRequest
-from gateway.api.parsing import BodyDecoder, UnsupportedField, check_served
+from gateway.api.parsing import BodyDecoder
 from gateway.api.responses_answers import ResponseUsage
 from gateway.api.responses_items import InputItem, MessageItem, conversation, has_sealed, prepare_input, text_of
 from gateway.api.responses_wire import HINTS as RESPONSE_HINTS
-from gateway.api.responses_wire import UNSUPPORTED_FIELDS as UNSUPPORTED_IN_RESPONSES
-from gateway.api.responses_wire import check_previous
 from gateway.api.sampling import MODEL_CHARS_MAX, TextRules, make_sampling
 from gateway.api.unknown_fields import UnknownFields
 from gateway.errors import encode
@@ -42,7 +40,7 @@ class CompactRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     prompt_cache_key: str | None = None
     prompt_cache_retention: str | None = None
     service_tier: str | None = None
-    previous_response_id: Any = None
+    previous_response_id: str | None = None
 
     def to_generation(self) -> GenerationRequest:
         messages = _with_request(conversation(self.instructions, self.input))
@@ -62,6 +60,7 @@ class CompactRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
             has_sealed=has_sealed(messages),
             seals_reasoning=True,
             sticky=self.prompt_cache_key,
+            continues=self.previous_response_id,
             repeated=b",".join(map(encode, self._user_items())),
         )
 
@@ -104,9 +103,6 @@ class InputTokens(msgspec.Struct, frozen=True):
 
 
 HINTS = {name: why for name, why in RESPONSE_HINTS.items() if name.startswith(("input[]", "prompt_cache"))}
-UNSUPPORTED_FIELDS: dict[str, UnsupportedField] = {
-    "previous_response_id": UNSUPPORTED_IN_RESPONSES["previous_response_id"]
-}
 
 
 def _prepare(value: Any, unknown: UnknownFields) -> None:
@@ -120,6 +116,4 @@ _decoder = BodyDecoder(CompactRequest, prepare=_prepare)
 def parse_compact(body: bytes, unknown: UnknownFields) -> CompactRequest:
     """Decode and check a JSON body. Raises InvalidRequest that names the field."""
     request = _decoder.decode(body, unknown)
-    check_previous(request.previous_response_id)
-    check_served(request, UNSUPPORTED_FIELDS)
     return request

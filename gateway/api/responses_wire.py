@@ -1,7 +1,7 @@
 """The wire types of `/v1/responses`: request bodies. Answers and events: responses_answers.py.
 
 A field of a request has an effect, or is in HINTS (accepted without effect on the answer), or is in UNSUPPORTED_FIELDS
-(only its neutral values are accepted). Nothing of a response is stored.
+(only its neutral values are accepted). What is stored, and the responses before this one: gateway/stored.
 """
 
 from __future__ import annotations
@@ -29,11 +29,10 @@ from gateway.api.responses_tools import (
 )
 from gateway.api.sampling import MODEL_CHARS_MAX, STICKY, TextRules, Tokens, make_sampling
 from gateway.api.unknown_fields import UnknownFields
-from gateway.errors import PreviousResponseNotFound, encode
+from gateway.errors import encode
 from gateway.tools.definitions import ReasoningRequest, Tooling
 
 ENCRYPTED_REASONING = "reasoning.encrypted_content"  # the value of `include` that has an effect
-RESPONSE_ID_CHARS_MAX = 128  # of an id in a refusal
 
 
 class TextOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -79,6 +78,7 @@ class ResponsesRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     # In HINTS.
     client_metadata: dict[str, Any] | None = None
     include: list[str] | None = None
+    previous_response_id: str | None = None
     max_tool_calls: int | None = None
     metadata: dict[str, str] | None = None
     prompt_cache_key: str | None = None
@@ -92,7 +92,6 @@ class ResponsesRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     background: Any = None
     context_management: Any = None
     conversation: Any = None
-    previous_response_id: Any = None
     prompt: Any = None
     top_logprobs: Any = None
     truncation: Any = None
@@ -116,6 +115,7 @@ class ResponsesRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
             has_sealed=has_sealed(messages),
             seals_reasoning=ENCRYPTED_REASONING in (self.include or ()),
             sticky=self.prompt_cache_key or self.safety_identifier or self.user,
+            continues=self.previous_response_id,
             repeated=self.repeated_fields(),
         )
 
@@ -151,12 +151,10 @@ class ResponsesRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
             "max_tool_calls": self.max_tool_calls,
             "metadata": self.metadata or {},
             "parallel_tool_calls": self.parallel_tool_calls is not False,
-            "previous_response_id": None,
+            "previous_response_id": self.previous_response_id,
             "prompt_cache_key": self.prompt_cache_key,
             "reasoning": {"effort": asked.effort, "summary": asked.summary or asked.generate_summary},
             "safety_identifier": self.safety_identifier,
-            # Nothing is stored, whatever the request says.
-            "store": False,
             "temperature": 1.0 if self.temperature is None else self.temperature,
             "text": {"format": text.format or {"type": "text"}, "verbosity": text.verbosity or "medium"},
             "tool_choice": self.tool_choice or "auto",
@@ -191,7 +189,6 @@ HINTS: dict[str, str] = {
     "prompt_cache_retention": "Retention is not guaranteed: the cached pages unused for longest are evicted first",
     "reasoning.context": "The model's template decides which earlier reasoning the prompt has",
     "safety_identifier": STICKY,
-    "store": "Nothing is stored, and the answer says so",
     "stream_options": "No event is padded",
     "text.format.description": "The schema alone counts",
     "text.format.name": "The schema alone counts",
@@ -202,12 +199,10 @@ HINTS: dict[str, str] = {
     "user": STICKY,
 }
 
-_STORED = "Responses are not stored"
 UNSUPPORTED_FIELDS: dict[str, UnsupportedField] = {
     "background": UnsupportedField("A response is answered while its client waits", (False,)),
     "context_management": UnsupportedField("The client compacts its own input"),
-    "conversation": UnsupportedField(f"{_STORED}; send the whole input"),
-    "previous_response_id": UnsupportedField(f"{_STORED}; send the whole input"),
+    "conversation": UnsupportedField("Send 'previous_response_id' or the whole input"),
     "prompt": UnsupportedField("Prompts are not stored; send 'instructions' and 'input'"),
     "top_logprobs": UnsupportedField("Log probabilities are served by chat completions", (0,)),
     "truncation": UnsupportedField("Prompts are not truncated", ("disabled", "auto")),
@@ -231,17 +226,9 @@ def _prepare(value: Any, unknown: UnknownFields) -> None:
 _decoder = BodyDecoder(ResponsesRequest, _EXPLANATIONS, prepare=_prepare)
 
 
-def check_previous(previous: object) -> None:
-    """Raises PreviousResponseNotFound for an id: no response is stored."""
-    if isinstance(previous, str):
-        message = f"Previous response with id '{previous[:RESPONSE_ID_CHARS_MAX]}' not found."
-        raise PreviousResponseNotFound(message, param="previous_response_id")
-
-
 def parse_response(body: bytes, unknown: UnknownFields) -> ResponsesRequest:
     """Decode and check a JSON body. Raises InvalidRequest that names the field."""
     request = _decoder.decode(body, unknown)
-    check_previous(request.previous_response_id)
     check_served(request, UNSUPPORTED_FIELDS)
     request.tooling()  # raises for tools, a choice or a format that contradict each other
     return request

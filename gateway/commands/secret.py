@@ -14,6 +14,7 @@ from gateway.config.server_secrets import (
     read_server_secrets,
     write_server_secrets,
 )
+from gateway.stored.texts import TextKeys
 
 RESTART = "Copy the file to every gateway host, and restart each gateway before the next step."
 
@@ -59,6 +60,8 @@ def drop_command(console: Console) -> None:
     secrets = _read(console)
     if secrets.other is None:
         fail("the file has one secret")
+    changed = write(console, TextKeys(secrets).rewrap)
+    click.echo(f"{changed} tenants' keys of stored texts are encrypted with the new secret now")
     _write(console, ServerSecrets(secrets.current), "Copy the file to every gateway host, and restart each gateway.")
 
 

@@ -16,11 +16,25 @@ from gateway.views.accounts import ProjectView, TenantView
 
 COLUMNS = (
     *("slug", "tier", "status", "currency", "time_zone", "default_max_tokens", "share_weight"),
-    *("cheapest", "created_at", "id", "name"),
+    *("cheapest", "store_responses_s", "created_at", "id", "name"),
 )
 PROJECT_COLUMNS = ("name", "default_max_tokens", "created_at", "id")
 
 WEIGHT_HELP = "Weight of its share in a tier: twice the weight, twice the service while both wait."
+
+
+OFF = object()  # an option that clears its setting
+_SECONDS = {"h": 3600, "d": 24 * 3600}
+
+
+def _duration(_context: click.Context, _option: click.Parameter, value: str | None) -> object:
+    """Seconds of a text such as 12h or 30d; OFF; None without the option."""
+    if value is None or value == "off":
+        return value and OFF
+    number, unit = value[:-1], value[-1:]
+    if unit not in _SECONDS or not number.isascii() or not number.isdigit():
+        raise click.BadParameter(f"{value!r} is neither off nor a time such as 12h or 30d")
+    return int(number) * _SECONDS[unit]
 
 
 @click.group("tenants")
@@ -99,12 +113,19 @@ def create_command(
     default=None,
     help="An alias that allows it is served by the cheapest model that can serve the request, whatever the weights.",
 )
+@click.option(
+    "--store-responses",
+    "store_responses_s",
+    callback=_duration,
+    help="For how long responses of /v1/responses are stored, such as 12h or 30d. off: no response is stored, and "
+    "those stored already cannot be read any more.",
+)
 @json_option
 @pass_console
 def set_command(console: Console, /, tenant: str, as_json: bool, **options: Any) -> None:
     """Change settings of TENANT (a slug or an id). A setting that is not given does not change. Gateways follow within
     a second."""
-    changes = _given(options)
+    changes = {name: None if value is OFF else value for name, value in _given(options).items()}
     administration = console.administration
     changed = write(console, lambda c: administration.tenants.update(c, tenant_of(c, tenant).id, **changes))
     show_row(msgspec.to_builtins(TenantView.of(changed)), as_json=as_json)

@@ -33,6 +33,7 @@ from gateway.config.settings import (
     LimitsSection,
     ModelSection,
     RedisSection,
+    ResponsesSection,
     TenantLimitsSection,
     TierSection,
     WebhooksSection,
@@ -69,6 +70,7 @@ class Config(Section, frozen=True, kw_only=True):
     lease: LeaseSection = LeaseSection()
     journal: JournalSection = JournalSection()
     exports: ExportsSection = ExportsSection()
+    responses: ResponsesSection = ResponsesSection()
     webhooks: WebhooksSection = WebhooksSection()
     billing: BillingSection = BillingSection()
     adapters: AdaptersSection = AdaptersSection()

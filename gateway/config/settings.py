@@ -217,6 +217,13 @@ class JournalSection(Section, frozen=True, kw_only=True):
     settle_wait_s: Annotated[float, Meta(ge=0.05, le=60)] = 2.0
 
 
+class ResponsesSection(Section, frozen=True, kw_only=True):
+    """Quotas of a tenant whose responses are stored."""
+
+    count_max: Annotated[int, Meta(ge=1, le=LIMIT_MAX)] = 100_000
+    bytes_max: Annotated[int, Meta(ge=1024, le=LIMIT_MAX)] = 1024**3  # encrypted
+
+
 class WebhooksSection(Section, frozen=True, kw_only=True):
     """Delivery of alerts. `retry_s` is the wait before the second attempt; `billing.accounts.alerts` has the later
     waits."""

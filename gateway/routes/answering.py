@@ -17,6 +17,7 @@ from litestar import Request
 from litestar.types import ASGIApp
 
 from gateway.access.callers import Caller
+from gateway.answers.responses_shape import ResponseShape
 from gateway.answers.sse import ReplayedAnswer, Shape, StreamedAnswer, StreamTimeouts, WholeAnswer
 from gateway.api.agent_hints import BETA_HEADER, ignored_headers
 from gateway.config.settings import GatewaySection
@@ -26,8 +27,10 @@ from gateway.generation.replays import HEADER, IdempotentCall, Replayed
 from gateway.http.exchange import line_of, read_body
 from gateway.limits.body_memory import HeldBody
 from gateway.limits.limiter import Admission, end_refused
+from gateway.log import RequestLine
 from gateway.routes.guard import admit
 from gateway.services import Services
+from gateway.stored.turns import OpenTurn, not_found, open_turn
 
 HASH_IN_LOOP_BYTES_MAX = 1024 * 1024  # about a millisecond
 MESSAGES = "messages"  # the kind of bodies that have a limit of their own
@@ -40,6 +43,8 @@ class Endpoint:
 
     kind: str
     shape_of: Callable[[InFlight, bool], Shape]
+    continues: bool = False  # a request may continue a stored response
+    stores: bool = False  # a response may be stored
 
     def ignored_headers(self, request: Request[Any, Any, Any]) -> tuple[str, ...]:
         return ignored_headers(request.headers.getall(BETA_HEADER, [])) if self.kind == MESSAGES else ()
@@ -80,9 +85,13 @@ async def count_prompt(services: Services, request: Request[Any, Any, Any], endp
     admission = await services.generator.admit(caller)
     async with refund_on_error(admission):
         limit = endpoint.body_bytes_max(services.config.gateway)
-        body = await read_body(request, limit, hold_body(services, request, caller))
-        read = await services.generator.read(caller, kind, body)
-        line_of(request).record.ignored = read.ignored + endpoint.ignored_headers(request)
+        held, line = hold_body(services, request, caller), line_of(request)
+        body = await read_body(request, limit, held)
+        turn = await _open_turn(services, endpoint, caller, body, held, line) if endpoint.continues else None
+        read = await services.generator.read(caller, kind, body if turn is None else turn.body)
+        line.record.ignored = read.ignored + endpoint.ignored_headers(request)
+        if turn is None and read.asked.continues is not None:
+            raise not_found(read.asked.continues)
         counted = await services.generator.count(caller, read.asked)
     await admission.finish_request(0)
     return counted
@@ -95,12 +104,50 @@ async def _answer(
     line = line_of(request)
     held = hold_body(services, request, caller)
     body = await read_body(request, endpoint.body_bytes_max(services.config.gateway), held)
-    read = await services.generator.read(caller, endpoint.kind, body)
+    turn = await _open_turn(services, endpoint, caller, body, held, line) if endpoint.continues else None
+    try:
+        return await _begin(services, request, endpoint, caller, admission, body, held, turn)
+    except BaseException as error:
+        if turn is not None:
+            turn.drop()
+            if isinstance(error, InvalidRequest):
+                turn.own_index(error)
+        raise
+
+
+async def _open_turn(
+    services: Services, endpoint: Endpoint, caller: Caller, body: bytes, held: HeldBody, line: RequestLine
+) -> OpenTurn | None:
+    """The request's turn in a stored conversation. Raises PreviousResponseNotFound, RateLimited, DatabaseDown."""
+    response_id = "resp_" + line.record.request_id.removeprefix("req_") if endpoint.stores else None
+    turn = await open_turn(services.responses, caller, body, response_id)
+    if turn is not None:
+        held.grow_to(len(turn.body))
+    return turn
+
+
+async def _begin(
+    services: Services,
+    request: Request[Any, Any, Any],
+    endpoint: Endpoint,
+    caller: Caller,
+    admission: Admission,
+    body: bytes,
+    held: HeldBody,
+    turn: OpenTurn | None,
+) -> ASGIApp:
+    """Parse the body, reserve and start. Raises ApiError."""
+    line = line_of(request)
+    read = await services.generator.read(caller, endpoint.kind, body if turn is None else turn.body)
     line.record.ignored = read.ignored + endpoint.ignored_headers(request)
     asked = read.asked
+    if turn is None and asked.continues is not None:
+        raise not_found(asked.continues)
     call = await _call(services, request, caller, body, streams=asked.stream)
     begun: InFlight | Replayed | None = None if call is None else await call.look_up()
     if begun is None:
+        if turn is not None:
+            await turn.begin(asked.continues)
         renderer = None if call is None else lambda request: endpoint.shape_of(request, read.wants_usage).whole_parts
         begun = await services.generator.begin_request(caller, asked, line, admission, call, renderer)
     if isinstance(begun, Replayed) or not begun.keeps_body:
@@ -108,14 +155,33 @@ async def _answer(
     if isinstance(begun, Replayed):
         await admission.refund()
         line.record.replay_of = begun.request_id
+        if turn is not None:
+            turn.drop()
         return ReplayedAnswer(begun.body)
     work = begun
+    work.stores = turn is not None and turn.stores
     shape = endpoint.shape_of(work, read.wants_usage)
+    keeper = ResponseKeeper(turn, shape) if turn is not None and isinstance(shape, ResponseShape) else None
     if not asked.stream:
-        return WholeAnswer(work.answer, work.admission, shape, kept=call is not None)
+        return WholeAnswer(work.answer, work.admission, shape, kept=call is not None, keeper=keeper)
     settings = services.config.gateway
     waits = StreamTimeouts(settings.first_token_wait_s, settings.keep_alive_s)
-    return StreamedAnswer(work.answer, work.admission, shape, waits)
+    return StreamedAnswer(work.answer, work.admission, shape, waits, keeper)
+
+
+class ResponseKeeper:
+    """Implements `gateway.answers.sse.Keeper` for a stored response."""
+
+    def __init__(self, turn: OpenTurn, shape: ResponseShape) -> None:
+        self._turn = turn
+        self._shape = shape
+
+    async def keep(self, data: bytes) -> bytes:
+        # The body of an idempotent call was rendered by another shape: it is the response object.
+        return await self._turn.keep(data, self._shape.response or data)
+
+    def drop(self) -> None:
+        self._turn.drop()
 
 
 async def _replay(

@@ -1,4 +1,6 @@
-"""POST /v1/responses: OpenAI's Responses API without storage. The client sends its whole input with each turn."""
+"""POST /v1/responses: OpenAI's Responses API. The client sends its whole input with each turn or, where its tenant has
+responses stored, the id of the response before.
+"""
 
 from __future__ import annotations
 
@@ -40,5 +42,5 @@ async def compact(request: Request[Any, Any, Any], services: Services) -> ASGIAp
     return await answer(services, request, COMPACT)
 
 
-RESPONSES = Endpoint("responses", lambda work, _wants_usage: ResponseShape(work))
-COMPACT = Endpoint("compact", lambda work, _wants_usage: CompactShape(work))
+RESPONSES = Endpoint("responses", lambda work, _wants_usage: ResponseShape(work), continues=True, stores=True)
+COMPACT = Endpoint("compact", lambda work, _wants_usage: CompactShape(work), continues=True)

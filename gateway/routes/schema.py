@@ -84,7 +84,7 @@ _BODIES = {
     ),
     "/v1/responses/compact": _Body(
         compact_wire.CompactRequest,
-        compact_wire.UNSUPPORTED_FIELDS,
+        {},
         compact_wire.CompactedResponse,
         description="The compacted conversation",
     ),

@@ -42,6 +42,7 @@ class TenantView(msgspec.Struct, frozen=True, kw_only=True):
     share_weight: float
     time_zone: str
     cheapest: bool
+    store_responses_s: int | None
     created_at: int
 
     @classmethod

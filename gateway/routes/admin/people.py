@@ -27,6 +27,7 @@ KeySort = Literal[
     "last_used_at", "-last_used_at", "expires_at", "-expires_at", "revoked_at", "-revoked_at",
 ]  # fmt: skip
 Tokens = Annotated[int, Meta(ge=1, le=2**24)]
+StoredSeconds = Annotated[int, Meta(ge=tenants.STORED_S_MIN, le=tenants.STORED_S_MAX)]
 Weight = Annotated[float, Meta(gt=0, le=tenants.SHARE_WEIGHT_MAX)]
 
 
@@ -47,7 +48,9 @@ class NewTenant(msgspec.Struct, forbid_unknown_fields=True):
 class TenantChange(msgspec.Struct, forbid_unknown_fields=True):
     """Only the given fields change. Keys of a suspended tenant are refused. Another `time_zone` resets the daily and
     monthly budget windows: usage in the windows of the old zone does not count in the new ones. `cheapest`: an alias
-    that permits it routes the tenant's requests to its cheapest suitable model, whatever the weights."""
+    that permits it routes the tenant's requests to its cheapest suitable model, whatever the weights.
+    `store_responses_s`: for how long responses of /v1/responses are stored; null stores none, and makes the responses
+    unreadable that are stored already."""
 
     name: str | None = None
     tier: str | None = None
@@ -56,6 +59,7 @@ class TenantChange(msgspec.Struct, forbid_unknown_fields=True):
     share_weight: Weight | None = None
     time_zone: str | None = None
     cheapest: bool | None = None
+    store_responses_s: StoredSeconds | UnsetType | None = UNSET
 
 
 class NewProject(msgspec.Struct, forbid_unknown_fields=True):

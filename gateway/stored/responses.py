@@ -1,0 +1,234 @@
+"""Responses stored for tenants that opted in: written by the gateway that answers, read by any gateway.
+
+A row is made before the answer begins and gets the answer when it ends. The tenant's setting `store_responses_s`
+decides at every read whether a row is expired, so a shorter time applies at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+import sqlalchemy as sa
+
+from billing.clock import SECOND, database_now
+from billing.database import Database, DatabaseUnavailable
+from billing.tables import leases, tenants
+from gateway import errors
+from gateway.stored.texts import TextKey, TextKeys, TextUnreadable
+from gateway.tables import responses, text_keys
+
+TURNS_MAX = 1000  # of a conversation
+CONVERSATION_BYTES_MAX = 8 * 1024 * 1024  # encrypted
+_ID = re.compile(r"resp_[0-9a-f]{32}")
+DELETED_AT_ONCE = 200  # rows of one transaction
+
+_log = logging.getLogger(__name__)
+
+
+class StoredTurn(msgspec.Struct, frozen=True):
+    """One response: the items that its request added to the conversation (a JSON array), and the response object; ""
+    while the answer is in progress."""
+
+    id: str
+    status: str
+    input: bytes
+    answer: bytes
+
+
+class ResponseQuotas(msgspec.Struct, frozen=True):
+    """Of one tenant."""
+
+    count_max: int
+    bytes_max: int
+
+
+class ResponseStore:
+    """Of one gateway process."""
+
+    def __init__(self, database: Database, gateway_id: str, keys: TextKeys, quotas: ResponseQuotas) -> None:
+        self._database = database
+        self._gateway_id = gateway_id
+        self._keys = keys
+        self._quotas = quotas
+
+    async def begin_turn(self, tenant_id: str, response_id: str, previous_id: str | None, items: bytes) -> None:
+        """Make the row of a response in progress. Raises QuotaExceeded, DatabaseDown."""
+
+        def insert(connection: sa.Connection) -> None:
+            self._check_quotas(connection, tenant_id, len(items))
+            key = self._keys.made_for(connection, tenant_id)
+            sealed = key.seal(items, f"{response_id} input")
+            values = {
+                "id": response_id,
+                "tenant_id": tenant_id,
+                "text_key_id": key.id,
+                "gateway_id": self._gateway_id,
+                "previous_id": previous_id,
+                "status": "in_progress",
+                "bytes": len(sealed),
+                "input": sealed,
+                "created_at": database_now(connection),
+            }
+            connection.execute(sa.insert(responses).values(values))
+
+        try:
+            await self._database.write_in_background(insert)
+        except DatabaseUnavailable:
+            raise errors.DatabaseDown("The response cannot be stored now. Try again in a moment.") from None
+        except TextUnreadable as error:
+            _log.error("response.key_unreadable", extra={"fields": {"tenant": tenant_id, "reason": str(error)}})
+            raise errors.InternalError from None
+
+    async def end_turn(self, tenant_id: str, response_id: str, status: str, answer: bytes) -> bool:
+        """Store the answer. False: it cannot be stored, and the row is deleted later."""
+
+        def update(connection: sa.Connection) -> bool:
+            key = self._keys.key_of(connection, tenant_id)
+            if key is None:  # the tenant opted out meanwhile
+                return False
+            sealed = key.seal(answer, f"{response_id} answer")
+            size = responses.c.bytes + len(sealed)
+            row = sa.update(responses).where(responses.c.id == response_id, responses.c.text_key_id == key.id)
+            return connection.execute(row.values(status=status, answer=sealed, bytes=size)).rowcount > 0
+
+        try:
+            return await self._database.write_in_background(update)
+        except (DatabaseUnavailable, TextUnreadable) as error:
+            _log.error("response.not_stored", extra={"fields": {"response": response_id, "reason": str(error)}})
+            return False
+
+    async def drop_turn(self, response_id: str) -> None:
+        """Delete the row of a response that was refused, or whose client left."""
+        row = sa.delete(responses).where(responses.c.id == response_id)
+        try:
+            await self._database.write_in_background(lambda connection: connection.execute(row).rowcount)
+        except DatabaseUnavailable as error:  # its gateway's lease ends some day, and the row is deleted then
+            _log.warning("response.not_deleted", extra={"fields": {"response": response_id, "reason": str(error)}})
+
+    async def get_turn(self, tenant_id: str, response_id: str) -> StoredTurn | None:
+        """None: unknown, another tenant's or expired. Raises DatabaseUnavailable."""
+        if not _ID.fullmatch(response_id):  # a database refuses some texts
+            return None
+        found = await self._database.read(lambda c: self._turns(c, tenant_id, [response_id]))
+        return found[0] if found else None
+
+    async def delete_turn(self, tenant_id: str, response_id: str) -> bool:
+        """False: unknown, another tenant's or expired. Raises DatabaseUnavailable."""
+        if not _ID.fullmatch(response_id):
+            return False
+
+        def delete(connection: sa.Connection) -> bool:
+            if not connection.execute(_readable(connection, tenant_id, [response_id])).all():
+                return False
+            return connection.execute(sa.delete(responses).where(responses.c.id == response_id)).rowcount > 0
+
+        return await self._database.write_in_background(delete)
+
+    async def conversation(self, tenant_id: str, response_id: str) -> list[StoredTurn] | None:
+        """The response and all those before it, the first one first. None: one of them is unknown, another tenant's or
+        expired. Raises ContextLengthExceeded, DatabaseUnavailable."""
+        if not _ID.fullmatch(response_id):
+            return None
+
+        def read(connection: sa.Connection) -> list[StoredTurn] | None:
+            ids = _chain(connection, tenant_id, response_id)
+            turns = {turn.id: turn for turn in self._turns(connection, tenant_id, ids)}
+            return None if not ids or len(turns) < len(ids) else [turns[id_] for id_ in ids]
+
+        return await self._database.read(read)
+
+    def _turns(self, connection: sa.Connection, tenant_id: str, ids: Sequence[str]) -> list[StoredTurn]:
+        """Those that can be read, in no order."""
+        found = []
+        for row in connection.execute(_readable(connection, tenant_id, ids)):
+            try:
+                key = self._keys.unwrap(row.text_key_id, tenant_id, row.wrapped)
+                found.append(_opened(key, row))
+            except TextUnreadable as error:
+                _log.error("response.unreadable", extra={"fields": {"response": row.id, "reason": str(error)}})
+        return found
+
+    def _check_quotas(self, connection: sa.Connection, tenant_id: str, size: int) -> None:
+        """Raises QuotaExceeded."""
+        query = sa.select(sa.func.count(), sa.func.coalesce(sa.func.sum(responses.c.bytes), 0))
+        count, stored = connection.execute(query.where(responses.c.tenant_id == tenant_id)).one()
+        if count >= self._quotas.count_max:
+            raise errors.QuotaExceeded(
+                f"The tenant has {count} stored responses; the limit is {self._quotas.count_max}. Delete some, or send "
+                "'store': false."
+            )
+        if stored + size > self._quotas.bytes_max:
+            raise errors.QuotaExceeded(
+                f"The tenant's stored responses would exceed {self._quotas.bytes_max} bytes. Delete some, or send "
+                "'store': false."
+            )
+
+    # ---- deleting what nobody can read
+
+    async def run(self, every_s: float) -> None:
+        """Delete such rows every `every_s` seconds until cancelled."""
+        while True:
+            await asyncio.sleep(every_s)
+            try:
+                while await self._database.write_in_background(delete_unreadable) == DELETED_AT_ONCE:
+                    pass
+            except DatabaseUnavailable as error:
+                _log.warning("response.not_deleted", extra={"fields": {"reason": str(error)}})
+
+
+def delete_unreadable(connection: sa.Connection) -> int:
+    """Delete up to DELETED_AT_ONCE rows that are expired, have no key, or are in progress on a gateway that has ended.
+    Returns their number."""
+    now = database_now(connection)
+    kept_s = sa.select(tenants.c.store_responses_s).where(tenants.c.id == responses.c.tenant_id).scalar_subquery()
+    expired = responses.c.created_at <= now - SECOND * sa.func.coalesce(kept_s, 0)
+    keyless = ~sa.exists().where(text_keys.c.id == responses.c.text_key_id)
+    living = sa.select(leases.c.gateway_id).where(leases.c.expires_at > now)
+    orphaned = sa.and_(responses.c.status == "in_progress", responses.c.gateway_id.not_in(living))
+    query = sa.select(responses.c.id).where(sa.or_(expired, keyless, orphaned)).limit(DELETED_AT_ONCE)
+    ids = list(connection.execute(query).scalars())
+    if ids:
+        connection.execute(sa.delete(responses).where(responses.c.id.in_(ids)))
+    return len(ids)
+
+
+def _readable(connection: sa.Connection, tenant_id: str, ids: Sequence[str]) -> sa.Select[Any]:
+    """The rows of a tenant that are not expired, with the key that was stored for them."""
+    joined = responses.join(text_keys, text_keys.c.id == responses.c.text_key_id)
+    joined = joined.join(tenants, tenants.c.id == responses.c.tenant_id)
+    columns = [responses.c[name] for name in ("id", "status", "input", "answer", "text_key_id")]
+    created_after = database_now(connection) - SECOND * tenants.c.store_responses_s
+    query = sa.select(*columns, text_keys.c.wrapped).select_from(joined)
+    return query.where(
+        responses.c.tenant_id == tenant_id, responses.c.id.in_(ids), responses.c.created_at > created_after
+    )
+
+
+def _chain(connection: sa.Connection, tenant_id: str, response_id: str) -> list[str]:
+    """The ids from the first response of the conversation to this one; empty: one of them is missing. Raises
+    ContextLengthExceeded for more than any context holds."""
+    columns = (responses.c.id, responses.c.previous_id, responses.c.bytes)
+    last = sa.select(*columns, sa.literal(1).label("turns"))
+    turns = last.where(responses.c.id == response_id, responses.c.tenant_id == tenant_id).cte(recursive=True)
+    before = sa.select(*columns, turns.c.turns + 1)
+    of_tenant = sa.and_(responses.c.id == turns.c.previous_id, responses.c.tenant_id == tenant_id)
+    turns = turns.union_all(before.join_from(turns, responses, of_tenant).where(turns.c.turns <= TURNS_MAX))
+    rows = connection.execute(sa.select(turns).order_by(turns.c.turns.desc())).all()
+    if len(rows) > TURNS_MAX or sum(row.bytes for row in rows) > CONVERSATION_BYTES_MAX:
+        raise errors.ContextLengthExceeded(
+            f"'previous_response_id' continues a conversation of over {TURNS_MAX} responses or "
+            f"{CONVERSATION_BYTES_MAX} bytes. Compact it, and send it as 'input'.",
+            param="previous_response_id",
+        )
+    return [row.id for row in rows] if rows and rows[0].previous_id is None else []
+
+
+def _opened(key: TextKey, row: sa.Row[Any]) -> StoredTurn:
+    """Raises TextUnreadable."""
+    answer = b"" if row.answer is None else key.open(row.answer, f"{row.id} answer")
+    return StoredTurn(row.id, row.status, key.open(row.input, f"{row.id} input"), answer)

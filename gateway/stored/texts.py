@@ -1,0 +1,119 @@
+"""Encrypts the texts that are stored for a tenant: AES-256-GCM under a random key of the tenant's.
+
+The key is in the table text_keys, encrypted with the server secret. When its row is deleted, no text of the tenant can
+be read any more, by anyone who has the database and the secret.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+
+import msgspec
+import sqlalchemy as sa
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+from billing.clock import database_now
+from billing.ids import new_id
+from gateway.config.server_secrets import ServerSecrets
+from gateway.tables import text_keys
+
+FORMAT = 1
+KEY_BYTES, NONCE_BYTES = 32, 12
+_PURPOSE = b"laneway: keys of stored texts, format 1: tenant "
+
+
+class TextUnreadable(Exception):
+    """The text or its key was changed, moved, or encrypted with a secret that is not known any more."""
+
+
+class TextKey(msgspec.Struct, frozen=True):
+    """The key of one tenant. A text is bound to `place`, for example a row and a column."""
+
+    id: str
+    tenant_id: str
+    key: bytes
+
+    def seal(self, text: bytes, place: str) -> bytes:
+        return _seal(self.key, text, self._bound(place))
+
+    def open(self, sealed: bytes, place: str) -> bytes:
+        """Raises TextUnreadable."""
+        return _open([self.key], sealed, self._bound(place))
+
+    def _bound(self, place: str) -> bytes:
+        return f"{self.tenant_id} {place}".encode()
+
+
+class TextKeys:
+    """The keys of all tenants."""
+
+    def __init__(self, secrets: ServerSecrets) -> None:
+        self._secrets = secrets
+
+    def key_of(self, connection: sa.Connection, tenant_id: str) -> TextKey | None:
+        """Raises TextUnreadable."""
+        query = sa.select(text_keys.c.id, text_keys.c.wrapped).where(text_keys.c.tenant_id == tenant_id)
+        row = connection.execute(query).one_or_none()
+        return None if row is None else self.unwrap(row.id, tenant_id, row.wrapped)
+
+    def made_for(self, connection: sa.Connection, tenant_id: str) -> TextKey:
+        """The tenant's key, made if there is none. Raises TextUnreadable."""
+        if (known := self.key_of(connection, tenant_id)) is not None:
+            return known
+        key = TextKey(new_id("txk"), tenant_id, os.urandom(KEY_BYTES))
+        wrapped = _seal(self._secret_keys(tenant_id)[0], key.key, key.id.encode())
+        values = {"id": key.id, "tenant_id": tenant_id, "wrapped": wrapped, "created_at": database_now(connection)}
+        try:
+            with connection.begin_nested():
+                connection.execute(sa.insert(text_keys).values(values))
+        except sa.exc.IntegrityError:  # another gateway made it meanwhile
+            known = self.key_of(connection, tenant_id)
+            assert known is not None
+            return known
+        return key
+
+    def unwrap(self, key_id: str, tenant_id: str, wrapped: bytes) -> TextKey:
+        """Raises TextUnreadable."""
+        return TextKey(key_id, tenant_id, _open(self._secret_keys(tenant_id), wrapped, key_id.encode()))
+
+    def rewrap(self, connection: sa.Connection) -> int:
+        """Encrypt the keys of all tenants with the current secret, so that the other one can be dropped. Returns how
+        many were encrypted with the other one. Raises TextUnreadable."""
+        changed = 0
+        for row in connection.execute(sa.select(text_keys)).all():
+            current = self._secret_keys(row.tenant_id)[0]
+            with contextlib.suppress(TextUnreadable):
+                _open([current], row.wrapped, row.id.encode())
+                continue
+            key = self.unwrap(row.id, row.tenant_id, row.wrapped)
+            wrapped = _seal(current, key.key, row.id.encode())
+            connection.execute(sa.update(text_keys).where(text_keys.c.id == row.id).values(wrapped=wrapped))
+            changed += 1
+        return changed
+
+    def _secret_keys(self, tenant_id: str) -> list[bytes]:
+        return self._secrets.derive_keys(_PURPOSE + tenant_id.encode())
+
+
+def delete_text_key(connection: sa.Connection, tenant_id: str) -> None:
+    """No stored text of the tenant can be read any more. Its rows are deleted later."""
+    connection.execute(sa.delete(text_keys).where(text_keys.c.tenant_id == tenant_id))
+
+
+def _seal(key: bytes, text: bytes, bound: bytes) -> bytes:
+    """Format, nonce, ciphertext and tag."""
+    nonce = os.urandom(NONCE_BYTES)
+    return bytes((FORMAT,)) + nonce + AESGCM(key).encrypt(nonce, text, bytes((FORMAT,)) + bound)
+
+
+def _open(keys: list[bytes], sealed: bytes, bound: bytes) -> bytes:
+    """Raises TextUnreadable."""
+    if sealed[:1] != bytes((FORMAT,)):
+        raise TextUnreadable("it has another format")
+    nonce, ciphertext = sealed[1 : 1 + NONCE_BYTES], sealed[1 + NONCE_BYTES :]
+    for key in keys:
+        with contextlib.suppress(InvalidTag, ValueError):
+            return AESGCM(key).decrypt(nonce, ciphertext, bytes((FORMAT,)) + bound)
+    raise TextUnreadable("it does not decrypt")

@@ -1,0 +1,157 @@
+"""The stored side of one request to `/v1/responses`: the turns before it, and the turn that it adds."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from gateway import errors
+from gateway.access.callers import Caller
+from gateway.errors import InvalidRequest, PreviousResponseNotFound, encode
+from gateway.stored.responses import ResponseStore, StoredTurn
+
+RESPONSE_ID_CHARS_MAX = 128  # of an id in a refusal
+_STORED, _NOT_STORED = b'"store":true}', b'"store":false}'
+_INDEX = re.compile(r"input\[(\d+)\]")
+
+
+class _Fields(msgspec.Struct):
+    input: msgspec.Raw = msgspec.Raw(b"")
+    previous_response_id: Any = None
+    store: Any = None
+
+
+class _Answer(msgspec.Struct):
+    output: list[msgspec.Raw]
+
+
+class _Status(msgspec.Struct):
+    status: str
+
+
+_read_fields = msgspec.json.Decoder(_Fields).decode
+_read_members = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+_read_items = msgspec.json.Decoder(list[msgspec.Raw]).decode
+_read_text = msgspec.json.Decoder(str).decode
+_read_output = msgspec.json.Decoder(_Answer).decode
+_read_status = msgspec.json.Decoder(_Status).decode
+
+
+class OpenTurn:
+    """The turn of a request. `body`: the request with the items of the earlier turns before its own, `earlier` items.
+    `response_id` None: the response is not stored."""
+
+    def __init__(
+        self, store: ResponseStore, tenant_id: str, response_id: str | None, body: bytes, items: bytes, earlier: int
+    ) -> None:
+        self._store = store
+        self._tenant_id = tenant_id
+        self._response_id = response_id
+        self._items = items
+        self._earlier = earlier
+        self._begun = self._ended = False
+        self._dropping: asyncio.Task[None] | None = None
+        self.body = body
+
+    @property
+    def stores(self) -> bool:
+        return self._response_id is not None
+
+    async def begin(self, previous_id: str | None) -> None:
+        """Make the row of the response. Raises QuotaExceeded, DatabaseDown."""
+        if self._response_id is not None:
+            self._begun = True
+            await self._store.begin_turn(self._tenant_id, self._response_id, previous_id, self._items)
+
+    async def keep(self, data: bytes, response: bytes) -> bytes:
+        """Store the response object with which `data` ends. Returns `data`, which says whether it is stored."""
+        if self._response_id is None or not self._begun or self._ended:
+            return data
+        self._ended = True
+        status = _read_status(response).status
+        if await self._store.end_turn(self._tenant_id, self._response_id, status, response):
+            return data
+        before, _, after = data.rpartition(_STORED)
+        return before + _NOT_STORED + after
+
+    def drop(self) -> None:
+        """The response has not been stored, and will not be. No effect after `keep`."""
+        if self._response_id is not None and self._begun and not self._ended:
+            self._ended = True
+            self._dropping = asyncio.create_task(self._store.drop_turn(self._response_id))
+
+    def own_index(self, error: InvalidRequest) -> InvalidRequest:
+        """The error with the indices of the request's own items, which follow the items of the earlier turns."""
+
+        def shift(match: re.Match[str]) -> str:
+            return f"input[{max(0, int(match[1]) - self._earlier)}]"
+
+        if self._earlier:
+            error.message = _INDEX.sub(shift, error.message)
+            error.param = None if error.param is None else _INDEX.sub(shift, error.param)
+        return error
+
+
+async def open_turn(store: ResponseStore, caller: Caller, body: bytes, response_id: str | None) -> OpenTurn | None:
+    """None: the body is not valid, or the response neither continues another nor is stored. `response_id` None: it is
+    not stored in any case. Raises PreviousResponseNotFound, ContextLengthExceeded, DatabaseDown."""
+    tenant_id = caller.tenant_id
+    if not caller.stores_responses or tenant_id is None:
+        return None
+    try:
+        fields = _read_fields(body)
+        items = _own_items(fields.input)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None  # parsing it refuses it, and names the field
+    stored_id = None if fields.store is False else response_id
+    previous = fields.previous_response_id
+    if not isinstance(previous, str):
+        return None if stored_id is None else OpenTurn(store, tenant_id, stored_id, body, _array(items), 0)
+    turns = await store.conversation(tenant_id, previous)
+    if turns is None:
+        raise not_found(previous)
+    if any(not turn.answer for turn in turns):
+        message = f"The response '{previous[:RESPONSE_ID_CHARS_MAX]}' or one before it is still in progress."
+        raise InvalidRequest(message, param="previous_response_id")
+    earlier = [item for turn in turns for item in (*_read_items(turn.input), *_read_output(turn.answer).output)]
+    members = _read_members(body)
+    members["input"] = msgspec.Raw(_array([*earlier, *items]))
+    return OpenTurn(store, tenant_id, stored_id, encode(members), _array(items), len(earlier))
+
+
+def not_found(previous: str) -> PreviousResponseNotFound:
+    """The refusal of an id that is unknown, another tenant's, expired, or of a response that was not stored."""
+    message = f"Previous response with id '{previous[:RESPONSE_ID_CHARS_MAX]}' not found."
+    return PreviousResponseNotFound(message, param="previous_response_id")
+
+
+def response_not_found(response_id: str) -> errors.NotFound:
+    return errors.NotFound(f"Response with id '{response_id[:RESPONSE_ID_CHARS_MAX]}' not found.")
+
+
+def input_items(turns: Sequence[StoredTurn]) -> list[dict[str, Any]]:
+    """The input of the last of these turns: the items of the earlier turns, and its own. Each has an id."""
+    found: list[dict[str, Any]] = []
+    for number, turn in enumerate(turns, 1):
+        own = [msgspec.json.decode(item) for item in _read_items(turn.input)]
+        for index, item in enumerate(own):
+            found.append({"id": f"{turn.id}_in_{index}", **item})
+        if number < len(turns):
+            found += [msgspec.json.decode(item) for item in _read_output(turn.answer).output]
+    return found
+
+
+def _own_items(raw: msgspec.Raw) -> list[msgspec.Raw]:
+    """Raises msgspec.DecodeError."""
+    if not bytes(raw).lstrip().startswith(b'"'):
+        return _read_items(raw)
+    part = {"type": "input_text", "text": _read_text(raw)}
+    return [msgspec.Raw(encode({"type": "message", "role": "user", "content": [part]}))]
+
+
+def _array(items: Sequence[msgspec.Raw]) -> bytes:
+    return b"[" + b",".join(map(bytes, items)) + b"]"
