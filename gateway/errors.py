@@ -43,6 +43,8 @@ class ApiError(Exception):
         self.message = message
         self.param = param
         self.retry_after_s = retry_after_s
+        # The header Retry-After.
+        self.retry_after = None if retry_after_s is None else _spread(retry_after_s)
         self.limit_headers: list[tuple[bytes, bytes]] = []  # x-ratelimit-*, if known
 
     def body(self) -> bytes:
@@ -51,8 +53,8 @@ class ApiError(Exception):
     def headers(self) -> list[tuple[bytes, bytes]]:
         """ASGI headers of the answer, without x-request-id."""
         headers = [(b"content-type", JSON_TYPE), *self.limit_headers]
-        if self.retry_after_s is not None:
-            headers.append((b"retry-after", b"%d" % _spread(self.retry_after_s)))
+        if self.retry_after is not None:
+            headers.append((b"retry-after", b"%d" % self.retry_after))
         if self.should_retry is not None:
             headers.append((b"x-should-retry", b"true" if self.should_retry else b"false"))
         return headers
@@ -272,10 +274,19 @@ class UnsupportedEncoding(ApiError):
 
 
 class RateLimited(ApiError):
+    """The message is `reason` and "Try again in 3s.", with the seconds of Retry-After or of a longer wait. Codex reads
+    the seconds there."""
+
     status = 429
     type = "rate_limit_error"
     code = "rate_limit_exceeded"
     should_retry = True
+
+    def __init__(self, reason: str, *, retry_after_s: float) -> None:
+        super().__init__(reason, retry_after_s=retry_after_s)
+        self.reason = reason
+        assert self.retry_after is not None
+        self.message = f"{reason} Try again in {max(self.retry_after, math.ceil(retry_after_s))}s."
 
 
 class BudgetExceeded(ApiError):

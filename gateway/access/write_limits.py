@@ -34,8 +34,8 @@ class WriteLimits:
             admission = await self._limiter.admit(self._subjects(caller), 0)
         except RateLimited as error:
             refused = RateLimited(
-                error.message.replace("requests per minute", "administrative writes per minute"),
-                retry_after_s=error.retry_after_s,
+                error.reason.replace("requests per minute", "administrative writes per minute"),
+                retry_after_s=error.retry_after_s or 0.0,
             )
             raise refused from None
         await admission.finish_request(0)

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from gateway.answers.responses_parts import Data, ItemWriter
-from gateway.errors import ApiError, RateLimited, encode
+from gateway.errors import ApiError, BudgetExceeded, QuotaExceeded, encode
 from gateway.generation.answer import Answer, TextPiece, TokenUsage
 from gateway.generation.inflight import InFlight
 from gateway.tools.parts import ContentDelta
@@ -104,7 +104,7 @@ class ResponseShape:
             "created_at": self._created,
             "status": status,
             "completed_at": None if answer is None else time.time(),
-            "error": None if error is None else {"code": _error_code(error), "message": error.message},
+            "error": None if error is None else {"code": error_code(error), "message": error.message},
             "incomplete_details": {"reason": MAX_TOKENS} if status == "incomplete" else None,
             "model": request.target.name,
             "output": self._writer.items,
@@ -136,8 +136,8 @@ def usage_data(usage: TokenUsage) -> Data:
     }
 
 
-def _error_code(error: ApiError) -> str:
-    """One of the codes of a failed response, or the error's own."""
-    if isinstance(error, RateLimited):
-        return "rate_limit_exceeded"
+def error_code(error: ApiError) -> str:
+    """One of the codes of a failed response, or the error's own. Codex goes by the code, not by the type."""
+    if isinstance(error, BudgetExceeded | QuotaExceeded):
+        return error.type
     return error.code or ("server_error" if error.status >= 500 else "invalid_prompt")

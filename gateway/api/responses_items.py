@@ -23,13 +23,16 @@ class InputText(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 class InputTextPart(InputText, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="input_text"):
-    pass
+    """`prompt_cache_breakpoint` is a hint."""
+
+    prompt_cache_breakpoint: Any = None
 
 
 class OutputTextPart(InputText, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="output_text"):
-    """A text of an earlier answer. `annotations` and `logprobs` are hints."""
+    """A text of an earlier answer. `annotations`, `logprobs` and `parsed` are hints; the SDK adds `parsed`."""
 
     annotations: list[Any] | None = None
+    parsed: Any = None
     logprobs: list[Any] | None = None
 
 
@@ -62,19 +65,23 @@ class MessageItem(Item, frozen=True, kw_only=True, forbid_unknown_fields=True, t
 
 
 class FunctionCallItem(Item, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="function_call"):
-    """A call of an earlier answer. `namespace`: of a tool in a namespace."""
+    """A call of an earlier answer. `namespace`: of a tool in a namespace. `caller` and `parsed_arguments` are hints;
+    the SDK adds the latter."""
 
     call_id: CallId
     name: str
     arguments: str
+    caller: Any = None
+    parsed_arguments: Any = None
     namespace: str | None = None
 
 
 class FunctionOutputItem(Item, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="function_call_output"):
-    """The result of a call."""
+    """The result of a call. `caller` is a hint."""
 
     call_id: CallId
     output: str | TextParts
+    caller: Any = None
 
 
 class CustomCallItem(Item, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="custom_tool_call"):
@@ -82,11 +89,13 @@ class CustomCallItem(Item, frozen=True, kw_only=True, forbid_unknown_fields=True
     name: str
     input: str
     namespace: str | None = None
+    caller: Any = None
 
 
 class CustomOutputItem(Item, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="custom_tool_call_output"):
     call_id: CallId
     output: str | TextParts
+    caller: Any = None
 
 
 class SummaryText(
@@ -147,7 +156,10 @@ def prepare_input(items: object, unknown: UnknownFields) -> object:
             item = {"type": "message", **{name: value for name, value in item.items() if name != "type"}}
         elif kind == "item_reference" or (kind is None and "id" in item):
             param = f"input[{index}]"
-            raise UnsupportedValue(f"{param!r} is wrong: items are not stored; send the whole item.", param=param)
+            message = (
+                f"{param!r} is wrong: items are not stored; send the whole item, as the AI SDK does with store: false."
+            )
+            raise UnsupportedValue(message, param=param)
         elif isinstance(kind, str) and kind not in KNOWN_ITEMS:
             unknown.name_hint(f"input[{index}]")
             continue

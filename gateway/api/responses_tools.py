@@ -19,12 +19,16 @@ from gateway.tools.definitions import OutputFormat, ToolChoice, ToolSpec
 class ResponseFunction(
     msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="type", tag="function"
 ):
-    """`parameters`: a JSON Schema of an object. With `strict` the arguments follow it, or the request is refused."""
+    """`parameters`: a JSON Schema of an object. With `strict` the arguments follow it, or the request is refused.
+    `allowed_callers`, `defer_loading` and `output_schema` are hints."""
 
     name: ToolName
     description: str | None = None
     parameters: dict[str, Any] | None = None
     strict: bool | None = None
+    allowed_callers: list[str] | None = None
+    defer_loading: bool | None = None
+    output_schema: dict[str, Any] | None = None
 
 
 class TextInput(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="type", tag="text"):
@@ -43,11 +47,13 @@ class GrammaticalInput(
 class ResponseCustomTool(
     msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="type", tag="custom"
 ):
-    """A tool whose input is one text."""
+    """A tool whose input is one text. `allowed_callers` and `defer_loading` are hints."""
 
     name: ToolName
     description: str | None = None
     format: TextInput | GrammaticalInput | None = None
+    allowed_callers: list[str] | None = None
+    defer_loading: bool | None = None
 
 
 class NamespaceTools(
@@ -60,6 +66,7 @@ class NamespaceTools(
     tools: Annotated[list[ResponseFunction | ResponseCustomTool], Meta(max_length=TOOLS_MAX)]
 
 
+ADDITIONAL_TOOLS = "additional_tools"  # a type of items
 ResponseTool = ResponseFunction | ResponseCustomTool | NamespaceTools
 # By type; a tool of any other type is dropped.
 KNOWN_TOOLS = frozenset(str(kind.__struct_config__.tag) for kind in ResponseTool.__args__)
@@ -115,6 +122,23 @@ class ResponseJsonSchema(
 
 
 ResponseFormatOption = ResponseTextFormat | ResponseJsonObject | ResponseJsonSchema
+
+
+def gather_tools(body: dict[str, Any]) -> None:
+    """Move the tools of `additional_tools` items of the input behind the request's own tools. Codex sends all of its
+    tools so to models of the newest families."""
+    items, tools = body.get("input"), body.get("tools") or []
+    if not isinstance(items, list) or not isinstance(tools, list):
+        return
+    kept: list[object] = []
+    gathered: list[object] = [*tools]
+    for item in items:
+        if isinstance(item, dict) and item.get("type") == ADDITIONAL_TOOLS and isinstance(item.get("tools"), list):
+            gathered += item["tools"]
+        else:
+            kept.append(item)
+    if len(kept) < len(items):
+        body["input"], body["tools"] = kept, gathered
 
 
 def prepare_tools(tools: object, unknown: UnknownFields) -> object:

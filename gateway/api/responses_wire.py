@@ -21,6 +21,7 @@ from gateway.api.responses_tools import (
     ResponseFormatOption,
     ResponseTool,
     ResponseToolChoice,
+    gather_tools,
     output_format,
     prepare_tools,
     tool_choice,
@@ -42,12 +43,14 @@ class TextOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 class ReasoningOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`effort`: as `reasoning_effort` of chat completions. `summary`: the reasoning is also its own summary."""
+    """`effort`: as `reasoning_effort` of chat completions. `summary`: the reasoning is also its own summary. `context`
+    is a hint."""
 
     effort: Annotated[str, Meta(max_length=EFFORT_CHARS_MAX)] | None = None
     summary: Literal["auto", "concise", "detailed"] | None = None
     generate_summary: Literal["auto", "concise", "detailed"] | None = None
     max_tokens: Annotated[int, Meta(ge=0)] | None = None
+    context: str | None = None
 
 
 class ResponseStreamOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -79,6 +82,7 @@ class ResponsesRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     max_tool_calls: int | None = None
     metadata: dict[str, str] | None = None
     prompt_cache_key: str | None = None
+    prompt_cache_options: dict[str, Any] | None = None
     prompt_cache_retention: str | None = None
     safety_identifier: str | None = None
     store: bool | None = None
@@ -163,6 +167,7 @@ class ResponsesRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
         return encode(members)[1:-1]
 
 
+CACHE = "Every prompt is cached by its pages"
 # By path in the body: why the field has no effect on the answer, a sentence without its full stop.
 HINTS: dict[str, str] = {
     "client_metadata": "It is not stored",
@@ -170,17 +175,26 @@ HINTS: dict[str, str] = {
     "input[].created_by": "Items are not stored",
     "input[].content[].annotations": "A text is its own",
     "input[].content[].logprobs": "A text is its own",
+    "input[].content[].parsed": "The text counts",
+    "input[].content[].prompt_cache_breakpoint": CACHE,
+    "input[].caller": "The client calls the tools",
     "input[].id": "Items are not stored",
+    "input[].parsed_arguments": "The arguments count",
     "input[].phase": "Templates do not get it",
     "input[].status": "Items are complete",
     "max_tool_calls": "It counts calls of tools that OpenAI's own service runs",
     "metadata": "It is repeated in the answer, and not stored",
     "prompt_cache_key": STICKY,
+    "prompt_cache_options": CACHE,
     "prompt_cache_retention": "Retention is not guaranteed: the cached pages unused for longest are evicted first",
+    "reasoning.context": "The model's template decides which earlier reasoning the prompt has",
     "safety_identifier": STICKY,
     "stream_options": "No event is padded",
     "text.format.description": "The schema alone counts",
     "text.format.name": "The schema alone counts",
+    "tools[].allowed_callers": "The model calls the tools",
+    "tools[].defer_loading": "The prompt describes every tool",
+    "tools[].output_schema": "Templates do not get it",
     "text.verbosity": "Only 'max_output_tokens' limits the length of an answer",
     "user": STICKY,
 }
@@ -203,6 +217,7 @@ _EXPLANATIONS: Explanations = (
 
 def _prepare(value: Any, unknown: UnknownFields) -> None:
     if isinstance(value, dict):
+        gather_tools(value)
         for name, prepare in (("input", prepare_input), ("tools", prepare_tools)):
             if name in value:
                 value[name] = prepare(value[name], unknown)

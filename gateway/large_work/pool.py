@@ -134,7 +134,7 @@ class LargeWork:
         if queue is not None and len(queue) >= TENANT_WAITING_MAX:
             raise errors.RateLimited(
                 f"Rate limit reached for the tenant's large prompts at once: limit "
-                f"{TENANT_PROCESSES + TENANT_WAITING_MAX}. Try again in a moment.",
+                f"{TENANT_PROCESSES + TENANT_WAITING_MAX}.",
                 retry_after_s=1.0,
             )
         if self._waiting_count >= WAITING_MAX or self._closed:

@@ -30,7 +30,7 @@ class BodyMemory:
         if held + size > self._tenant_max:
             raise RateLimited(
                 f"Rate limit reached for the tenant's request bodies in memory: limit {self._tenant_max} bytes, used "
-                f"{held}, requested {size}. Try again in a moment.",
+                f"{held}, requested {size}.",
                 retry_after_s=RETRY_S,
             )
         if self.total + size > self._total_max:

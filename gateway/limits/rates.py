@@ -180,7 +180,7 @@ def refusal(subjects: Sequence[Subject], taken: Sequence[SubjectUse], tokens: in
                 found.append((wait_s, message))
     assert found, "a request was refused, and no limit is exceeded"
     wait_s, message = max(found, key=lambda pair: pair[0])
-    error = RateLimited(f"Rate limit reached for {message}. Try again in {duration(wait_s)}.", retry_after_s=wait_s)
+    error = RateLimited(f"Rate limit reached for {message}.", retry_after_s=wait_s)
     error.limit_headers = headers(subjects, taken)
     return error
 

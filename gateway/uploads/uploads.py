@@ -246,7 +246,7 @@ class Uploads:
         if by.tenant_id is not None and tenants.count(by.tenant_id) >= self._settings.uploads_per_tenant_max:
             raise errors.RateLimited(
                 f"{self._settings.uploads_per_tenant_max} uploads of this tenant are running, which is the limit "
-                "(adapters.uploads_per_tenant_max). Try again later.",
+                "(adapters.uploads_per_tenant_max).",
                 retry_after_s=FULL_RETRY_S,
             )
         limit = self._settings.uploads_max

@@ -87,6 +87,8 @@ def test_every_client_that_the_page_promises_has_a_snippet() -> None:
         "langchain",
         "vercel-ai-sdk",
         "vercel-ai-sdk-anthropic-s-api",
+        "openai-python-the-responses-api",
+        "vercel-ai-sdk-the-responses-api",
         "openai-python-an-agent",
         "langchain-an-agent",
         "vercel-ai-sdk-an-agent",

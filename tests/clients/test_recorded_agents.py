@@ -16,7 +16,7 @@ from support.paths import REPO, TESTS
 
 RECORDED = TESTS / "clients" / "recorded"
 AGENTS = {file.stem: json.loads(file.read_text()) for file in sorted((RECORDED / "tools").glob("*.json"))}
-OWN_CASES = {"claude_code", "instructor", "smolagents"}
+OWN_CASES = {"claude_code", "codex", "instructor", "smolagents"}
 # The cases of the other clients.
 LOOPS = {"single", "parallel", "streamed", "no_arguments", "none", "strict", "cut", "loop", "thinking"}
 FORCED = {"forced", "result_after_tool"}  # either
@@ -61,6 +61,20 @@ def test_a_recording_has_every_kind_of_call(client: str) -> None:
     assert recorded & FORCED
 
 
+def test_codex_sends_every_kind_of_tool() -> None:
+    """Of a model that it does not know, of one with a patch tool, and of one whose tools are items of the input."""
+    kinds: dict[str, set[str]] = {}
+    for request in AGENTS["codex"]["requests"]:
+        items = request["body"]["input"]
+        tools = [*request["body"].get("tools", ()), *[tool for item in items for tool in item.get("tools", ())]]
+        kinds.setdefault(request["case"], set()).update([one["type"] for one in [*items, *tools]])
+    calls = {"message", "reasoning", "function_call", "function_call_output", "function", "namespace", "web_search"}
+    assert kinds["edit"] == calls
+    assert kinds["patch"] >= {"custom", "custom_tool_call", "custom_tool_call_output", "tool_search"}
+    assert kinds["code"] >= {"additional_tools", "namespace", "custom_tool_call"}
+    assert "function_call" not in kinds["code"]
+
+
 @pytest.mark.parametrize("client", AGENTS)
 def test_the_page_names_the_versions_that_were_recorded(client: str) -> None:
     page = (REPO / "docs" / "users" / "agents.md").read_text()
@@ -69,7 +83,7 @@ def test_the_page_names_the_versions_that_were_recorded(client: str) -> None:
             assert f"{package} {version}" in page
 
 
-@pytest.mark.parametrize("client", [client for client in AGENTS if client not in ("ai_sdk", "claude_code")])
+@pytest.mark.parametrize("client", [client for client in AGENTS if client not in ("ai_sdk", "claude_code", "codex")])
 def test_the_requirements_are_what_was_recorded(client: str) -> None:
     required = re.sub(r"\[\w+\]", "", (TESTS / "programs" / "clients" / "requirements.txt").read_text()).splitlines()
     for package, version in AGENTS[client]["versions"].items():

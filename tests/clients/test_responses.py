@@ -185,6 +185,22 @@ def test_a_parsed_text_follows_its_schema(speaking: Speaking) -> None:
     assert response.output_parsed == City(city="Paris")
 
 
+def test_what_the_sdk_parsed_is_sent_back(speaking: Speaking) -> None:
+    """LangChain sends the parsed items as they are, with what the SDK added."""
+    speaking.says(ONE)
+    tools: Any = [flat(WEATHER) | {"strict": True}]
+    first = speaking.openai.responses.parse(model=MODEL, input="Where?", tools=tools)
+    [call] = [item for item in first.output if item.type == "function_call"]
+    [text] = [item for item in first.output if item.type == "message"]
+    sent: Any = [text.model_dump(), call.model_dump()]
+    assert sent[1]["parsed_arguments"] == {"city": 'Pärís "1"'}
+    sent[0]["content"][0]["parsed"] = {"city": "Paris"}
+    items = [{"role": "user", "content": "Where?"}, *sent]
+    items.append({"type": "function_call_output", "call_id": call.call_id, "output": "18 degrees"})
+    speaking.says("It is mild.")
+    assert speaking.openai.responses.create(model=MODEL, input=items, tools=tools).output_text == "It is mild."
+
+
 def test_a_tool_of_a_namespace_has_its_name_apart(speaking: Speaking) -> None:
     speaking.says(ONE.replace("get_weather", "sky__get_weather"))
     tools: Any = [{"type": "namespace", "name": "sky", "tools": [flat(WEATHER)]}, {"type": "web_search"}]
@@ -194,6 +210,22 @@ def test_a_tool_of_a_namespace_has_its_name_apart(speaking: Speaking) -> None:
     assert (call["namespace"], call["name"]) == ("sky", "get_weather")
     assert json.loads(call["arguments"]) == {"city": 'Pärís "1"'}
     assert raw.headers["laneway-ignored"] == "tools[1]"
+
+
+def test_tools_may_be_items_of_the_input(speaking: Speaking) -> None:
+    """Codex has all of its tools there, for models of the newest families."""
+    speaking.says(ONE.replace("get_weather", "sky__get_weather"))
+    sky = {"type": "namespace", "name": "sky", "tools": [flat(WEATHER) | {"defer_loading": True}]}
+    items: Any = [
+        {"type": "additional_tools", "id": "at_1", "role": "developer", "tools": [sky]},
+        {"role": "user", "content": [{"type": "input_text", "text": "Where?", "prompt_cache_breakpoint": None}]},
+    ]
+    fields: Any = {"reasoning": {"context": "all_turns"}, "prompt_cache_options": {"mode": "implicit"}}
+    response = speaking.openai.responses.create(model=MODEL, input=items, tools=[flat(NOW)], extra_body=fields)
+    [call] = [item for item in response.output if item.type == "function_call"]
+    assert (call.namespace, call.name) == ("sky", "get_weather")
+    assert [tool.type for tool in response.tools] == ["function", "namespace"]
+    assert "sky__get_weather" in speaking.prompt()
 
 
 def test_a_large_body_is_read_by_a_process(speaking: Speaking) -> None:

@@ -1,5 +1,6 @@
 """Writes the tables of docs/users/fields-*.md from the wire types, and the console's file that is built from them and
-from the snippets of docs/users/clients.md and agents.md. Run it after a change of a wire type or a snippet:
+from the snippets of docs/users/clients.md, responses.md and agents.md. Run it after a change of a wire type or a
+snippet:
 
     python tests/programs/write_clients_page.py
 """

@@ -50,6 +50,7 @@ UNTESTED = {
     ("docs/operators/monitoring.md", "needs a start at a terminal"): 1,
     ("docs/operators/scaling.md", "needs PostgreSQL and runs until it is stopped"): 1,
     ("docs/users/claude-code.md", "the program is not installed with Laneway"): 1,
+    ("docs/users/codex.md", "the program is not installed with Laneway"): 1,
     ("docs/users/agents.md", "the program is not installed with Laneway"): 1,
     ("docs/users/clients.md", "sets the reader's own values"): 1,
     ("tests/README.md", "runs the tests"): 1,

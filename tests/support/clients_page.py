@@ -1,5 +1,5 @@
-"""The clients' pages as data: docs/users/clients.md and agents.md have the snippets, docs/users/fields-*.md the tables
-of fields, and the console's page Connect is built from all of them.
+"""The clients' pages as data: docs/users/clients.md, responses.md and agents.md have the snippets,
+docs/users/fields-*.md the tables of fields, and the console's page Connect is built from all of them.
 
 programs/write_clients_page.py writes the tables from the wire types, and the console's file. Run it after a change of a
 wire type or a snippet.

@@ -21,7 +21,7 @@ GUIDES = [
     *sorted(path for room in ("users", "operators", "finance", "contributors") for path in (DOCS / room).glob("*.md")),
 ]
 # tests/clients/test_connect_page.py and test_connect_agents.py run the snippets of these pages.
-SNIPPET_PAGES = [DOCS / "users" / "clients.md", DOCS / "users" / "agents.md"]
+SNIPPET_PAGES = [DOCS / "users" / f"{page}.md" for page in ("clients", "responses", "agents")]
 _FENCE = re.compile(r"^(?P<indent> *)```(?P<info>[^\n]*)\n(?P<text>.*?)^(?P=indent)```$", re.MULTILINE | re.DOTALL)
 
 

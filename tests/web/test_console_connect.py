@@ -1,4 +1,4 @@
-"""The page Connect: the snippets of docs/users/clients.md and agents.md with this gateway's address
+"""The page Connect: the snippets of docs/users/clients.md, responses.md and agents.md with this gateway's address
 and a model, ready to run."""
 
 from __future__ import annotations

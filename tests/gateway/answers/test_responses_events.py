@@ -10,9 +10,20 @@ from collections.abc import Sequence
 from typing import Any
 
 import pydantic
+import pytest
 from openai.types.responses import ResponseOutputItem, ResponseStreamEvent
 
 from gateway.answers.responses_parts import ItemWriter
+from gateway.answers.responses_shape import error_code
+from gateway.errors import (
+    ApiError,
+    BudgetExceeded,
+    ContextLengthExceeded,
+    EngineDown,
+    InternalError,
+    InvalidRequest,
+    RateLimited,
+)
 from gateway.tools.definitions import ToolSpec
 from gateway.tools.parts import ArgumentsDelta, CallEnd, CallStart, ContentDelta, Part, ReasoningDelta
 
@@ -123,3 +134,18 @@ def test_events_build_the_items_of_random_answers() -> None:
 def test_a_namespace_and_a_name_are_apart() -> None:
     writer = play([CallStart(0, "call_1", "sky__see"), CallEnd(0)], reasoning=True, summarized=False, cut=False)
     assert (writer.items[0]["namespace"], writer.items[0]["name"]) == ("sky", "see")
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (BudgetExceeded("Spent.", code="key_budget_exceeded"), "insufficient_quota"),
+        (ContextLengthExceeded("Too long."), "context_length_exceeded"),
+        (RateLimited("Too many.", retry_after_s=1.5), "rate_limit_exceeded"),
+        (InvalidRequest("No."), "invalid_prompt"),
+        (InternalError(), "server_error"),
+        (EngineDown("Away."), "engine_unavailable"),
+    ],
+)
+def test_a_failed_response_has_the_code_that_codex_reads(error: ApiError, code: str) -> None:
+    assert error_code(error) == code

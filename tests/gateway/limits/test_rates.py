@@ -164,6 +164,8 @@ async def test_two_gateways_and_one_redis(gateways: Gateways, redis_server: Redi
     assert twelve(counted(answers), began)
     refused = next(answer for answer in answers if answer.status_code == 429)
     assert 1 <= int(refused.headers["retry-after"]) <= 5 + 2, "with its jitter"
+    told = f"Try again in {refused.headers['retry-after']}s."
+    assert refused.json()["error"]["message"].endswith(told)
     assert refused.headers["x-ratelimit-limit-requests"] == "12"
     eventually(lambda: gateways.open_holds() == 0, 30)
 

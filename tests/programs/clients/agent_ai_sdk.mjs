@@ -1,8 +1,12 @@
-// The AI SDK's agent loop over its OpenAI-compatible provider: tools, streams, objects. `npm install` beside it first.
+// The AI SDK's agent loop over three of its providers: tools, streams, objects. `npm install` beside it first.
 import { readFileSync } from "node:fs";
 import { createAnthropic } from "@ai-sdk/anthropic";
+import { createOpenAI } from "@ai-sdk/openai";
 import { createOpenAICompatible } from "@ai-sdk/openai-compatible";
-import { generateObject, generateText, Output, stepCountIs, streamObject, streamText, tool } from "ai";
+import {
+  defaultSettingsMiddleware, generateObject, generateText, Output, stepCountIs, streamObject, streamText, tool,
+  wrapLanguageModel,
+} from "ai";
 import { z } from "zod";
 
 const { CLIENT_URL, CLIENT_KEY = "lw_live_nobody", CLIENT_MODEL = "smollm2-135m-instruct" } = process.env;
@@ -43,6 +47,12 @@ const compatible = (url) =>
     supportsStructuredOutputs: true,
   })(CLIENT_MODEL);
 const anthropic = (url) => createAnthropic({ baseURL: `${url}/v1`, apiKey: CLIENT_KEY })(CLIENT_MODEL);
+// The default model of @ai-sdk/openai speaks the Responses API. Without `store: false` it refers to stored items.
+const responses = (url) =>
+  wrapLanguageModel({
+    model: createOpenAI({ baseURL: `${url}/v1`, apiKey: CLIENT_KEY })(CLIENT_MODEL),
+    middleware: defaultSettingsMiddleware({ settings: { providerOptions: { openai: { store: false } } } }),
+  });
 const ask = (name) => {
   called.length = 0;
   return `Case ${name}. What is the weather?`;
@@ -96,6 +106,7 @@ const object = { schema: forecast, maxOutputTokens: 200, maxRetries: 0 };
 const wanted = { city: "Paris", sky: "grey" };
 
 const both = {
+  plain: async (model) => same((await generateText({ model, prompt: ask("none"), ...LOOP })).text, "I call nothing."),
   single: (model) => talk(model, "single", IN_PARIS, ["Paris"]),
   parallel: (model) => talk(model, "parallel", "It is 12 degrees in Paris and in Rome.", ["Paris", "Rome"]),
   streamed,
@@ -108,28 +119,35 @@ const both = {
   failing: (model) => talk(model, "failing", IN_PARIS, ["Nowhere", "Paris"]),
 };
 
-const cases = {
-  ...Object.fromEntries(Object.entries(both).map(([name, run]) => [name, (url) => run(compatible(url))])),
-  thinking: (url) => talk(compatible(url), "thinking", IN_PARIS, ["Paris"]),
-  object: async (url) =>
-    same((await generateObject({ model: compatible(url), prompt: ask("schema"), ...object })).object, wanted),
-  object_stream: async (url) => {
-    const result = streamObject({ model: compatible(url), prompt: ask("schema"), ...object });
+// Of OpenAI's APIs.
+const openai = {
+  ...both,
+  thinking: (model) => talk(model, "thinking", IN_PARIS, ["Paris"]),
+  object: async (model) =>
+    same((await generateObject({ model, prompt: ask("schema"), ...object })).object, wanted),
+  object_stream: async (model) => {
+    const result = streamObject({ model, prompt: ask("schema"), ...object });
     for await (const _ of result.partialObjectStream);
     return same(await result.object, wanted);
   },
-  schema_after_tool: async (url) => {
+  schema_after_tool: async (model) => {
     const output = Output.object({ schema: forecast });
     const prompt = ask("schema_after_tool");
-    return same((await generateText({ model: compatible(url), tools: tools(), prompt, output, ...LOOP })).output, wanted);
+    return same((await generateText({ model, tools: tools(), prompt, output, ...LOOP })).output, wanted);
   },
-  ...Object.fromEntries(Object.entries(both).map(([name, run]) => [`anthropic_${name}`, (url) => run(anthropic(url))])),
+};
+const over = (provider, prefix, kinds) =>
+  Object.fromEntries(Object.entries(kinds).map(([name, run]) => [prefix + name, (url) => run(provider(url))]));
+const cases = {
+  ...over(compatible, "", openai),
+  ...over(anthropic, "anthropic_", both),
+  ...over(responses, "responses_", openai),
 };
 
 const version = (name) =>
   JSON.parse(readFileSync(new URL(`node_modules/${name}/package.json`, import.meta.url))).version;
 const versions = Object.fromEntries(
-  ["ai", "@ai-sdk/openai-compatible", "@ai-sdk/anthropic"].map((name) => [name, version(name)]),
+  ["ai", "@ai-sdk/openai", "@ai-sdk/openai-compatible", "@ai-sdk/anthropic"].map((name) => [name, version(name)]),
 );
 const tell = (fields) => process.stdout.write(`${JSON.stringify(fields)}\n`);
 

@@ -22,6 +22,7 @@ from speak import MODEL
 from weather import MAX_TOKENS_CUT, ask, check
 
 set_tracing_disabled(True)  # it would be sent to OpenAI
+MODEL_CLASS: Any = OpenAIChatCompletionsModel  # agent_openai_agents_responses.py runs the cases with another
 
 
 class Forecast(BaseModel):
@@ -37,7 +38,7 @@ def agent(url: str, *, strict: bool = False, settings: dict[str, Any] | None = N
     fields: dict[str, Any] = {
         "name": "reporter",
         "instructions": "You are terse.",
-        "model": OpenAIChatCompletionsModel(model=MODEL, openai_client=api),
+        "model": MODEL_CLASS(model=MODEL, openai_client=api),
         "model_settings": ModelSettings(**{"max_tokens": 200} | (settings or {})),
         "tools": tools,
     }

@@ -24,6 +24,7 @@ class Forecast(BaseModel):
 
 
 WANTED = Forecast(**weather.FORECAST)
+MODEL_CLASS: Any = OpenAIChatModel  # agent_pydantic_ai_responses.py runs the cases with another
 
 
 def get_weather(city: str) -> str:
@@ -38,12 +39,14 @@ def get_weather(city: str) -> str:
         raise ModelRetry(str(error)) from error
 
 
-def agent(url: str, *, strict: bool | None = None, output: Any = str, **settings: Any) -> Agent[None, Any]:
+def agent(
+    url: str, *, strict: bool | None = None, output: Any = str, tools: Any = (get_weather, weather.now), **settings: Any
+) -> Agent[None, Any]:
     api = AsyncOpenAI(base_url=f"{url}/v1", api_key=speak.KEY, max_retries=0)
     return Agent(
-        OpenAIChatModel(MODEL, provider=OpenAIProvider(openai_client=api)),
+        MODEL_CLASS(MODEL, provider=OpenAIProvider(openai_client=api)),
         instructions="You are terse.",
-        tools=[Tool(get_weather, strict=strict), Tool(weather.now, strict=strict)],
+        tools=[Tool(tool, strict=strict) for tool in tools],
         output_type=output,
         model_settings={"max_tokens": 200, **settings},
     )

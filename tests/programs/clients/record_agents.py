@@ -3,8 +3,8 @@
     python -m venv VENV
     VENV/bin/pip install -r tests/programs/clients/requirements.txt
     npm install --prefix tests/programs/clients            # for the AI SDK
-    npm install --prefix DIRECTORY @anthropic-ai/claude-code
-    export CLAUDE_CODE=DIRECTORY/node_modules/.bin/claude
+    npm install --prefix DIRECTORY @anthropic-ai/claude-code @openai/codex
+    export CLAUDE_CODE=DIRECTORY/node_modules/.bin/claude CODEX=DIRECTORY/node_modules/.bin/codex
     PYTHONPATH=tests python tests/programs/clients/record_agents.py VENV/bin/python [CLIENT …] [--record]
 
 A client is NAME of agent_NAME.py or agent_NAME.mjs in this folder; none: all of them. `--record` writes
@@ -17,8 +17,6 @@ from __future__ import annotations
 import datetime
 import http.client
 import json
-import os
-import subprocess
 import sys
 import tempfile
 import threading
@@ -31,9 +29,9 @@ from record import KEPT_HEADERS, RECORDED, Handler
 from record_claude_code import scrubbed
 
 from support.gateway.agent_stack import AgentStack, read_answer
+from support.gateway.client_scripts import CLIENT_S_MAX, run_script
 
 HERE = Path(__file__).resolve().parent
-CLIENT_S_MAX = 300
 LONG_TEXT = 600  # characters; a framework's own prompts are longer
 RELAYED_BYTES = 65536
 NOT_RELAYED = ("transfer-encoding", "connection", "content-length", "date")
@@ -108,15 +106,11 @@ def run(stack: AgentStack, script: Path, interpreter: str, *, record: bool) -> i
     with Relay(stack.url) as relay:
         threading.Thread(target=relay.serve_forever, daemon=True).start()
         url = f"http://127.0.0.1:{relay.server_port}/{{case}}"
-        environ = {**os.environ, "CLIENT_URL": url, "CLIENT_KEY": stack.keys["acme"]}
         argv = ["node" if script.suffix == ".mjs" else interpreter, str(script)]
-        done = subprocess.run(argv, env=environ, stdout=subprocess.PIPE, text=True, check=True, timeout=CLIENT_S_MAX)
+        versions, results = run_script(argv, url, stack.keys["acme"])
         relay.shutdown()
-    first, *results = [
-        json.loads(line) for line in done.stdout.splitlines() if line.startswith(('{"versions"', '{"case"'))
-    ]
     failed = [result for result in results if not result["ok"]]
-    print(f"\n{name} ({', '.join([f'{package} {version}' for package, version in first['versions'].items()])})")
+    print(f"\n{name} ({', '.join([f'{package} {version}' for package, version in versions.items()])})")
     for result in results:
         mark = "ok    " if result["ok"] else "FAILED"
         print(f"  {mark} {result['case']:24} {result['seconds']:6.2f} s  {result['detail']!r}")
@@ -124,7 +118,7 @@ def run(stack: AgentStack, script: Path, interpreter: str, *, record: bool) -> i
         print(f"  FAILED {problem}")
     print(f"  {len(results) - len(failed)} of {len(results)} cases, {len(relay.requests)} requests")
     if record and not failed and not stack.outside:
-        write_record(name, first["versions"], relay.requests)
+        write_record(name, versions, relay.requests)
     return len(failed) + len(stack.outside)
 
 
@@ -137,9 +131,33 @@ def without_texts(body: Json) -> Json:
     return kept | {"messages": [first | {"content": content}, *others]}
 
 
+def without_codexs_texts(body: Json) -> Json:
+    """Of Codex: as `without_texts`, and what commands printed and what names the session is replaced."""
+    kept: Json = scrubbed(body | {"prompt_cache_key": "s", "client_metadata": {"session_id": "s"}})
+    for sent, item in zip(body["input"], kept["input"], strict=True):
+        if sent.get("role") == "user" and sent["content"][0]["text"].startswith("Case codex"):
+            item["content"] = sent["content"]
+        elif isinstance(sent.get("output"), str):
+            item["output"] = f"A text of {len(sent['output'])} characters."
+    return kept
+
+
+SCRUBS = {"claude_code": without_texts, "codex": without_codexs_texts}
+
+
+def without_encrypted(body: Json | None) -> Json | None:
+    """Without what another gateway, of another secret, could not read: the reasoning's encrypted form."""
+    items = (body or {}).get("input")
+    if not isinstance(items, list):
+        return body
+    return body | {
+        "input": [item | {"encrypted_content": None} if "encrypted_content" in item else item for item in items]
+    }
+
+
 def write_record(name: str, versions: Json, requests: list[Json]) -> None:
-    scrub = without_texts if name == "claude_code" else shortened
-    kept = [request | {"body": scrub(request["body"])} for request in requests]
+    scrub = SCRUBS.get(name, shortened)
+    kept = [request | {"body": scrub(without_encrypted(request["body"]))} for request in requests]
     today = datetime.datetime.now(datetime.UTC).date().isoformat()
     record = {"client": name, "versions": versions, "recorded": today, "requests": kept}
     (RECORDED / "tools").mkdir(exist_ok=True)

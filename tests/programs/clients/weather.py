@@ -11,6 +11,7 @@ LAST = {
     "no_arguments": "It is noon.",
     "forced": "It is 12 degrees in Paris.",
     "none": "I call nothing.",
+    "talk": "Hello again.",
     "strict": "It is 12 degrees in Paris.",
     "loop": "It is 12 degrees in Paris at noon.",
     "failing": "It is 12 degrees in Paris.",

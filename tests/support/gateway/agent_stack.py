@@ -36,6 +36,12 @@ FORECAST = {"city": "Paris", "sky": "grey"}
 FORECAST_TEXT = json.dumps(FORECAST)
 # Of agent_claude_code.py: absolute, as its tools need them.
 NOTES, OTHER_NOTES = "/tmp/laneway-agent/repository/notes.txt", "/tmp/laneway-agent/repository/more.txt"
+# Of agent_codex.py: a patch, for its shell, for its tool and in its code.
+PATCH = "*** Begin Patch\n*** Update File: notes.txt\n@@\n-one\n+two\n*** End Patch\n"
+PATCH_COMMAND = f"apply_patch <<'END'\n{PATCH}END\n"
+READ_BOTH = f"{call('exec_command', cmd='cat notes.txt')}\n{call('exec_command', cmd='cat more.txt')}"
+READ_CODE = 'const read = await tools.exec_command({cmd: "cat notes.txt"}); text(read.output);\n'
+PATCH_CODE = f"text(await tools.apply_patch({json.dumps(PATCH)}));\n"
 THOUGHT = "<think>\nParis is in France.\n</think>\n\n"
 # The answers of each case, in turn. A client chooses its case by the first words of its prompt: "Case loop."
 ANSWERS = {
@@ -45,6 +51,7 @@ ANSWERS = {
     "no_arguments": [NOW, "It is noon."],
     "forced": [PARIS, "It is 12 degrees in Paris."],
     "none": ["I call nothing."],
+    "talk": ["Hello.", "Hello again."],
     "strict": [PARIS, "It is 12 degrees in Paris."],
     "cut": [call("get_weather", city="Paris " * 100), "It was cut."],
     "loop": [PARIS, f"The time too.\n{NOW}", "It is 12 degrees in Paris at noon."],
@@ -67,6 +74,17 @@ ANSWERS = {
     "claude_edit": [
         f"I read.\n{call('Read', file_path=NOTES)}\n{call('Read', file_path=OTHER_NOTES)}",
         f"{THOUGHT}{call('Edit', file_path=NOTES, old_string='one', new_string='two')}",
+        "The notes say two.",
+    ],
+    "codex_edit": [
+        f"I read.\n{READ_BOTH}",
+        f"{THOUGHT}{call('exec_command', cmd=PATCH_COMMAND)}",
+        "The notes say two.",
+    ],
+    "codex_patch": [f"{THOUGHT}{READ_BOTH}", f"I write.\n{call('apply_patch', input=PATCH)}", "The notes say two."],
+    "codex_code": [
+        call("functions__exec", input=READ_CODE),
+        f"{THOUGHT}{call('functions__exec', input=PATCH_CODE)}",
         "The notes say two.",
     ],
     "snippet": [call("get_weather", city="Lisbon"), "It is sunny in Lisbon."],
@@ -136,12 +154,13 @@ class AgentStack(ScriptedStack):
 def read_answer(path: str, content: bytes) -> dict[str, Any]:
     """Of a whole answer or a stream: its text, its calls (name and arguments) and its endings, without ids."""
     text = content.decode()
+    whole_readers = {"/v1/messages": _read_message, "/v1/responses": _read_response}
     if not text.startswith(("data:", "event:", ":")):
-        whole = json.loads(text)
-        return _read_message(whole) if path == "/v1/messages" else _read_chat(whole)
+        return whole_readers.get(path, _read_chat)(json.loads(text))
     lines = [line.removeprefix("data: ") for line in text.splitlines() if line.startswith("data: ")]
     events = [json.loads(line) for line in lines if line != "[DONE]"]
-    return _read_message_events(events) if path == "/v1/messages" else _read_chat_chunks(events)
+    readers = {"/v1/messages": _read_message_events, "/v1/responses": _read_response_events}
+    return readers.get(path, _read_chat_chunks)(events)
 
 
 def _read_chat(whole: dict[str, Any]) -> dict[str, Any]:
@@ -162,6 +181,23 @@ def _read_chat_chunks(chunks: list[dict[str, Any]]) -> dict[str, Any]:
                 read["calls"].append([delta["function"]["name"], ""])
             read["calls"][delta["index"]][1] += delta["function"]["arguments"]
     return read
+
+
+def _read_response(whole: dict[str, Any]) -> dict[str, Any]:
+    read: dict[str, Any] = {"ending": whole["status"], "text": "", "calls": []}
+    for item in whole["output"]:
+        match item:
+            case {"type": "message"}:
+                read["text"] += "".join([part["text"] for part in item["content"]])
+            case {"type": "function_call"} | {"type": "custom_tool_call"}:
+                read["calls"].append([item["name"], item.get("arguments", item.get("input"))])
+    return read
+
+
+def _read_response_events(events: list[dict[str, Any]]) -> dict[str, Any]:
+    """The items are those of their events, as Codex reads them."""
+    items = [event["item"] for event in events if event["type"] == "response.output_item.done"]
+    return _read_response({"status": events[-1]["response"]["status"], "output": items})
 
 
 def _read_message(whole: dict[str, Any]) -> dict[str, Any]:

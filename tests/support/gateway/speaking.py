@@ -58,7 +58,10 @@ def start_speaking(directory: Path) -> Iterator[Speaking]:
     stack = ScriptedStack(directory, f"sqlite:///{directory}/laneway.db", model)
     try:
         stack.start()
-        yield Speaking(stack, Tokenizer.load(model))
+        speaking = Speaking(stack, Tokenizer.load(model))
+        # Else the garbage collector finds their sockets open, in another test.
+        with speaking.openai, speaking.anthropic:
+            yield speaking
         assert stack.open_holds() == 0
     finally:
         stack.stop()
