@@ -10,7 +10,7 @@ from gateway.errors import ApiError, encode
 from gateway.generation.answer import Answer, TextPiece
 from gateway.generation.inflight import InFlight
 from gateway.tools.parts import ContentDelta
-from gateway.api.sealed_reasoning import SUMMARY
+from gateway.tools.sealed_reasoning import SUMMARY
 
 
 class CompactShape:

@@ -18,7 +18,7 @@ from gateway.generation.prompts import CountedPrompt
 from gateway.generation.replays import FirstCall
 from gateway.limits.limiter import Admission
 from gateway.log import RequestLine
-from gateway.api.sealed_reasoning import ReasoningKeys
+from gateway.tools.sealed_reasoning import ReasoningKeys
 
 if TYPE_CHECKING:
     from gateway.generation.text_runs import TextRuns

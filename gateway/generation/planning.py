@@ -39,7 +39,7 @@ from gateway.large_work.jobs import ContextLimits, GrammarJob, GrammarResult, Re
 from gateway.large_work.pool import LargeWork
 from gateway.limits.turn_pace import RequestPace
 from gateway.tools.definitions import Tooling
-from gateway.api.sealed_reasoning import PURPOSE, ReasoningKeys, ReasoningReader
+from gateway.tools.sealed_reasoning import PURPOSE, ReasoningKeys, ReasoningReader
 
 # Most log probabilities of one answer: per token of a completion 1 + `top_logprobs`, and likewise of a prompt. Each
 # takes 12 bytes in memory and about 90 bytes on the wire.

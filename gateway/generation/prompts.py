@@ -21,10 +21,11 @@ from gateway.large_work.jobs import (
     check_words,
     count,
     decode,
+    open_prompts,
 )
 from gateway.large_work.pool import LargeWork
 from gateway.tools.model_dialect import ModelDialect
-from gateway.api.sealed_reasoning import ReasoningReader
+from gateway.tools.sealed_reasoning import ReasoningReader
 
 # Rendering one message takes about as long as encoding MESSAGE_CHARS characters.
 MESSAGE_CHARS = 128
@@ -69,7 +70,7 @@ class PromptCounter:
             return await self._in_process(job, tenant)
         ignored: list[str] = []
         if reader is not None:
-            prompts, ignored = reader.open_prompts(prompts)
+            prompts, ignored = open_prompts(reader, prompts)
         check_sizes(tokenizer, prompts, window)
         if sum([_work_of(prompt) for prompt in prompts]) > ENCODE_IN_LOOP_CHARS_MAX:
             job = CountJob(list(prompts), str(tokenizer.directory), encoding, window, tools=tools)

@@ -19,7 +19,7 @@ from gateway.api.generation_request import ChatPrompt, LargeBody, Prompt, RawTex
 from gateway.errors import ApiError, ContextLengthExceeded, InvalidRequest, UnsupportedParameter
 from gateway.tools.model_dialect import PLAIN_DIALECT, ModelDialect, dialect_of
 from gateway.tools.rendering import template_arguments, template_messages, template_tools
-from gateway.api.sealed_reasoning import ReasoningReader
+from gateway.tools.sealed_reasoning import ReasoningReader
 
 # JSON has such integers, msgpack has not.
 TOO_LARGE_INTEGER = "An integer in 'tools', a schema or a call has more than 64 bits, which is not supported here."
@@ -188,7 +188,7 @@ class JobRunner:
                 return DecodeResult(decode(tokenizer, prompts, job.window))
             ignored: list[str] = []
             if job.reader is not None:
-                prompts, ignored = job.reader.open_prompts(prompts)
+                prompts, ignored = open_prompts(job.reader, prompts)
             all_ids = count(tokenizer, prompts, job.window, self._dialect(tokenizer, job))
             texts = [prompt if isinstance(prompt, str) else "" for prompt in prompts] if job.texts else []
             return CountResult([array("I", ids).tobytes() for ids in all_ids], texts, ignored)
@@ -265,6 +265,19 @@ def count(
     except TemplateError as error:
         raise InvalidRequest(f"{window.param!r} do not fit this model: {error}.", param=window.param) from None
     return found
+
+
+def open_prompts(reader: ReasoningReader, prompts: Sequence[Prompt]) -> tuple[list[Prompt], list[str]]:
+    """As `ReasoningReader.open_messages`, for the conversations among the prompts."""
+    opened: list[Prompt] = []
+    ignored: list[str] = []
+    for prompt in prompts:
+        if isinstance(prompt, ChatPrompt):
+            messages, left_out = reader.open_messages(prompt.messages)
+            prompt = msgspec.structs.replace(prompt, messages=messages)
+            ignored += left_out
+        opened.append(prompt)
+    return opened, ignored
 
 
 def decode(tokenizer: Tokenizer, prompts: Sequence[Prompt], window: ContextLimits) -> str:

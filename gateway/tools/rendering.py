@@ -19,7 +19,7 @@ from gateway.tools.model_dialect import EFFORT_ARGUMENT, ModelDialect
 # `tool_call_id` and `name`: the form that chat templates read.
 Message = dict[str, Any]
 # Keys of messages with encrypted parts: the blob, and the request's field that has it. They are opened before the
-# template renders the message (api.sealed_reasoning).
+# template renders the message (tools.sealed_reasoning).
 SEALED_REASONING, SEALED_SUMMARY = "sealed_reasoning", "sealed_summary"
 
 RESULT_OPEN, RESULT_CLOSE = "<tool_response>\n", "\n</tool_response>"

@@ -6,10 +6,9 @@ import base64
 
 import pytest
 
-from gateway.api.generation_request import ChatPrompt
 from gateway.config.server_secrets import ServerSecrets
 from gateway.errors import InvalidEncryptedContent
-from gateway.api.sealed_reasoning import PURPOSE, ReasoningKeys, ReasoningReader
+from gateway.tools.sealed_reasoning import PURPOSE, ReasoningKeys, ReasoningReader
 
 OLD, NEW = bytes(range(32)), bytes(32)
 MODEL, OTHER_MODEL = "ab" * 32, "cd" * 32
@@ -58,18 +57,16 @@ def test_a_prompt_is_opened_for_one_model() -> None:
     user = {"role": "user", "content": "a"}
     own, foreign = keys().seal("own", MODEL), keys().seal("foreign", OTHER_MODEL)
     calls = [{"id": "call_1"}]
-    prompt = ChatPrompt(
-        [user, sealed(own), sealed(foreign), sealed(foreign, tool_calls=calls), sealed(own, content="b")]
-    )
-    [opened, text], ignored = ReasoningReader(keys(), MODEL).open_prompts([prompt, "a text"])
-    assert isinstance(opened, ChatPrompt)
-    assert opened.messages == [
+    further = [sealed(foreign, tool_calls=calls), sealed(own, content="b")]
+    messages = [user, sealed(own), sealed(foreign), *further]
+    opened, ignored = ReasoningReader(keys(), MODEL).open_messages(messages)
+    assert opened == [
         user,
         {"role": "assistant", "content": "", "reasoning_content": "own"},
         {"role": "assistant", "content": "", "tool_calls": calls},
         {"role": "assistant", "content": "b", "reasoning_content": "own"},
     ]
-    assert (text, ignored) == ("a text", ["input[1]", "input[1]"])
+    assert ignored == ["input[1]", "input[1]"]
     with pytest.raises(InvalidEncryptedContent, match=r"'input\[1\]' is wrong: it does not decrypt") as refusal:
-        ReasoningReader(keys("ten_2"), MODEL).open_prompts([prompt])
+        ReasoningReader(keys("ten_2"), MODEL).open_messages(messages)
     assert refusal.value.code == "invalid_encrypted_content"

@@ -17,9 +17,8 @@ import msgspec
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-from gateway.api.generation_request import ChatPrompt, Prompt
 from gateway.errors import InvalidEncryptedContent
-from gateway.tools.rendering import SEALED_REASONING, SEALED_SUMMARY
+from gateway.tools.rendering import SEALED_REASONING, SEALED_SUMMARY, Message
 
 FORMAT = 1
 MODEL_BYTES = 16
@@ -70,20 +69,17 @@ class ReasoningReader(msgspec.Struct, frozen=True):
     keys: ReasoningKeys
     model: str
 
-    def open_prompts(self, prompts: Sequence[Prompt]) -> tuple[list[Prompt], list[str]]:
-        """The prompts with their reasoning as text, and the fields whose reasoning another model wrote: it is left out.
-        Raises InvalidEncryptedContent."""
+    def open_messages(self, messages: Sequence[Message]) -> tuple[list[Message], list[str]]:
+        """The messages of a conversation with their reasoning as text, and the fields whose reasoning another model
+        wrote: it is left out. Raises InvalidEncryptedContent."""
+        opened: list[Message] = []
         ignored: list[str] = []
-        return [self._open(prompt, ignored) if type(prompt) is ChatPrompt else prompt for prompt in prompts], ignored
-
-    def _open(self, prompt: ChatPrompt, ignored: list[str]) -> ChatPrompt:
-        messages = []
-        for message in prompt.messages:
+        for message in messages:
             if (sealed := message.get(SEALED_SUMMARY)) is not None:
-                messages.append({"role": message["role"], "content": SUMMARY_BEGINS + self._summary(sealed)})
+                opened.append({"role": message["role"], "content": SUMMARY_BEGINS + self._summary(sealed)})
                 continue
             if (sealed := message.get(SEALED_REASONING)) is None:
-                messages.append(message)
+                opened.append(message)
                 continue
             text = self._text(sealed, self.model)
             rest = {name: value for name, value in message.items() if name != SEALED_REASONING}
@@ -92,8 +88,8 @@ class ReasoningReader(msgspec.Struct, frozen=True):
             else:
                 ignored.append(sealed["param"])
             if text or rest["content"] or "tool_calls" in rest:
-                messages.append(rest)
-        return msgspec.structs.replace(prompt, messages=messages)
+                opened.append(rest)
+        return opened, ignored
 
     def _summary(self, sealed: Mapping[str, str]) -> str:
         text = self._text(sealed, SUMMARY)
