@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+from typing import Any
 
 import pytest
 
@@ -58,7 +59,7 @@ def test_a_prompt_is_opened_for_one_model() -> None:
     own, foreign = keys().seal("own", MODEL), keys().seal("foreign", OTHER_MODEL)
     calls = [{"id": "call_1"}]
     further = [sealed(foreign, tool_calls=calls), sealed(own, content="b")]
-    messages = [user, sealed(own), sealed(foreign), *further]
+    messages: list[Any] = [user, sealed(own), sealed(foreign), *further]
     opened, ignored = ReasoningReader(keys(), MODEL).open_messages(messages)
     assert opened == [
         user,
