@@ -10,8 +10,8 @@ import asyncio
 from collections import deque
 from typing import Protocol
 
-# uvloop reads up to 256,000 bytes of a connection at once; copying and parsing them takes about 0.1 ms. A connection that
-# sends at full speed exceeds the turn's bytes with each read, so that such connections are read one after another.
+# uvloop reads up to 256,000 bytes of a connection at once; copying and parsing them takes about 0.1 ms. A connection
+# that sends at full speed exceeds the turn's bytes with each read, so that such connections are read one after another.
 BYTES_PER_TURN = 128 * 1024
 
 

@@ -37,10 +37,11 @@ class Reads:
 
 async def test_a_turn_reads_a_bounded_number_of_bytes_and_all_connections_in_turn() -> None:
     pace = ReadPace(bytes_per_turn=100)
-    connections = [Reads(pace, 60) for _ in range(10)]
+    connections = [Reads(pace, 120) for _ in range(10)]
     for connection in connections:
         connection.arrive()
-    assert [connection.reading for connection in connections] == [True, *[False] * 9]
+    assert not any(connection.reading for connection in connections)
+    await asyncio.sleep(0)
     per_turn = []
     for _ in range(200):
         before = sum(connection.read for connection in connections)
@@ -48,9 +49,9 @@ async def test_a_turn_reads_a_bounded_number_of_bytes_and_all_connections_in_tur
             connection.arrive()
         per_turn.append(sum(connection.read for connection in connections) - before)
         await asyncio.sleep(0)
-    assert max(per_turn) <= 180, "a turn's bytes, and the connection that exceeded them"
+    assert max(per_turn) == 120, "one connection a turn"
     reads = [connection.read for connection in connections]
-    assert min(reads) > 0.5 * max(reads), "none starves"
+    assert max(reads) - min(reads) <= 120, "none starves"
 
 
 async def test_small_bodies_are_never_paused() -> None:
@@ -67,10 +68,8 @@ async def test_large_bodies_at_once_all_arrive(stack: Stack) -> None:
     """With the pauses of the pace and those of a full buffer: each is answered, whether it is read or refused."""
     text = "word " * 300_000
     body: dict[str, Any] = {"model": "nobody", "messages": [{"role": "user", "content": text}]}
-    with (
-        httpx.Client(base_url=stack.url, headers=stack.headers(), timeout=60) as client,
-        ThreadPoolExecutor(16) as pool,
-    ):
+    client = httpx.Client(base_url=stack.url, headers=stack.headers(), timeout=60)
+    with client, ThreadPoolExecutor(16) as pool:
         asked = [pool.submit(client.post, "/v1/chat/completions", json=body) for _ in range(48)]
         statuses = [one.result().status_code for one in asked]
     assert set(statuses) <= {404, 429}, statuses
