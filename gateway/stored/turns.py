@@ -16,6 +16,9 @@ from gateway.stored.responses import ResponseStore, StoredTurn
 
 RESPONSE_ID_CHARS_MAX = 128  # of an id in a refusal
 _STORED, _NOT_STORED = b'"store":true}', b'"store":false}'
+REFERENCE = "item_reference"
+REFERENCED_MAX = 64  # responses that the references of one request name
+_ITEM_ID = re.compile(r"[a-z]+_([0-9a-f]{32})_\d+")  # as `answers.responses_parts` makes them
 _INDEX = re.compile(r"input\[(\d+)\]")
 
 
@@ -23,6 +26,11 @@ class _Fields(msgspec.Struct):
     input: msgspec.Raw = msgspec.Raw(b"")
     previous_response_id: Any = None
     store: Any = None
+
+
+class _Item(msgspec.Struct):
+    type: Any = None
+    id: Any = None
 
 
 class _Answer(msgspec.Struct):
@@ -36,6 +44,7 @@ class _Status(msgspec.Struct):
 _read_fields = msgspec.json.Decoder(_Fields).decode
 _read_members = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _read_items = msgspec.json.Decoder(list[msgspec.Raw]).decode
+_read_item = msgspec.json.Decoder(_Item).decode
 _read_text = msgspec.json.Decoder(str).decode
 _read_output = msgspec.json.Decoder(_Answer).decode
 _read_status = msgspec.json.Decoder(_Status).decode
@@ -107,20 +116,60 @@ async def open_turn(store: ResponseStore, caller: Caller, body: bytes, response_
         items = _own_items(fields.input)
     except (msgspec.DecodeError, UnicodeDecodeError):
         return None  # parsing it refuses it, and names the field
+    resolved = await _without_references(store, tenant_id, items)
     stored_id = None if fields.store is False else response_id
     previous = fields.previous_response_id
-    if not isinstance(previous, str):
-        return None if stored_id is None else OpenTurn(store, tenant_id, stored_id, body, _array(items), 0)
+    earlier: list[msgspec.Raw] = []
+    if isinstance(previous, str):
+        earlier = await _earlier_items(store, tenant_id, previous)
+    if earlier or resolved != items:
+        members = _read_members(body)
+        members["input"] = msgspec.Raw(_array([*earlier, *resolved]))
+        body = encode(members)
+    elif stored_id is None:
+        return None
+    return OpenTurn(store, tenant_id, stored_id, body, _array(resolved), len(earlier))
+
+
+async def _earlier_items(store: ResponseStore, tenant_id: str, previous: str) -> list[msgspec.Raw]:
+    """The items of the turns up to the response `previous`. Raises as `open_turn`."""
     turns = await store.conversation(tenant_id, previous)
     if turns is None:
         raise not_found(previous)
     if any(not turn.answer for turn in turns):
         message = f"The response '{previous[:RESPONSE_ID_CHARS_MAX]}' or one before it is still in progress."
         raise InvalidRequest(message, param="previous_response_id")
-    earlier = [item for turn in turns for item in (*_read_items(turn.input), *_read_output(turn.answer).output)]
-    members = _read_members(body)
-    members["input"] = msgspec.Raw(_array([*earlier, *items]))
-    return OpenTurn(store, tenant_id, stored_id, encode(members), _array(items), len(earlier))
+    return [item for turn in turns for item in (*_read_items(turn.input), *_read_output(turn.answer).output)]
+
+
+async def _without_references(store: ResponseStore, tenant_id: str, items: list[msgspec.Raw]) -> list[msgspec.Raw]:
+    """The items, with stored items in the place of references to them. Raises InvalidRequest for a reference to an item
+    that is not stored."""
+    found: list[msgspec.Raw] = []
+    turns: dict[str, dict[str, msgspec.Raw]] = {}  # the items of each response that a reference names
+    for index, item in enumerate(items):
+        head = _read_item(item) if bytes(item).lstrip().startswith(b"{") else _Item()
+        if head.type != REFERENCE or not isinstance(head.id, str):
+            found.append(item)
+            continue
+        match = _ITEM_ID.fullmatch(head.id)
+        response_id = f"resp_{match[1]}" if match else ""
+        if response_id not in turns:
+            if len(turns) >= REFERENCED_MAX:
+                raise InvalidRequest(f"'input' refers to items of over {REFERENCED_MAX} responses.", param="input")
+            turns[response_id] = _output_of(await store.get_turn(tenant_id, response_id))
+        if head.id not in turns[response_id]:
+            param = f"input[{index}]"
+            message = f"{param!r} is wrong: item with id '{head.id[:RESPONSE_ID_CHARS_MAX]}' not found."
+            raise InvalidRequest(message, param=param)
+        found.append(turns[response_id][head.id])
+    return found
+
+
+def _output_of(turn: StoredTurn | None) -> dict[str, msgspec.Raw]:
+    """The items of an answer by their ids."""
+    output = _read_output(turn.answer).output if turn is not None and turn.answer else []
+    return {str(_read_item(item).id): item for item in output}
 
 
 def not_found(previous: str) -> PreviousResponseNotFound:

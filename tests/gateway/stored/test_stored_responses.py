@@ -129,6 +129,27 @@ def test_a_turn_continues_the_one_before(speaking: Speaking) -> None:
     assert (refusal.value.code, refusal.value.param) == ("previous_response_not_found", "previous_response_id")
 
 
+def test_a_reference_stands_for_a_stored_item(speaking: Speaking) -> None:
+    """The Vercel AI SDK sends the items of earlier answers like this."""
+    first = ask(speaking, "What is it like in Paris?", says="It is mild.")
+    user: Any = {"role": "user", "content": "What is it like in Paris?"}
+    reference: Any = {"type": "item_reference", "id": first.output[0].id}
+    again: Any = {"role": "user", "content": "And tomorrow?"}
+    speaking.says("Mild.")
+    second = speaking.openai.responses.create(model=MODEL, input=[user, reference, again])
+    prompt = speaking.prompt()
+    assert prompt.index("in Paris?") < prompt.index("It is mild.") < prompt.index("And tomorrow?")
+    speaking.openai.responses.delete(first.id)
+    ask(speaking, "And then?", previous_response_id=second.id)
+    assert "It is mild." in speaking.prompt(), "the turn has the item itself"
+    globex = client(speaking, "globex")
+    unknown: Any = {"type": "item_reference", "id": "msg_" + "0" * 32 + "_0"}
+    for tried, which in ((globex, {**reference, "id": second.output[0].id}), (globex, unknown), (globex, reference)):
+        with pytest.raises(openai.BadRequestError, match="not found") as refusal:
+            tried.responses.create(model=MODEL, input=[user, which, again])
+        assert refusal.value.param == "input[1]"
+
+
 def test_what_a_request_asks_not_to_store_is_not_stored(speaking: Speaking) -> None:
     first = ask(speaking, "One")
     for fields in ({"store": False}, {"store": False, "previous_response_id": first.id}):
