@@ -69,12 +69,12 @@ class Shape(Protocol):
 class Keeper(Protocol):
     """Stores an answer before its client receives the end of it."""
 
-    async def keep(self, data: bytes) -> bytes:
+    async def keep_answer(self, data: bytes) -> bytes:
         """Store the answer that ends with `data`; returns the bytes to send instead."""
         ...
 
-    def drop(self) -> None:
-        """The answer does not end, or the client left. No effect after `keep`."""
+    def abandon_answer(self) -> None:
+        """The answer does not end, or the client left. No effect after `keep_answer`."""
         ...
 
 
@@ -112,7 +112,7 @@ class WholeAnswer:
             await self._send_answer(receive, send)
         finally:
             if self._keeper is not None:
-                self._keeper.drop()
+                self._keeper.abandon_answer()
 
     async def _send_answer(self, receive: Receive, send: Send) -> None:
         answer = self._answer
@@ -133,7 +133,7 @@ class WholeAnswer:
             return
         body = self._shape.render_body(answer) if answer.body is None else answer.body
         if self._keeper is not None:
-            body = await self._keeper.keep(body)
+            body = await self._keeper.keep_answer(body)
         await _send_json(send, body, [*_answer_headers(answer), *self._admission.headers()])
 
     async def _send_parts(self, send: Send) -> None:
@@ -197,7 +197,7 @@ class StreamedAnswer:
             watch.cancel()
             answer.leave()
             if self._keeper is not None:
-                self._keeper.drop()
+                self._keeper.abandon_answer()
 
     async def _wait_first(self) -> None:
         """Wait for the first token, the end, the client's disconnect, or `first_token_s` if tokens are granted by then.
@@ -234,7 +234,7 @@ class StreamedAnswer:
                 if answer.ended:
                     body += shape.closing(answer) if answer.error is None else shape.failure(answer.error)
                     if self._keeper is not None:
-                        body = await self._keeper.keep(body)
+                        body = await self._keeper.keep_answer(body)
                     await send({"type": "http.response.body", "body": body, "more_body": False})
                     return
                 if ticker.due and not body:

@@ -72,7 +72,7 @@ _READERS: Mapping[str, Callable[[bytes, UnknownFields], ParsedBody]] = {
     "completions": _read_completion,
     "messages": lambda body, unknown: ParsedBody(parse_messages(body, unknown).to_generation()),
     "responses": lambda body, unknown: ParsedBody(parse_response(body, unknown).to_generation()),
-    "compact": lambda body, unknown: ParsedBody(parse_compact(body, unknown).to_generation()),
+    "compact": lambda body, unknown: ParsedBody(parse_compact(body, unknown).summary_request()),
     "count": lambda body, unknown: ParsedBody(parse_count(body, unknown).to_generation()),
     "tokenize": _read_tokenize,
     "detokenize": lambda body, unknown: ParsedBody(parse_detokenize(body, unknown).generation_request()),

@@ -42,7 +42,7 @@ class CompactRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     service_tier: str | None = None
     previous_response_id: str | None = None
 
-    def to_generation(self) -> GenerationRequest:
+    def summary_request(self) -> GenerationRequest:
         messages = _with_request(conversation(self.instructions, self.input))
         reasoning = ReasoningRequest(shown=False)
         return GenerationRequest(

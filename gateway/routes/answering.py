@@ -109,7 +109,7 @@ async def _answer(
         return await _begin(services, request, endpoint, caller, admission, body, held, turn)
     except BaseException as error:
         if turn is not None:
-            turn.drop()
+            turn.abandon_turn()
             if isinstance(error, InvalidRequest):
                 turn.own_index(error)
         raise
@@ -147,7 +147,7 @@ async def _begin(
     begun: InFlight | Replayed | None = None if call is None else await call.look_up()
     if begun is None:
         if turn is not None:
-            await turn.begin(asked.continues)
+            await turn.begin_turn(asked.continues)
         renderer = None if call is None else lambda request: endpoint.shape_of(request, read.wants_usage).whole_parts
         begun = await services.generator.begin_request(caller, asked, line, admission, call, renderer)
     if isinstance(begun, Replayed) or not begun.keeps_body:
@@ -156,7 +156,7 @@ async def _begin(
         await admission.refund()
         line.record.replay_of = begun.request_id
         if turn is not None:
-            turn.drop()
+            turn.abandon_turn()
         return ReplayedAnswer(begun.body)
     work = begun
     work.stores = turn is not None and turn.stores
@@ -176,12 +176,12 @@ class ResponseKeeper:
         self._turn = turn
         self._shape = shape
 
-    async def keep(self, data: bytes) -> bytes:
+    async def keep_answer(self, data: bytes) -> bytes:
         # The body of an idempotent call was rendered by another shape: it is the response object.
-        return await self._turn.keep(data, self._shape.response or data)
+        return await self._turn.keep_answer(data, self._shape.response or data)
 
-    def drop(self) -> None:
-        self._turn.drop()
+    def abandon_answer(self) -> None:
+        self._turn.abandon_turn()
 
 
 async def _replay(

@@ -70,13 +70,13 @@ class OpenTurn:
     def stores(self) -> bool:
         return self._response_id is not None
 
-    async def begin(self, previous_id: str | None) -> None:
+    async def begin_turn(self, previous_id: str | None) -> None:
         """Make the row of the response. Raises QuotaExceeded, DatabaseDown."""
         if self._response_id is not None:
             self._begun = True
             await self._store.begin_turn(self._tenant_id, self._response_id, previous_id, self._items)
 
-    async def keep(self, data: bytes, response: bytes) -> bytes:
+    async def keep_answer(self, data: bytes, response: bytes) -> bytes:
         """Store the response object with which `data` ends. Returns `data`, which says whether it is stored."""
         if self._response_id is None or not self._begun or self._ended:
             return data
@@ -87,8 +87,8 @@ class OpenTurn:
         before, _, after = data.rpartition(_STORED)
         return before + _NOT_STORED + after
 
-    def drop(self) -> None:
-        """The response has not been stored, and will not be. No effect after `keep`."""
+    def abandon_turn(self) -> None:
+        """The response has not been stored, and will not be. No effect after `keep_answer`."""
         if self._response_id is not None and self._begun and not self._ended:
             self._ended = True
             self._dropping = asyncio.create_task(self._store.drop_turn(self._response_id))
