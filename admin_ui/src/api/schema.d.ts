@@ -2701,6 +2701,8 @@ export interface components {
         CustomCallItem: {
             call_id: string;
             /** @default null */
+            caller: unknown;
+            /** @default null */
             id: string | null;
             input: string;
             name: string;
@@ -2719,6 +2721,8 @@ export interface components {
         /** CustomOutputItem */
         CustomOutputItem: {
             call_id: string;
+            /** @default null */
+            caller: unknown;
             /** @default null */
             id: string | null;
             output: string | (components["schemas"]["InputTextPart"] | components["schemas"]["OutputTextPart"] | components["schemas"]["PlainTextPart"] | components["schemas"]["RefusalPart"])[];
@@ -2925,16 +2929,21 @@ export interface components {
         };
         /**
          * FunctionCallItem
-         * @description A call of an earlier answer. `namespace`: of a tool in a namespace.
+         * @description A call of an earlier answer. `namespace`: of a tool in a namespace. `caller` and `parsed_arguments` are hints;
+         *         the SDK adds the latter.
          */
         FunctionCallItem: {
             arguments: string;
             call_id: string;
             /** @default null */
+            caller: unknown;
+            /** @default null */
             id: string | null;
             name: string;
             /** @default null */
             namespace: string | null;
+            /** @default null */
+            parsed_arguments: unknown;
             /** @default null */
             status: string | null;
             /** @enum {unknown} */
@@ -2947,10 +2956,12 @@ export interface components {
         };
         /**
          * FunctionOutputItem
-         * @description The result of a call.
+         * @description The result of a call. `caller` is a hint.
          */
         FunctionOutputItem: {
             call_id: string;
+            /** @default null */
+            caller: unknown;
             /** @default null */
             id: string | null;
             output: string | (components["schemas"]["InputTextPart"] | components["schemas"]["OutputTextPart"] | components["schemas"]["PlainTextPart"] | components["schemas"]["RefusalPart"])[];
@@ -3088,8 +3099,13 @@ export interface components {
             /** @enum {unknown} */
             type: "input_json_delta";
         };
-        /** InputTextPart */
+        /**
+         * InputTextPart
+         * @description `prompt_cache_breakpoint` is a hint.
+         */
         InputTextPart: {
+            /** @default null */
+            prompt_cache_breakpoint: unknown;
             text: string;
             /** @enum {unknown} */
             type: "input_text";
@@ -3724,13 +3740,15 @@ export interface components {
         };
         /**
          * OutputTextPart
-         * @description A text of an earlier answer. `annotations` and `logprobs` are hints.
+         * @description A text of an earlier answer. `annotations`, `logprobs` and `parsed` are hints; the SDK adds `parsed`.
          */
         OutputTextPart: {
             /** @default null */
             annotations: unknown[] | null;
             /** @default null */
             logprobs: unknown[] | null;
+            /** @default null */
+            parsed: unknown;
             text: string;
             /** @enum {unknown} */
             type: "output_text";
@@ -4125,9 +4143,12 @@ export interface components {
         };
         /**
          * ReasoningOptions
-         * @description `effort`: as `reasoning_effort` of chat completions. `summary`: the reasoning is also its own summary.
+         * @description `effort`: as `reasoning_effort` of chat completions. `summary`: the reasoning is also its own summary. `context`
+         *         is a hint.
          */
         ReasoningOptions: {
+            /** @default null */
+            context: string | null;
             /** @default null */
             effort: string | null;
             /** @default null */
@@ -4209,9 +4230,13 @@ export interface components {
         };
         /**
          * ResponseCustomTool
-         * @description A tool whose input is one text.
+         * @description A tool whose input is one text. `allowed_callers` and `defer_loading` are hints.
          */
         ResponseCustomTool: {
+            /** @default null */
+            allowed_callers: string[] | null;
+            /** @default null */
+            defer_loading: boolean | null;
             /** @default null */
             description: string | null;
             /** @default null */
@@ -4239,11 +4264,18 @@ export interface components {
         /**
          * ResponseFunction
          * @description `parameters`: a JSON Schema of an object. With `strict` the arguments follow it, or the request is refused.
+         *         `allowed_callers`, `defer_loading` and `output_schema` are hints.
          */
         ResponseFunction: {
             /** @default null */
+            allowed_callers: string[] | null;
+            /** @default null */
+            defer_loading: boolean | null;
+            /** @default null */
             description: string | null;
             name: string;
+            /** @default null */
+            output_schema: Record<string, never> | null;
             /** @default null */
             parameters: Record<string, never> | null;
             /** @default null */
@@ -4390,6 +4422,8 @@ export interface components {
             prompt: null;
             /** @default null */
             prompt_cache_key: string | null;
+            /** @default null */
+            prompt_cache_options: Record<string, never> | null;
             /** @default null */
             prompt_cache_retention: string | null;
             /** @default null */
