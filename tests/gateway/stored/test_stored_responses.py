@@ -144,6 +144,7 @@ def test_a_reference_stands_for_a_stored_item(speaking: Speaking) -> None:
     assert "It is mild." in speaking.prompt(), "the turn has the item itself"
     globex = client(speaking, "globex")
     unknown: Any = {"type": "item_reference", "id": "msg_" + "0" * 32 + "_0"}
+    which: Any
     for tried, which in ((globex, {**reference, "id": second.output[0].id}), (globex, unknown), (globex, reference)):
         with pytest.raises(openai.BadRequestError, match="not found") as refusal:
             tried.responses.create(model=MODEL, input=[user, which, again])
