@@ -75,7 +75,7 @@ LEDGER_SHARE = 0.5  # the part of the remaining time in which the ledger finishe
 # Delay after the start: starting the processes for large prompts takes half a second of a core, and first requests have
 # priority.
 LARGE_WORK_DELAY_S = 1.0
-DELETE_RESPONSES_S = 30.0  # between two deletions of stored responses that nobody can read
+DELETE_RESPONSES_S = 30.0  # between two deletions of expired, keyless and orphaned stored responses
 DELETE_REPLAYS_S = 10.0  # between two deletions of replays that are older than replays.KEEP_S
 
 _log = logging.getLogger(__name__)

@@ -129,7 +129,8 @@ responses = sa.Table(
     sa.Column("created_at", sa.BigInteger, nullable=False),
     sa.CheckConstraint("status IN ('in_progress', 'completed', 'incomplete', 'failed')", name="status"),
 )
-sa.Index("ix_responses_tenant_id_created_at", responses.c.tenant_id, responses.c.created_at)
+# With `bytes`, so that quotas are summed up from the index alone.
+sa.Index("ix_responses_tenant_id", responses.c.tenant_id, responses.c.created_at, responses.c.bytes)
 
 # Base models that operators added, and operators' changes of the models of laneway.toml.
 base_models = sa.Table(

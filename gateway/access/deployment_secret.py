@@ -1,6 +1,7 @@
-"""All gateways of a database have the same server secret: the database has its fingerprint, which each start checks.
+"""All gateways of a database share one server secret. The database has the secret's fingerprint, and every gateway
+compares its own secret with the fingerprint at its start.
 
-A gateway with another secret could not read the texts that the others encrypt, and would tell clients so at random.
+Behind one address, a gateway with another secret would refuse every text that another gateway encrypted.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ def check_secrets(connection: sa.Connection, secrets: ServerSecrets) -> None:
 
 
 def adopt_secrets(connection: sa.Connection, secrets: ServerSecrets) -> None:
-    """Make the current secret that of the database, whichever it had."""
+    """Replace the database's fingerprint by that of the current secret, without a check."""
     _note_secret(connection, secrets, connection.execute(sa.select(_table.c.fingerprint)).scalar_one())
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import click
+import sqlalchemy as sa
 
 from gateway.access.deployment_secret import adopt_secrets
 from gateway.commands.console import Console, fail, pass_console
@@ -21,7 +22,7 @@ RESTART = "Copy the file to every gateway host, and restart each gateway before 
 
 @click.group("secret")
 def secret_group() -> None:
-    """The server secret: what encrypted texts can be read with. Rotate it with add, promote and drop."""
+    """The server secret, which decrypts stored texts. Rotate it with add, promote and drop."""
 
 
 @secret_group.command("show")
@@ -56,7 +57,7 @@ def promote_command(console: Console) -> None:
 @secret_group.command("drop")
 @pass_console
 def drop_command(console: Console) -> None:
-    """Step 3 of a rotation: remove the old secret. What it encrypted can then not be read."""
+    """Step 3 of a rotation: remove the old secret. Texts that only it decrypts become unreadable."""
     secrets = _read(console)
     if secrets.other is None:
         fail("the file has one secret")
@@ -68,9 +69,15 @@ def drop_command(console: Console) -> None:
 @secret_group.command("adopt")
 @pass_console
 def adopt_command(console: Console) -> None:
-    """Make this file's secret that of the database, where the old one is lost."""
+    """Replace the secret of the database by this file's secret, after the old secret was lost."""
     secrets = _read(console)
-    write(console, lambda connection: adopt_secrets(connection, secrets))
+
+    def adopt(connection: sa.Connection) -> int:
+        adopt_secrets(connection, secrets)
+        return TextKeys(secrets).delete_unreadable_keys(connection)
+
+    deleted = write(console, adopt)
+    click.echo(f"{deleted} tenants' keys of stored texts could not be decrypted and are deleted")
     click.echo(f"{secrets.fingerprints()[0]} is the secret of this database")
 
 

@@ -97,7 +97,7 @@ class _PacedFlow(FlowControl):
 
     def pause_turn(self) -> None:
         self._turn_paused = True
-        if not self.read_paused:
+        if not self.read_paused and not self._transport.is_closing():
             self._transport.pause_reading()
 
     def resume_turn(self) -> None:

@@ -57,11 +57,11 @@ class ResponseStore:
         self._quotas = quotas
 
     async def begin_turn(self, tenant_id: str, response_id: str, previous_id: str | None, items: bytes) -> None:
-        """Make the row of a response in progress. Raises QuotaExceeded, DatabaseDown."""
+        """Insert the row of a response in progress. Requests at the same moment may exceed a quota by their own size.
+        Raises QuotaExceeded, DatabaseDown."""
 
         def insert(connection: sa.Connection) -> None:
-            self._check_quotas(connection, tenant_id, len(items))
-            key = self._keys.made_for(connection, tenant_id)
+            key = self._keys.ensure_key(connection, tenant_id)
             sealed = key.seal(items, f"{response_id} input")
             values = {
                 "id": response_id,
@@ -77,6 +77,8 @@ class ResponseStore:
             connection.execute(sa.insert(responses).values(values))
 
         try:
+            # In a reader's thread: the sums of a tenant with many rows must not delay the ledger's writes.
+            await self._database.read(lambda connection: self._check_quotas(connection, tenant_id, len(items)))
             await self._database.write_in_background(insert)
         except DatabaseUnavailable:
             raise errors.DatabaseDown("The response cannot be stored now. Try again in a moment.") from None
@@ -107,7 +109,7 @@ class ResponseStore:
         row = sa.delete(responses).where(responses.c.id == response_id)
         try:
             await self._database.write_in_background(lambda connection: connection.execute(row).rowcount)
-        except DatabaseUnavailable as error:  # its gateway's lease ends some day, and the row is deleted then
+        except DatabaseUnavailable as error:  # `delete_unreadable` deletes the row after this gateway's lease has ended
             _log.warning("response.not_deleted", extra={"fields": {"response": response_id, "reason": str(error)}})
 
     async def get_turn(self, tenant_id: str, response_id: str) -> StoredTurn | None:
@@ -143,7 +145,7 @@ class ResponseStore:
         return await self._database.read(read)
 
     def _turns(self, connection: sa.Connection, tenant_id: str, ids: Sequence[str]) -> list[StoredTurn]:
-        """Those that can be read, in no order."""
+        """The turns with these ids that are readable: not expired, and with their key. In no order."""
         found = []
         for row in connection.execute(_readable(connection, tenant_id, ids)):
             try:
@@ -168,10 +170,11 @@ class ResponseStore:
                 "'store': false."
             )
 
-    # ---- deleting what nobody can read
+    # ---- deletion of expired, keyless and orphaned rows
 
     async def run(self, every_s: float) -> None:
-        """Delete such rows, and the bytes of deleted keys, every `every_s` seconds until cancelled."""
+        """Delete expired, keyless and orphaned rows, and the bytes of deleted keys, every `every_s` seconds until
+        cancelled."""
         while True:
             await asyncio.sleep(every_s)
             try:

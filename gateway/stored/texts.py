@@ -1,8 +1,8 @@
 """Encrypts the texts that are stored for a tenant: AES-256-GCM under a random key of the tenant's.
 
-The key is in the table text_keys, encrypted with the server secret. Once it is deleted, nobody who has the database
-and the secret can read a text of the tenant. A deleted key leaves a row without a key until `scrub` has removed the
-key's bytes from the database's files.
+The table text_keys has the key, encrypted with the server secret. Deleting the key makes every stored text of the tenant
+unreadable, even with the database and the server secret at hand. The row of a deleted key remains, without the key,
+until `scrub` has removed the key's bytes from the database's files.
 """
 
 from __future__ import annotations
@@ -60,8 +60,8 @@ class TextKeys:
         row = connection.execute(query).one_or_none()
         return None if row is None else self.unwrap(row.id, tenant_id, row.wrapped)
 
-    def made_for(self, connection: sa.Connection, tenant_id: str) -> TextKey:
-        """The tenant's key, made if there is none. Raises TextUnreadable."""
+    def ensure_key(self, connection: sa.Connection, tenant_id: str) -> TextKey:
+        """The tenant's key; a new key for a tenant without one. Raises TextUnreadable."""
         if (known := self.key_of(connection, tenant_id)) is not None:
             return known
         key = TextKey(new_id("txk"), tenant_id, os.urandom(KEY_BYTES))
@@ -95,12 +95,23 @@ class TextKeys:
             changed += 1
         return changed
 
+    def delete_unreadable_keys(self, connection: sa.Connection) -> int:
+        """Delete the keys that no known secret decrypts, so that their tenants get new keys. Returns their number."""
+        deleted = 0
+        for row in connection.execute(sa.select(text_keys).where(text_keys.c.wrapped.is_not(None))).all():
+            try:
+                self.unwrap(row.id, row.tenant_id, row.wrapped)
+            except TextUnreadable:
+                delete_text_key(connection, row.tenant_id)
+                deleted += 1
+        return deleted
+
     def _secret_keys(self, tenant_id: str) -> list[bytes]:
         return self._secrets.derive_keys(_PURPOSE + tenant_id.encode())
 
 
 def delete_text_key(connection: sa.Connection, tenant_id: str) -> None:
-    """No stored text of the tenant can be read any more. Its rows are deleted later."""
+    """Make every stored text of the tenant unreadable. `responses.delete_unreadable` deletes the rows later."""
     with _overwriting(connection):
         row = sa.update(text_keys).where(text_keys.c.tenant_id == tenant_id)
         connection.execute(row.values(tenant_id=None, wrapped=None))

@@ -41,7 +41,7 @@ def upgrade() -> None:
         sa.ForeignKeyConstraint(["tenant_id"], ["tenants.id"], name=op.f("fk_responses_tenant_id_tenants")),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_responses")),
     )
-    op.create_index("ix_responses_tenant_id_created_at", "responses", ["tenant_id", "created_at"], unique=False)
+    op.create_index("ix_responses_tenant_id", "responses", ["tenant_id", "created_at", "bytes"], unique=False)
 
 
 def downgrade() -> None:

@@ -97,7 +97,7 @@ def test_an_answer_moved_to_another_call_is_refused_and_nothing_runs(stack: Stac
 
 
 def test_a_gateway_with_another_secret_does_not_start(make_stack: Callable[..., Stack]) -> None:
-    """Nor does one that nobody promoted. During a rotation it reads what the old secret encrypted."""
+    """During a rotation a gateway decrypts with both secrets."""
     stack = make_stack()
     first = ask(stack, "n")
     file = stack.config.data_dir / "server.secret"

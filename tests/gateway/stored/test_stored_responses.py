@@ -15,8 +15,9 @@ from billing import tables
 from billing.accounts import tenants
 from billing.clock import SECOND
 from engine.text.tokenizer import Tokenizer
+from gateway.config.server_secrets import ServerSecrets, read_server_secrets
 from gateway.stored.responses import delete_unreadable
-from gateway.stored.texts import delete_text_key, scrub
+from gateway.stored.texts import TextKeys, delete_text_key, scrub
 from gateway.tables import responses, text_keys
 from support.gateway.scripted_engine import ScriptedStack
 from support.gateway.speaking import NOW, ONE, THOUGHT, WEATHER, Speaking
@@ -302,6 +303,18 @@ def test_a_killed_gateway_leaves_no_response_in_progress(speaking: Speaking) -> 
         ask(speaking, "Two", previous_response_id=said.id)
     stack.write(lambda c: c.execute(sa.update(responses).values(gateway_id="gw_gone")))
     assert stack.write(delete_unreadable) == 1
+
+
+def test_a_lost_secret_costs_the_texts_and_nothing_else(speaking: Speaking) -> None:
+    """`laneway secret adopt` deletes the keys that no secret decrypts: the tenant gets a new key."""
+    said, stack = ask(speaking, "One"), speaking.stack
+    secrets = read_server_secrets(stack.config)
+    assert stack.write(TextKeys(secrets).delete_unreadable_keys) == 0
+    assert stack.write(TextKeys(ServerSecrets(bytes(32))).delete_unreadable_keys) == 1
+    with pytest.raises(openai.NotFoundError):
+        speaking.openai.responses.retrieve(said.id)
+    again = ask(speaking, "Two")
+    assert speaking.openai.responses.retrieve(again.id) == again
 
 
 def test_one_key_for_a_tenant(speaking: Speaking) -> None:
