@@ -1,8 +1,8 @@
 """Encrypts the texts that are stored for a tenant: AES-256-GCM under a random key of the tenant's.
 
-The table text_keys has the key, encrypted with the server secret. Deleting the key makes every stored text of the tenant
-unreadable, even with the database and the server secret at hand. The row of a deleted key remains, without the key,
-until `scrub` has removed the key's bytes from the database's files.
+The table text_keys has the key, encrypted with the server secret. Deleting the key makes every stored text of the
+tenant unreadable, even with the database and the server secret at hand. The row of a deleted key remains, without the
+key, until `scrub` has removed the key's bytes from the database's files.
 """
 
 from __future__ import annotations

@@ -16,8 +16,9 @@ from migrations.upgrade import upgrade
 from support.gateway.command_line import Laneway
 
 
-def test_a_rotation_keeps_both_secrets_until_the_old_one_is_dropped(tmp_path: Path) -> None:
-    laneway = Laneway(tmp_path, "")
+def test_a_rotation_keeps_both_secrets_until_the_old_one_is_dropped(tmp_path: Path, database_url: str) -> None:
+    upgrade(database_url)
+    laneway = Laneway(tmp_path, f'[gateway]\ndatabase_url = "{database_url}"\n')
     file = tmp_path / ".laneway" / "server.secret"
     [old] = laneway.text("secret", "show").splitlines()
     assert old.endswith("encrypts and decrypts")
