@@ -219,6 +219,16 @@ holds = sa.Table(
     sa.CheckConstraint("state IN ('held', 'settled', 'voided', 'expired')", name="state"),
     sa.CheckConstraint("settled_picos <= hold_picos", name="settled_picos"),
 )
+# Usage so far of requests in flight whose tokens can already be read: billing.ledger.checkpoints.
+checkpoints = sa.Table(
+    "checkpoints",
+    metadata,
+    sa.Column("request_id", sa.String(64), primary_key=True),
+    sa.Column("prompt_tokens", sa.BigInteger, nullable=False),
+    sa.Column("cached_tokens", sa.BigInteger, nullable=False),  # of the prompt's
+    sa.Column("completion_tokens", sa.BigInteger, nullable=False),
+)
+
 sa.Index(
     "ix_holds_open",
     holds.c.gateway_id,

@@ -126,6 +126,15 @@ class InvalidApiKey(ApiError):
         )
 
 
+class ResponseCancelled(ApiError):
+    """The client cancelled its response in the background. No request is answered with it."""
+
+    code = "response_cancelled"
+
+    def __init__(self) -> None:
+        super().__init__("The response was cancelled.")
+
+
 class AccessEnded(ApiError):
     """The key was revoked, or the tenant suspended, while the request ran."""
 

@@ -26,6 +26,8 @@ from gateway.access.callers import USED_FLUSH_S, Callers, unusable
 from gateway.access.deployment_secret import check_secrets
 from gateway.access.sessions import Sessions, SignIns
 from gateway.access.write_limits import WriteLimits
+from gateway.answers.recording import Recordings
+from gateway.answers.responses_shape import usage_of_checkpoint
 from gateway.catalog.registry import Registry
 from gateway.catalog.router import Router
 from gateway.catalog.served_models import ServedModels
@@ -51,6 +53,7 @@ from gateway.limits.client_pace import ClientPace
 from gateway.limits.limiter import SLOT_LEASE_S, Limiter
 from gateway.limits.turn_pace import RequestPace
 from gateway.metrics import Metrics
+from gateway.stored.background import BackgroundStore
 from gateway.stored.responses import ResponseQuotas, ResponseStore
 from gateway.stored.texts import TextKeys
 from gateway.upkeep.bookkeeper import Bookkeeper
@@ -76,6 +79,7 @@ LEDGER_SHARE = 0.5  # the part of the remaining time in which the ledger finishe
 # priority.
 LARGE_WORK_DELAY_S = 1.0
 DELETE_RESPONSES_S = 30.0  # between two deletions of expired, keyless and orphaned stored responses
+RECORDINGS_CLOSE_S = 2.0  # the longest wait of a stop for the last events of responses in the background
 DELETE_REPLAYS_S = 10.0  # between two deletions of replays that are older than replays.KEEP_S
 
 _log = logging.getLogger(__name__)
@@ -186,7 +190,10 @@ class Services:
         """What plans, runs and replays requests."""
         config, watch = self.config, self.watch
         quotas = ResponseQuotas(config.responses.count_max, config.responses.bytes_max)
-        self.responses = ResponseStore(self.database, self.gateway_id, TextKeys(self.secrets), quotas)
+        text_keys = TextKeys(self.secrets)
+        self.responses = ResponseStore(self.database, self.gateway_id, text_keys, quotas)
+        self.background = BackgroundStore(self.database, self.gateway_id, text_keys, usage_of_checkpoint)
+        self.recordings = Recordings(self.background)
         self.replays = Replays(self.database, self.gateway_id, self.secrets)
         self.large_work = LargeWork(self._tokenizers)
         planner = RequestPlanner(config, self.models.served, self.registry, self.engine, self.large_work, self.secrets)
@@ -266,6 +273,7 @@ class Services:
             yield
         finally:
             await self.generator.stop(self.config.gateway.shutdown_grace_s * SETTLE_SHARE)
+            await self.recordings.close(RECORDINGS_CLOSE_S)
             if self._retry is not None:
                 self._retry.cancel()
             await _cancel(tasks + [task for task in (self._engine_update, self._catching_up) if task is not None])
@@ -294,6 +302,8 @@ class Services:
             "limits": self.limiter.run(),
             "store": self.sweeper.run(every.sweep_adapters_s),
             "responses": self.responses.run(every.delete_responses_s),
+            "background": self.background.run(every.expire_holds_s),
+            "recordings": self.recordings.run(),
             "replays": self.replays.run(every.delete_replays_s),
             "large-work": self._start_large_work(),
         }

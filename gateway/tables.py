@@ -125,12 +125,31 @@ responses = sa.Table(
     sa.Column("status", sa.String(16), nullable=False),
     sa.Column("bytes", sa.BigInteger, nullable=False),  # of `input` and `answer`
     sa.Column("input", sa.LargeBinary, nullable=False),
-    sa.Column("answer", sa.LargeBinary, nullable=True),  # null while it is in progress
+    sa.Column(
+        "answer", sa.LargeBinary, nullable=True
+    ),  # null until it ends; in the background the object without output
     sa.Column("created_at", sa.BigInteger, nullable=False),
-    sa.CheckConstraint("status IN ('in_progress', 'completed', 'incomplete', 'failed')", name="status"),
+    sa.Column("background", sa.Boolean, nullable=False, server_default=sa.false()),
+    sa.Column("cancel_requested", sa.Boolean, nullable=False, server_default=sa.false()),
+    sa.Column("ended_at", sa.BigInteger, nullable=True),  # of a response in the background
+    sa.CheckConstraint(
+        "status IN ('queued', 'in_progress', 'completed', 'incomplete', 'failed', 'cancelled')", name="status"
+    ),
 )
 # With `bytes`, so that quotas are summed up from the index alone.
 sa.Index("ix_responses_tenant_id", responses.c.tenant_id, responses.c.created_at, responses.c.bytes)
+UNENDED = sa.text("status IN ('queued', 'in_progress')")
+sa.Index("ix_responses_unended", responses.c.gateway_id, sqlite_where=UNENDED, postgresql_where=UNENDED)
+
+# Events of responses in the background, as groups in the order of their numbers. `events`: compressed and encrypted.
+response_events = sa.Table(
+    "response_events",
+    metadata,
+    sa.Column("response_id", sa.ForeignKey("responses.id", ondelete="CASCADE"), primary_key=True),
+    sa.Column("first_number", sa.BigInteger, primary_key=True, autoincrement=False),
+    sa.Column("last_number", sa.BigInteger, nullable=False),
+    sa.Column("events", sa.LargeBinary, nullable=False),
+)
 
 # Base models that operators added, and operators' changes of the models of laneway.toml.
 base_models = sa.Table(

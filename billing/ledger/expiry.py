@@ -1,4 +1,5 @@
-"""Expires the open holds of dead gateways: gateways without a valid lease."""
+"""Ends the open holds of dead gateways: gateways without a valid lease. A hold with a checkpoint is settled with it;
+the others expire."""
 
 from __future__ import annotations
 
@@ -11,8 +12,8 @@ from billing import tables
 from billing.accounts.prices import PriceBook
 from billing.clock import SECOND, Clock, database_now
 from billing.database import Database, DatabaseUnavailable
+from billing.ledger.checkpoints import DELETED_AT_ONCE, delete_ended, endings_of_dead
 from billing.ledger.leases import LEASE_S, is_live
-from billing.ledger.messages import Expire
 from billing.ledger.transaction import LedgerTransaction
 
 EXPIRE_GROUP_MAX = 500
@@ -30,7 +31,7 @@ _OPEN_HOLDS = sa.select(_holds.c.request_id).where(_holds.c.state == "held").ord
 
 
 def expire_dead(connection: sa.Connection, gateway_id: str, now: int, limit: int = EXPIRE_GROUP_MAX) -> list[str]:
-    """Expire at most `limit` holds whose gateway has no lease that is valid at `now`; return their request ids. The
+    """End at most `limit` holds whose gateway has no lease that is valid at `now`; return their request ids. The
     auditing gateway `gateway_id` counts as alive. The lease rows stay locked until the transaction ends, so no gateway
     renews meanwhile."""
     rows = connection.execute(_LOCK_LEASES).all()
@@ -40,7 +41,7 @@ def expire_dead(connection: sa.Connection, gateway_id: str, now: int, limit: int
     request_ids = list(connection.execute(orphans).scalars())
     if request_ids:
         group = LedgerTransaction(gateway_id, 0.0, lambda _connection: now, PriceBook())
-        group.run(connection, [], [Expire(request_id) for request_id in request_ids])
+        group.run(connection, [], endings_of_dead(connection, request_ids))
     if len(request_ids) < limit:
         connection.execute(sa.delete(_leases).where(_leases.c.gateway_id.not_in(alive)))
     return request_ids
@@ -71,15 +72,18 @@ class Auditor:
             await asyncio.sleep(every_s)
 
     async def run_once(self) -> list[str]:
-        """Expire all holds that may be expired now; return their request ids. Raises DatabaseUnavailable."""
+        """End all holds of dead gateways that may end now; return their request ids. Raises DatabaseUnavailable."""
         expired: list[str] = []
         while True:
             batch = await self._database.write(self._expire)
             expired += batch
             if batch:
-                _log.warning("audit: expired %d holds of dead gateways", len(batch))
+                _log.warning("audit: ended %d holds of dead gateways", len(batch))
             if len(batch) < EXPIRE_GROUP_MAX:
-                return expired
+                break
+        while await self._database.write_in_background(delete_ended) == DELETED_AT_ONCE:
+            pass
+        return expired
 
     def _expire(self, connection: sa.Connection) -> list[str]:
         if not self._database.is_sqlite and self._watched(connection) < self._lease:

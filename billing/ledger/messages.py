@@ -10,6 +10,7 @@ from billing.accounts.prices import REQUEST_TOKENS_MAX
 
 RefusalCode = Literal["tenant_budget_exceeded", "project_budget_exceeded", "key_budget_exceeded", "price_unknown"]
 Outcome = Literal["settled", "voided", "expired", "unknown", "journaled"]
+GATEWAY_DEAD = "gateway_dead"  # the ending of a hold whose gateway died
 
 
 class HoldRequest(msgspec.Struct, frozen=True):

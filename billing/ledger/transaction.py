@@ -21,6 +21,7 @@ from billing.bulk import BulkInsert, BulkUpdate, Query, Row, among
 from billing.clock import SECOND, Clock, rfc3339
 from billing.ledger import leases
 from billing.ledger.messages import (
+    GATEWAY_DEAD,
     Ending,
     Expire,
     Held,
@@ -35,6 +36,7 @@ from billing.ledger.messages import (
 
 _holds = tables.holds
 _charges = tables.hold_charges
+_usage = tables.usage
 
 _CONTEXT = Query(
     sa.select(
@@ -300,7 +302,7 @@ class LedgerTransaction:
                 raise HoldUnknown(f"{ending.request_id} cannot be settled: it has no hold")
             return HoldEnding(ending.request_id, "unknown")
         if hold.state != "held":
-            return self._repeat(hold, ending)
+            return self._repeat(connection, hold, ending)
         if isinstance(ending, Settlement):
             self._settle(connection, hold, ending)
         else:
@@ -309,18 +311,22 @@ class LedgerTransaction:
         self._ended[hold.request_id] = hold
         return _outcome(hold)
 
-    def _repeat(self, hold: _Hold, ending: Ending) -> HoldEnding:
-        """Answer an ending after the hold's first ending, which counts. Tokens of a settlement after the hold had
-        expired are recorded as lost."""
-        if isinstance(ending, Settlement) and hold.state == "expired" and not hold.lost_tokens:
-            hold.lost_tokens = ending.made_tokens
+    def _repeat(self, connection: sa.Connection, hold: _Hold, ending: Ending) -> HoldEnding:
+        """Answer an ending after the hold's first ending, which counts. If the gateway was taken for dead, tokens of a
+        later settlement that the first ending did not count are recorded as lost."""
+        if isinstance(ending, Settlement) and hold.ending == GATEWAY_DEAD and not hold.lost_tokens:
+            counted = 0
+            if hold.state == "settled":  # with its checkpoint
+                made = sa.select(_usage.c.made_tokens).where(_usage.c.request_id == hold.request_id)
+                counted = connection.execute(made).scalar_one()
+            hold.lost_tokens = max(0, ending.made_tokens - counted)
             self._ended[hold.request_id] = hold
         return _outcome(hold)
 
     def _release(self, hold: _Hold, ending: Void | Expire) -> None:
         self._counters.release_hold(hold.charges, hold.hold_tokens, hold.hold_picos)
         hold.state = "expired" if isinstance(ending, Expire) else "voided"
-        hold.ending = "gateway_dead" if isinstance(ending, Expire) else ending.reason
+        hold.ending = GATEWAY_DEAD if isinstance(ending, Expire) else ending.reason
 
     def _settle(self, connection: sa.Connection, hold: _Hold, settlement: Settlement) -> None:
         assert settlement.prompt_tokens <= hold.prompt_tokens, "settled more prompt tokens than were held"

@@ -8,8 +8,9 @@ from typing import Any
 
 import msgspec
 
+from billing.ledger.checkpoints import Checkpoint
 from gateway.answers.responses_parts import Data, ItemWriter
-from gateway.errors import ApiError, BudgetExceeded, QuotaExceeded, encode
+from gateway.errors import ApiError, BudgetExceeded, QuotaExceeded, ResponseCancelled, encode
 from gateway.generation.answer import Answer, TextPiece, TokenUsage
 from gateway.generation.inflight import InFlight
 from gateway.tools.parts import ContentDelta
@@ -47,7 +48,7 @@ class ResponseShape:
             pass
         for _ in self._writer.close(complete=not _is_cut(answer)):
             pass
-        return self._response(_status(answer), answer)
+        return self._response(status_of(answer), answer)
 
     def whole_parts(self, answer: Answer) -> Iterator[bytes]:
         yield self.render_body(answer)
@@ -67,13 +68,34 @@ class ResponseShape:
 
     def closing(self, answer: Answer) -> bytes:
         events = self._events(self._writer.close(complete=not _is_cut(answer)))
-        status = _status(answer)
+        status = status_of(answer)
         response = msgspec.Raw(self._response(status, answer))
         return events + self._events([{"type": f"response.{status}", "response": response}])
 
-    def failure(self, error: ApiError) -> bytes:
-        response = msgspec.Raw(self._response("failed", error=error))
-        return self._events([{"type": "response.failed", "response": response}])
+    def failure(self, error: ApiError, usage: TokenUsage | None = None) -> bytes:
+        """The last events of an answer that failed. A response in the background has its output so far, and `usage`.
+        A cancelled response ends as one that failed: there is no other event for it."""
+        events = b""
+        if self._request.asked.background:
+            events = self._events(self._writer.close(complete=False))
+        cancelled = isinstance(error, ResponseCancelled)
+        response = (
+            self._response("cancelled", usage=usage)
+            if cancelled
+            else self._response("failed", error=error, usage=usage)
+        )
+        return events + self._events([{"type": "response.failed", "response": msgspec.Raw(response)}])
+
+    # ---- in the background
+
+    @property
+    def number(self) -> int:
+        """The number of the last event; -1: there is none."""
+        return self._number
+
+    def queued(self) -> bytes:
+        """The response object before the first event."""
+        return self._response("queued")
 
     def _seal(self, text: str) -> str:
         """Encrypted for the tenant and the model that answers, which is known by now."""
@@ -95,9 +117,16 @@ class ResponseShape:
             events.append(b"event: " + data["type"].encode() + b"\ndata: " + encode(data) + b"\n\n")
         return b"".join(events)
 
-    def _response(self, status: str, answer: Answer | None = None, error: ApiError | None = None) -> bytes:
+    def _response(
+        self,
+        status: str,
+        answer: Answer | None = None,
+        error: ApiError | None = None,
+        usage: TokenUsage | None = None,
+    ) -> bytes:
         request = self._request
-        usage = None if answer is None else answer.usage
+        if answer is not None:
+            usage = answer.usage
         members: dict[str, Any] = {
             "id": "resp_" + request.request_id.removeprefix("req_"),
             "object": "response",
@@ -121,7 +150,10 @@ def _is_cut(answer: Answer) -> bool:
     return answer.texts[0].finish_reason == "length"
 
 
-def _status(answer: Answer) -> str:
+def status_of(answer: Answer, error: ApiError | None = None) -> str:
+    """The status of a response whose answer has ended, with `error` if it failed."""
+    if error is not None:
+        return "cancelled" if isinstance(error, ResponseCancelled) else "failed"
     return "incomplete" if _is_cut(answer) else "completed"
 
 
@@ -134,6 +166,11 @@ def usage_data(usage: TokenUsage) -> Data:
         "output_tokens_details": {"reasoning_tokens": usage.reasoning},
         "total_tokens": usage.prompt + usage.completion,
     }
+
+
+def usage_of_checkpoint(checkpoint: Checkpoint) -> Data:
+    """The `usage` of a response whose gateway was lost. Its reasoning tokens are not known."""
+    return usage_data(TokenUsage(checkpoint.prompt_tokens, checkpoint.cached_tokens, checkpoint.completion_tokens))
 
 
 def error_code(error: ApiError) -> str:

@@ -134,31 +134,39 @@ class WholeAnswer:
         body = self._shape.render_body(answer) if answer.body is None else answer.body
         if self._keeper is not None:
             body = await self._keeper.keep_answer(body)
-        await _send_json(send, body, [*_answer_headers(answer), *self._admission.headers()])
+        await _send_json(send, body, [*answer_headers(answer), *self._admission.headers()])
 
     async def _send_parts(self, send: Send) -> None:
         """Send the body in parts. Its length is unknown, so uvicorn uses chunked encoding."""
-        headers = [*JSON_HEADERS, *_answer_headers(self._answer), *self._admission.headers()]
+        headers = [*JSON_HEADERS, *answer_headers(self._answer), *self._admission.headers()]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         async for part in piecewise(self._shape.whole_parts(self._answer)):
             await send({"type": "http.response.body", "body": part, "more_body": True})
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
-def _answer_headers(answer: Answer) -> list[tuple[bytes, bytes]]:
+def answer_headers(answer: Answer) -> list[tuple[bytes, bytes]]:
     """The granted tokens and the model. While a fallback may still serve, the model is named by the chunks alone."""
     model = [] if answer.model is None else [(MODEL, quote(answer.model, safe="/: ").encode())]
     return [(GRANTED, b"%d" % (answer.granted or 0)), *model]
 
 
-class ReplayedAnswer:
-    """ASGI application: the stored body of an idempotent replay."""
+class BodyAnswer:
+    """ASGI application: a JSON body that is known already."""
 
-    def __init__(self, body: bytes) -> None:
+    def __init__(self, body: bytes, headers: list[tuple[bytes, bytes]]) -> None:
         self._body = body
+        self._headers = headers
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await _send_json(send, self._body, [(b"idempotent-replayed", b"true")])
+        await _send_json(send, self._body, self._headers)
+
+
+class ReplayedAnswer(BodyAnswer):
+    """The stored body of an idempotent replay."""
+
+    def __init__(self, body: bytes) -> None:
+        super().__init__(body, [(b"idempotent-replayed", b"true")])
 
 
 async def _send_json(send: Send, body: bytes, headers: list[tuple[bytes, bytes]]) -> None:
@@ -189,7 +197,7 @@ class StreamedAnswer:
                 return
             if answer.error is not None and not answer.begun:
                 raise answer.error
-            headers = [*STREAM_HEADERS, *_answer_headers(answer), *self._admission.headers()]
+            headers = [*STREAM_HEADERS, *answer_headers(answer), *self._admission.headers()]
             await send({"type": "http.response.start", "status": 200, "headers": headers})
             # No middleware reads the bodies, and each token has its own body message: bypass the middleware.
             await self._stream(scope.get(SERVER_SEND, send))  # type: ignore[arg-type]

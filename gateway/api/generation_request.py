@@ -69,6 +69,7 @@ class GenerationRequest(msgspec.Struct, frozen=True):
     continues: str | None = None  # the id of the stored response before this one
     has_sealed: bool = False  # a message has encrypted reasoning
     seals_reasoning: bool = False  # the answer has its reasoning encrypted as well
+    background: bool = False  # generated without a waiting client; the answer is stored
     repeated: bytes = b""  # members of the answer's JSON object that repeat the request, without braces
 
     @property

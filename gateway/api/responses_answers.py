@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 import msgspec
 
-ResponseStatus = Literal["in_progress", "completed", "incomplete", "failed"]
+ResponseStatus = Literal["queued", "in_progress", "completed", "incomplete", "failed", "cancelled"]
 
 
 class InputTokensDetails(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -88,8 +88,8 @@ class ResponsesRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     store: bool | None = None
     stream_options: ResponseStreamOptions | None = None
     user: str | None = None
+    background: bool | None = None
     # In UNSUPPORTED_FIELDS.
-    background: Any = None
     context_management: Any = None
     conversation: Any = None
     prompt: Any = None
@@ -116,6 +116,7 @@ class ResponsesRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
             seals_reasoning=ENCRYPTED_REASONING in (self.include or ()),
             sticky=self.prompt_cache_key or self.safety_identifier or self.user,
             continues=self.previous_response_id,
+            background=bool(self.background),
             repeated=self.repeated_fields(),
         )
 
@@ -145,7 +146,7 @@ class ResponsesRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
         asked = self.reasoning or ReasoningOptions()
         text = self.text or TextOptions()
         members: dict[str, Any] = {
-            "background": False,
+            "background": bool(self.background),
             "instructions": self.instructions,
             "max_output_tokens": self.max_output_tokens,
             "max_tool_calls": self.max_tool_calls,
@@ -200,7 +201,6 @@ HINTS: dict[str, str] = {
 }
 
 UNSUPPORTED_FIELDS: dict[str, UnsupportedField] = {
-    "background": UnsupportedField("A response is answered while its client waits", (False,)),
     "context_management": UnsupportedField("The client compacts its own input"),
     "conversation": UnsupportedField("Send 'previous_response_id' or the whole input"),
     "prompt": UnsupportedField("Prompts are not stored; send 'instructions' and 'input'"),

@@ -7,7 +7,7 @@ engine and no money.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Literal
 
 import msgspec
@@ -108,6 +108,7 @@ class Answer:
     __slots__ = (
         "_abort",
         "_changed",
+        "_granting",
         "_push",
         "_stream",
         "_waiter",
@@ -119,6 +120,7 @@ class Answer:
         "granted",
         "left",
         "model",
+        "record_end",
         "render",
         "texts",
         "usage",
@@ -139,6 +141,9 @@ class Answer:
         # Renders the body in parts; set if the body is stored (Idempotency-Key) before the settlement.
         self.render: Callable[[Answer], Iterator[bytes]] | None = None
         self.body: bytes | None = None  # rendered by `render`
+        # Stores the rest of an answer that is stored in pieces, before its settlement: with its usage, and its error.
+        self.record_end: Callable[[TokenUsage, ApiError | None], Awaitable[None]] | None = None
+        self._granting: asyncio.Future[None] | None = None  # of `wait_granted`
         self._changed: dict[int, None] = {}  # indexes of the texts with something to read, in order
         self._waiter: asyncio.Future[None] | None = None
         self._abort: Callable[[], None] | None = None
@@ -151,6 +156,12 @@ class Answer:
         self._abort = abort
         if self.left or self.cut is not None:
             abort()
+
+    def grant(self, tokens: int) -> None:
+        """The tokens are held, and the request may run."""
+        self.granted = tokens
+        if self._granting is not None and not self._granting.done():
+            self._granting.set_result(None)
 
     def add_text(self, index: int, text: str, drawn: DrawnIds | None = None) -> None:
         """Add to one text; "" for tokens without text that may be shown yet."""
@@ -183,8 +194,10 @@ class Answer:
         self._close_answer()
 
     def _close_answer(self) -> None:
-        self._abort = self._push = self.render = None  # breaks reference cycles
+        self._abort = self._push = self.render = self.record_end = None  # breaks reference cycles
         self.ended = True
+        if self._granting is not None and not self._granting.done():
+            self._granting.set_result(None)
         self.wake()
 
     # ---- the reader's side
@@ -200,6 +213,12 @@ class Answer:
         assert self.usage is not None or self.error is not None
         self._changed.clear()
         return [text.take_piece(True) for text in self.texts]
+
+    async def wait_granted(self) -> None:
+        """Returns once tokens are held, or the answer has ended without."""
+        if self.granted is None and not self.ended:
+            self._granting = asyncio.get_running_loop().create_future()
+            await self._granting
 
     def has_news(self) -> bool:
         return bool(self._changed)

@@ -36,6 +36,7 @@ class EndingCode(enum.Enum):
     LEDGER_UNAVAILABLE = "ledger_unavailable", EndingKind.GATEWAY
     SHUTDOWN = "shutdown", EndingKind.GATEWAY
     REVOKED = "revoked", EndingKind.CALLER
+    CANCELLED = "cancelled", EndingKind.CALLER
     CLIENT_LEFT = "client_left", EndingKind.CALLER
     LENGTH = "length", EndingKind.COMPLETED
     STOP = "stop", EndingKind.COMPLETED

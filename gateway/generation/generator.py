@@ -151,7 +151,7 @@ class Generator:
             service_tier=self._tiers.service_tier(tier),
             admission=admission,
             line=line,
-            answer=Answer(plan.texts, stream=asked.stream),
+            answer=Answer(plan.texts, stream=asked.stream or asked.background),
             first=first,
             reasoning_keys=self._planner.reasoning_keys(caller) if asked.seals_reasoning else None,
         )
@@ -209,7 +209,7 @@ class Generator:
         try:
             await self._confirm(request)
             held = await self._holding.place_hold(request)
-            request.answer.granted = held.max_tokens
+            request.answer.grant(held.max_tokens)
             await self._load_adapter(request)
             with self._metrics.running.labels(request.tier).track_inprogress():
                 outcome = await self._run_with_fallbacks(request, held)
@@ -361,6 +361,8 @@ class Generator:
         if outcome.settles:
             if request.first is not None and outcome.error is None:
                 await request.first.keep_answer(await request.answer.spell(usage))
+            if request.answer.record_end is not None:
+                await request.answer.record_end(usage, outcome.error)
             await self._holding.settle_hold(request, outcome)
             assert request.runs is not None
             request.runs.confirm_recorded()
@@ -395,6 +397,8 @@ class Generator:
         its ending."""
         record = request.line.record
         record.ending, record.completion_tokens = outcome.ending.value, outcome.billed
+        if request.asked.background:
+            return  # the hold is settled by its checkpoint: the tokens that can be read
         if outcome.settles:
             self._holding.journal_settlement(request, outcome)
 

@@ -122,8 +122,9 @@ class InFlight(msgspec.Struct):
         return self.asked.rules
 
     @property
-    def stream(self) -> bool:
-        return self.asked.stream
+    def in_pieces(self) -> bool:
+        """The caller gets the answer in pieces, and keeps those of an answer that fails."""
+        return self.asked.stream or self.asked.background
 
     @property
     def echo(self) -> bool:

@@ -25,7 +25,7 @@ from gateway.engines.engine import (
     StreamEnding,
     TokenStream,
 )
-from gateway.generation.answer import FinishReason
+from gateway.generation.answer import FinishReason, TokenUsage
 from gateway.generation.endings import REFUSAL_ENDINGS, EndingCode
 from gateway.generation.inflight import InFlight
 from gateway.generation.parts_readers import PartsOfIds, PartsOfTexts, PartsReader
@@ -60,6 +60,7 @@ class TextRun:
     number: int  # among the texts of its prompt; 0 is submitted first
     max_tokens: int
     output: OutputReader = NO_OUTPUT
+    shown: int = 0  # completion tokens up to the last piece that was added to the answer
     parts: PartsReader | None = None  # `output`, for an answer in parts
     started: asyncio.Event = field(default_factory=asyncio.Event)  # set at the first token, or at the ending
     stream: TokenStream | None = None  # None until it is submitted
@@ -184,6 +185,12 @@ class TextRuns:
                     self._failure = run.end
         return self._sum_up()
 
+    def usage_shown(self) -> TokenUsage:
+        """The usage of an answer of one text up to the last piece of it."""
+        [run] = self.all
+        prompt = len(self._request.prompts[run.prompt].ids)
+        return TokenUsage(prompt, min(_token_usage(run).cached_tokens, prompt), run.shown)
+
     def confirm_recorded(self) -> None:
         """The ledger has the tokens of this request."""
         for run in self.all:
@@ -258,11 +265,15 @@ class TextRuns:
             return
         if run.parts is not None:
             text.push_output(output, stream.take_logprobs() if request.sampling.logprobs >= 0 else ())
-            request.answer.add_parts(run.index, run.parts.take_parts(), text.take_drawn())
+            if parts := run.parts.take_parts():
+                run.shown = text.tokens
+            request.answer.add_parts(run.index, parts, text.take_drawn())
         elif request.sampling.logprobs >= 0:
             request.answer.add_text(run.index, text.push_output(output, stream.take_logprobs()), text.take_drawn())
         else:
-            request.answer.add_text(run.index, text.push_output(output))
+            if piece := text.push_output(output):
+                run.shown = text.tokens
+            request.answer.add_text(run.index, piece)
         if text.stopped:
             stream.abort()
 
@@ -337,7 +348,7 @@ class TextRuns:
         assert len(ends) == len(self.all)
         failure = self._failure
         # The caller of an answer that fails has the streamed part of it; of a whole answer the caller has nothing.
-        given = failure is None or request.stream
+        given = failure is None or request.in_pieces
         billed = [run.output.tokens if given else 0 for run in self.all]
         prompt = cached = 0
         for first, counted in zip(self.all[:: request.n], request.prompts, strict=True):

@@ -28,6 +28,7 @@ from gateway.http.exchange import line_of, read_body
 from gateway.limits.body_memory import HeldBody
 from gateway.limits.limiter import Admission, end_refused
 from gateway.log import RequestLine
+from gateway.routes.background import answer_in_background, check_background
 from gateway.routes.guard import admit
 from gateway.services import Services
 from gateway.stored.turns import OpenTurn, not_found, open_turn
@@ -144,6 +145,8 @@ async def _begin(
     if turn is None and asked.continues is not None:
         raise not_found(asked.continues)
     call = await _call(services, request, caller, body, streams=asked.stream)
+    if asked.background:
+        check_background(turn, idempotent=call is not None)
     begun: InFlight | Replayed | None = None if call is None else await call.look_up()
     if begun is None:
         if turn is not None:
@@ -161,6 +164,8 @@ async def _begin(
     work = begun
     work.stores = turn is not None and turn.stores
     shape = endpoint.shape_of(work, read.wants_usage)
+    if asked.background and turn is not None and isinstance(shape, ResponseShape):
+        return await answer_in_background(services, work, shape, turn)
     keeper = ResponseKeeper(turn, shape) if turn is not None and isinstance(shape, ResponseShape) else None
     if not asked.stream:
         return WholeAnswer(work.answer, work.admission, shape, kept=call is not None, keeper=keeper)

@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import time
 from typing import Annotated, Any, Literal
 
 import msgspec
 from litestar import Request, Response, delete, get, post
 from litestar.params import Parameter
+from litestar.types import ASGIApp
 
+from gateway.answers.recording import POLL_S, FollowedResponse
+from gateway.answers.sse import BodyAnswer
 from gateway.errors import InvalidRequest
 from gateway.limits.limiter import Admission
 from gateway.routes.answering import refund_on_error
 from gateway.routes.guard import admit
 from gateway.services import Services
+from gateway.stored.background import BackgroundState
 from gateway.stored.turns import input_items, response_not_found
 
 ITEMS_DEFAULT, ITEMS_MAX = 20, 100
+CANCEL_WAIT_S = 5.0  # the longest wait for the end of a cancelled response
 PATH = "/v1/responses/{response:str}"
 
 
@@ -36,15 +44,48 @@ class InputItems(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @get([PATH, f"/t/{{tenant:str}}{PATH}"], opt={"route": PATH})
-async def get_response(request: Request[Any, Any, Any], services: Services, response: str) -> Response[bytes]:
-    """A stored response."""
+async def get_response(
+    request: Request[Any, Any, Any],
+    services: Services,
+    response: str,
+    stream: bool = False,
+    starting_after: Annotated[int, Parameter(ge=0)] | None = None,
+) -> ASGIApp:
+    """A stored response. A response in the background may be streamed, from the event after `starting_after` on."""
     tenant_id, admission = await _admit(request, services)
     async with refund_on_error(admission):
-        turn = await services.responses.get_turn(tenant_id, response)
-        if turn is None or not turn.answer:
+        if stream:
+            return await _stream(services, admission, tenant_id, response, starting_after)
+        if starting_after is not None:
+            raise InvalidRequest("'starting_after' needs 'stream=true'.", param="starting_after")
+        state = await services.background.current_response(tenant_id, response)
+        if state is None or not state.response:
             raise response_not_found(response)
     await admission.finish_request(0)
-    return Response(turn.answer, media_type="application/json")
+    return BodyAnswer(state.response, admission.headers())
+
+
+async def _stream(
+    services: Services, admission: Admission, tenant_id: str, response: str, starting_after: int | None
+) -> ASGIApp:
+    """The admission counts as a running request until the stream ends. Raises NotFound, InvalidRequest."""
+    after = -1 if starting_after is None else starting_after
+    state = await services.background.read_response(tenant_id, response, after)
+    if state is None or not state.response:
+        raise response_not_found(response)
+    if state.events is None:
+        why = "its events are deleted" if state.background else "it was not made with 'background'"
+        raise InvalidRequest(f"This response cannot be streamed: {why}.", param="stream")
+    return FollowedResponse(
+        services.background,
+        tenant_id,
+        response,
+        after=after,
+        events=state.events,
+        headers=admission.headers(),
+        keep_alive_s=services.config.gateway.keep_alive_s,
+        on_end=lambda: admission.finish_request(0),
+    )
 
 
 @delete([PATH, f"/t/{{tenant:str}}{PATH}"], status_code=200, opt={"route": PATH})
@@ -60,12 +101,34 @@ async def delete_response(request: Request[Any, Any, Any], services: Services, r
 
 @post([f"{PATH}/cancel", f"/t/{{tenant:str}}{PATH}/cancel"], status_code=200, opt={"route": f"{PATH}/cancel"})
 async def cancel_response(request: Request[Any, Any, Any], services: Services, response: str) -> Response[bytes]:
-    """Refuses: only a response in the background can be cancelled, and none is made."""
+    """End a response in the background. Its text so far is stored, and billed. No effect on one that has ended."""
     tenant_id, admission = await _admit(request, services)
     async with refund_on_error(admission):
-        if await services.responses.get_turn(tenant_id, response) is None:
+        state = await services.background.read_response(tenant_id, response)
+        if state is None or not state.response:
             raise response_not_found(response)
-        raise InvalidRequest("Only responses made with 'background' can be cancelled.", param="response_id")
+        if not state.background:
+            raise InvalidRequest("Only responses made with 'background' can be cancelled.", param="response_id")
+        if not state.ended:
+            state = await _cancel(services, tenant_id, response)
+    await admission.finish_request(0)
+    return Response(state.response, media_type="application/json")
+
+
+async def _cancel(services: Services, tenant_id: str, response: str) -> BackgroundState:
+    """Cancel it, and wait up to CANCEL_WAIT_S for its end. Raises NotFound if it is deleted meanwhile."""
+    if not services.recordings.cancel_response(response):
+        await services.background.request_cancel(tenant_id, response)
+    deadline = time.monotonic() + CANCEL_WAIT_S
+    while True:
+        changed = services.background.change_of(response)
+        state = await services.background.current_response(tenant_id, response)
+        if state is None:
+            raise response_not_found(response)
+        if state.ended or time.monotonic() > deadline:
+            return state
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(changed.wait(), POLL_S)
 
 
 @get([f"{PATH}/input_items", f"/t/{{tenant:str}}{PATH}/input_items"], opt={"route": f"{PATH}/input_items"})

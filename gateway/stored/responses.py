@@ -32,12 +32,17 @@ _log = logging.getLogger(__name__)
 
 class StoredTurn(msgspec.Struct, frozen=True):
     """One response: the items that its request added to the conversation (a JSON array), and the response object; ""
-    while the answer is in progress."""
+    until it ends, or in the background an object without output."""
 
     id: str
     status: str
     input: bytes
     answer: bytes
+
+    @property
+    def continuable(self) -> bool:
+        """Whether another response may continue it."""
+        return self.status in ("completed", "incomplete")
 
 
 class ResponseQuotas(msgspec.Struct, frozen=True):
@@ -125,7 +130,7 @@ class ResponseStore:
             return False
 
         def delete(connection: sa.Connection) -> bool:
-            if not connection.execute(_readable(connection, tenant_id, [response_id])).all():
+            if not connection.execute(readable(connection, tenant_id, [response_id])).all():
                 return False
             return connection.execute(sa.delete(responses).where(responses.c.id == response_id)).rowcount > 0
 
@@ -147,7 +152,7 @@ class ResponseStore:
     def _turns(self, connection: sa.Connection, tenant_id: str, ids: Sequence[str]) -> list[StoredTurn]:
         """The turns with these ids that are readable: not expired, and with their key. In no order."""
         found = []
-        for row in connection.execute(_readable(connection, tenant_id, ids)):
+        for row in connection.execute(readable(connection, tenant_id, ids)):
             try:
                 key = self._keys.unwrap(row.text_key_id, tenant_id, row.wrapped)
                 found.append(_opened(key, row))
@@ -194,7 +199,8 @@ def delete_unreadable(connection: sa.Connection) -> int:
     expired = responses.c.created_at <= now - SECOND * sa.func.coalesce(kept_s, 0)
     keyless = ~sa.exists().where(text_keys.c.id == responses.c.text_key_id, text_keys.c.wrapped.is_not(None))
     living = sa.select(leases.c.gateway_id).where(leases.c.expires_at > now)
-    orphaned = sa.and_(responses.c.status == "in_progress", responses.c.gateway_id.not_in(living))
+    # A response in the background has an answer without output, and is ended by `gateway.stored.background`.
+    orphaned = sa.and_(responses.c.answer.is_(None), responses.c.gateway_id.not_in(living))
     query = sa.select(responses.c.id).where(sa.or_(expired, keyless, orphaned)).limit(DELETED_AT_ONCE)
     ids = list(connection.execute(query).scalars())
     if ids:
@@ -202,11 +208,11 @@ def delete_unreadable(connection: sa.Connection) -> int:
     return len(ids)
 
 
-def _readable(connection: sa.Connection, tenant_id: str, ids: Sequence[str]) -> sa.Select[Any]:
-    """The rows of a tenant that are not expired, with the key that was stored for them."""
+def readable(connection: sa.Connection, tenant_id: str, ids: Sequence[str]) -> sa.Select[Any]:
+    """Selects the rows of a tenant that are not expired, with the key that was stored for them."""
     joined = responses.join(text_keys, text_keys.c.id == responses.c.text_key_id)
     joined = joined.join(tenants, tenants.c.id == responses.c.tenant_id)
-    columns = [responses.c[name] for name in ("id", "status", "input", "answer", "text_key_id")]
+    columns = [responses.c[name] for name in ("id", "status", "background", "input", "answer", "text_key_id")]
     created_after = database_now(connection) - SECOND * tenants.c.store_responses_s
     query = sa.select(*columns, text_keys.c.wrapped).select_from(joined)
     return query.where(

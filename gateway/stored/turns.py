@@ -58,8 +58,8 @@ class OpenTurn:
         self, store: ResponseStore, tenant_id: str, response_id: str | None, body: bytes, items: bytes, earlier: int
     ) -> None:
         self._store = store
-        self._tenant_id = tenant_id
-        self._response_id = response_id
+        self.tenant_id = tenant_id
+        self.response_id = response_id
         self._items = items
         self._earlier = earlier
         self._begun = self._ended = False
@@ -68,30 +68,34 @@ class OpenTurn:
 
     @property
     def stores(self) -> bool:
-        return self._response_id is not None
+        return self.response_id is not None
+
+    def hand_over(self) -> None:
+        """From now on `gateway.stored.background` ends the response, not this turn."""
+        self._ended = True
 
     async def begin_turn(self, previous_id: str | None) -> None:
         """Make the row of the response. Raises QuotaExceeded, DatabaseDown."""
-        if self._response_id is not None:
+        if self.response_id is not None:
             self._begun = True
-            await self._store.begin_turn(self._tenant_id, self._response_id, previous_id, self._items)
+            await self._store.begin_turn(self.tenant_id, self.response_id, previous_id, self._items)
 
     async def keep_answer(self, data: bytes, response: bytes) -> bytes:
         """Store the response object with which `data` ends. Returns `data`, which says whether it is stored."""
-        if self._response_id is None or not self._begun or self._ended:
+        if self.response_id is None or not self._begun or self._ended:
             return data
         self._ended = True
         status = _read_status(response).status
-        if await self._store.end_turn(self._tenant_id, self._response_id, status, response):
+        if await self._store.end_turn(self.tenant_id, self.response_id, status, response):
             return data
         before, _, after = data.rpartition(_STORED)
         return before + _NOT_STORED + after
 
     def abandon_turn(self) -> None:
         """The response has not been stored, and will not be. No effect after `keep_answer`."""
-        if self._response_id is not None and self._begun and not self._ended:
+        if self.response_id is not None and self._begun and not self._ended:
             self._ended = True
-            self._dropping = asyncio.create_task(self._store.drop_turn(self._response_id))
+            self._dropping = asyncio.create_task(self._store.drop_turn(self.response_id))
 
     def own_index(self, error: InvalidRequest) -> InvalidRequest:
         """The error with the indices of the request's own items, which follow the items of the earlier turns."""
@@ -136,9 +140,10 @@ async def _earlier_items(store: ResponseStore, tenant_id: str, previous: str) ->
     turns = await store.conversation(tenant_id, previous)
     if turns is None:
         raise not_found(previous)
-    if any(not turn.answer for turn in turns):
-        message = f"The response '{previous[:RESPONSE_ID_CHARS_MAX]}' or one before it is still in progress."
-        raise InvalidRequest(message, param="previous_response_id")
+    for turn in turns:
+        if not turn.continuable:
+            message = f"'previous_response_id' continues the response '{turn.id}', whose status is {turn.status}."
+            raise InvalidRequest(message, param="previous_response_id")
     return [item for turn in turns for item in (*_read_items(turn.input), *_read_output(turn.answer).output)]
 
 

@@ -48,7 +48,7 @@ def test_a_whole_response_has_its_text_and_its_calls(speaking: Speaking) -> None
     assert len({call.call_id for call in calls} | {call.id for call in calls}) == 4
     assert response.usage is not None
     assert response.usage.total_tokens == response.usage.input_tokens + response.usage.output_tokens
-    assert response.usage.output_tokens == len(speaking._tokenizer.encode(TWO)) + 1
+    assert response.usage.output_tokens == len(speaking.tokenizer.encode(TWO)) + 1
     assert (response.metadata, response.instructions) == ({"a": "b"}, "Be short.")
     assert "Be short." in speaking.prompt()
     Response.model_validate(response.model_dump())
@@ -167,7 +167,7 @@ def test_the_tokens_of_an_input_are_counted(speaking: Speaking) -> None:
 
 def test_a_response_that_is_cut_is_incomplete(speaking: Speaking) -> None:
     speaking.says(ONE)
-    size = len(speaking._tokenizer.encode(ONE)) - 6
+    size = len(speaking.tokenizer.encode(ONE)) - 6
     response = speaking.openai.responses.create(model=MODEL, input="a", tools=TOOLS, max_output_tokens=size)
     assert response.status == "incomplete"
     assert response.incomplete_details is not None

@@ -40,7 +40,7 @@ def test_a_whole_answer_has_its_text_and_its_calls(speaking: Speaking) -> None:
     assert calls[1].function.arguments == "{}"
     assert len({call.id for call in calls}) == 2
     assert answer.usage is not None
-    assert answer.usage.completion_tokens == len(speaking._tokenizer.encode(TWO)) + 1
+    assert answer.usage.completion_tokens == len(speaking.tokenizer.encode(TWO)) + 1
     assert '"name": "get_weather"' in speaking.prompt()
 
 
@@ -74,7 +74,7 @@ def test_deltas_have_the_id_and_the_name_once(speaking: Speaking) -> None:
 
 def test_an_answer_cut_inside_arguments_ends_with_length(speaking: Speaking) -> None:
     speaking.says(ONE)
-    size = len(speaking._tokenizer.encode(ONE)) - 6
+    size = len(speaking.tokenizer.encode(ONE)) - 6
     answer = speaking.openai.chat.completions.create(model=MODEL, messages=ASK, tools=[WEATHER], max_tokens=size)
     assert answer.choices[0].finish_reason == "length"
     calls: Any = answer.choices[0].message.tool_calls
@@ -127,7 +127,7 @@ def test_reasoning_has_both_names_and_is_counted(speaking: Speaking) -> None:
     assert answer.usage is not None
     assert answer.usage.completion_tokens_details is not None
     counted = answer.usage.completion_tokens_details.reasoning_tokens
-    assert counted == len(speaking._tokenizer.encode(THOUGHT.rstrip()))
+    assert counted == len(speaking.tokenizer.encode(THOUGHT.rstrip()))
 
 
 def test_a_budget_of_reasoning_reaches_the_engine(speaking: Speaking) -> None:
@@ -351,7 +351,7 @@ def test_a_client_that_leaves_inside_arguments_pays_for_what_it_received(speakin
     text = '<tool_call>\n{"name": "get_weather", "arguments": {"city": "' + "Paris and " * 40
 
     def slowly(submit: Submit) -> Said:
-        frames = list(says_text(speaking._tokenizer, text, reason="length")(submit))
+        frames = list(says_text(speaking.tokenizer, text, reason="length")(submit))
         return [(0.02 * at, frame) for at, (_, frame) in enumerate(frames[:-1])]
 
     speaking.stack.says(slowly)

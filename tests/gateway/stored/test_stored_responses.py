@@ -12,7 +12,6 @@ import pytest
 import sqlalchemy as sa
 
 from billing import tables
-from billing.accounts import tenants
 from billing.clock import SECOND
 from engine.text.tokenizer import Tokenizer
 from gateway.config.server_secrets import ServerSecrets, read_server_secrets
@@ -21,6 +20,7 @@ from gateway.stored.texts import TextKeys, delete_text_key, scrub
 from gateway.tables import responses, text_keys
 from support.gateway.scripted_engine import ScriptedStack
 from support.gateway.speaking import NOW, ONE, THOUGHT, WEATHER, Speaking
+from support.gateway.stored import opt_in
 from support.gateway.tool_model import make_tool_model, says_text
 from support.stack import MODEL
 from support.waiting import eventually
@@ -55,10 +55,6 @@ def speaking(shared: Speaking) -> Speaking:
         opt_in(shared.stack, slug, 30 * DAY_S)
     shared.stack.known()
     return shared
-
-
-def opt_in(stack: ScriptedStack, slug: str, seconds: int | None) -> None:
-    stack.write(lambda c: tenants.update(c, stack.tenants[slug], store_responses_s=seconds))
 
 
 def client(speaking: Speaking, slug: str) -> openai.OpenAI:
@@ -177,7 +173,7 @@ def test_refused_and_left_requests_leave_no_row(speaking: Speaking) -> None:
         speaking.openai.responses.create(model=MODEL, input=wrong, previous_response_id=first.id)
     assert refusal.value.param == "input[1].call_id", "an index of the request's own items"
     assert "'input[1].call_id'" in str(refusal.value)
-    speaking.stack.says(says_text(speaking._tokenizer, "It is mild.", held_after="It is"))
+    speaking.stack.says(says_text(speaking.tokenizer, "It is mild.", held_after="It is"))
     with speaking.openai.responses.create(model=MODEL, input="a", stream=True) as stream:
         assert next(event for event in stream if event.type == "response.output_text.delta")
         assert len(rows(speaking)) == 2
@@ -299,7 +295,7 @@ def test_a_killed_gateway_leaves_no_response_in_progress(speaking: Speaking) -> 
     assert stack.write(delete_unreadable) == 0, "its gateway runs"
     with pytest.raises(openai.NotFoundError):
         speaking.openai.responses.retrieve(said.id)
-    with pytest.raises(openai.BadRequestError, match="in progress"):
+    with pytest.raises(openai.BadRequestError, match="in_progress"):
         ask(speaking, "Two", previous_response_id=said.id)
     stack.write(lambda c: c.execute(sa.update(responses).values(gateway_id="gw_gone")))
     assert stack.write(delete_unreadable) == 1

@@ -33,20 +33,20 @@ class Speaking:
 
     def __init__(self, stack: ScriptedStack, tokenizer: Tokenizer) -> None:
         self.stack = stack
-        self._tokenizer = tokenizer
+        self.tokenizer = tokenizer
         self.openai = openai.OpenAI(base_url=f"{stack.url}/v1", api_key=stack.keys["acme"], max_retries=0)
         self.anthropic = anthropic.Anthropic(base_url=stack.url, api_key=stack.keys["acme"], max_retries=0)
 
     def says(self, text: str, *, reason: str = "stop") -> None:
-        self.stack.says(says_text(self._tokenizer, text, reason=reason))
+        self.stack.says(says_text(self.tokenizer, text, reason=reason))
 
     def says_in_turn(self, *texts: str) -> None:
-        scripts: list[Callable[[Submit], Said]] = [says_text(self._tokenizer, text) for text in texts]
+        scripts: list[Callable[[Submit], Said]] = [says_text(self.tokenizer, text) for text in texts]
         self.stack.says(lambda submit: scripts.pop(0)(submit))
 
     def prompt(self) -> str:
         """Of the last request, as the model reads it."""
-        return self._tokenizer.decode(self.stack.scripted.submits[-1].prompt_ids, skip_special_tokens=False)
+        return self.tokenizer.decode(self.stack.scripted.submits[-1].prompt_ids, skip_special_tokens=False)
 
     def guide(self) -> Any:
         return self.stack.scripted.submits[-1].guide

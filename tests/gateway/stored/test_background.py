@@ -1,0 +1,332 @@
+"""Responses in the background through OpenAI's SDK, on both databases."""
+
+from __future__ import annotations
+
+import json
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import openai
+import pytest
+import sqlalchemy as sa
+
+from billing import tables
+from billing.clock import SECOND
+from engine.text.tokenizer import Tokenizer
+from gateway.stored.background import EVENTS_KEPT_S, delete_old_events
+from gateway.tables import response_events, responses, text_keys
+from support.gateway.scripted_engine import ScriptedStack
+from support.gateway.speaking import NOW, ONE, THOUGHT, WEATHER, Speaking
+from support.gateway.stored import opt_in
+from support.gateway.tool_model import make_tool_model, says_text
+from support.stack import MODEL
+from support.waiting import eventually
+
+DAY_S = 24 * 3600
+TOOLS: Any = [{"type": "function", **tool["function"]} for tool in (WEATHER, NOW)]
+LEASE = "[lease]\nlength_s = 3\nrenew_s = 0.5\nexpire_s = 0.5\n"
+MILD = "It is mild in Paris today."
+
+
+@pytest.fixture(scope="module", params=["sqlite", "postgres"])
+def shared(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Speaking]:
+    directory: Path = tmp_path_factory.mktemp("background")
+    model = make_tool_model(directory / "model")
+    url = f"sqlite:///{directory}/laneway.db"
+    if request.param == "postgres":
+        url = request.getfixturevalue("modules_postgres_url")
+    stack = ScriptedStack(directory, url, model, toml=LEASE)
+    try:
+        stack.start()
+        speaking = Speaking(stack, Tokenizer.load(model))
+        with speaking.openai:
+            yield speaking
+        assert stack.open_holds() == 0
+    finally:
+        stack.stop()
+
+
+@pytest.fixture
+def speaking(shared: Speaking) -> Speaking:
+    """acme and globex opted in, and nothing is stored."""
+    for table in (response_events, responses, text_keys):
+        shared.stack.write(lambda c, table=table: c.execute(sa.delete(table)))
+    for slug in ("acme", "globex"):
+        opt_in(shared.stack, slug, 30 * DAY_S)
+    shared.stack.known()
+    return shared
+
+
+def ask(speaking: Speaking, says: str = MILD, held_after: str | None = None, **fields: Any) -> Any:
+    speaking.stack.says(says_text(speaking.tokenizer, says, held_after=held_after))
+    return speaking.openai.responses.create(model=MODEL, input="Weather?", background=True, **fields)
+
+
+def ended(speaking: Speaking, id_: str, *, at: str = "") -> Any:
+    client = speaking.openai.with_options(base_url=f"{at}/v1") if at else speaking.openai
+    eventually(lambda: client.responses.retrieve(id_).status not in ("queued", "in_progress"))
+    return client.responses.retrieve(id_)
+
+
+def usage_of(speaking: Speaking, id_: str) -> Any:
+    return speaking.stack.usage("req_" + id_.removeprefix("resp_"))
+
+
+def release(speaking: Speaking) -> None:
+    speaking.stack.scripted.release_held()
+
+
+def rest(speaking: Speaking, id_: str, after: int) -> list[Any]:
+    return list(speaking.openai.responses.retrieve(id_, stream=True, starting_after=after))
+
+
+def test_a_response_is_made_without_its_client(speaking: Speaking) -> None:
+    said = ask(speaking, THOUGHT + ONE, held_after=THOUGHT, tools=TOOLS, metadata={"a": "b"})
+    assert (said.status, said.background, said.store, said.output) == ("queued", True, True, [])
+    eventually(lambda: speaking.openai.responses.retrieve(said.id).output)
+    part = speaking.openai.responses.retrieve(said.id)
+    assert part.status == "in_progress"
+    assert part.output[0].content[0].text == "Paris is in France."
+    release(speaking)
+    whole = ended(speaking, said.id)
+    assert whole.status == "completed"
+    assert [item.type for item in whole.output] == ["reasoning", "message", "function_call"]
+    assert whole.usage.output_tokens == usage_of(speaking, said.id).completion_tokens
+    assert speaking.openai.responses.cancel(said.id) == whole, "no effect on a response that has ended"
+    speaking.says("Mild.")
+    output: Any = {"type": "function_call_output", "call_id": whole.output[2].call_id, "output": "18 degrees"}
+    following = speaking.openai.responses.create(
+        model=MODEL, previous_response_id=said.id, input=[output], tools=TOOLS
+    )
+    assert following.output_text == "Mild."
+
+
+def test_a_stream_is_continued_from_any_event(speaking: Speaking) -> None:
+    with ask(speaking, THOUGHT + ONE, held_after=THOUGHT + "I look", tools=TOOLS, stream=True) as stream:
+        begun = [next(stream) for _ in range(6)]
+    id_ = begun[0].response.id
+    assert [event.sequence_number for event in begun] == list(range(6))
+    release(speaking)
+    whole = ended(speaking, id_)
+    assert whole.status == "completed", "the client of a stream may leave"
+    every = rest(speaking, id_, 0)
+    assert [event.sequence_number for event in every] == list(range(1, len(every) + 1))
+    assert every[:5] == begun[1:]
+    assert every[-1].type == "response.completed"
+    assert every[-1].response == whole
+    for after in (1, 4, len(every) - 1):
+        assert rest(speaking, id_, after) == every[after:]
+    assert rest(speaking, id_, len(every)) == []
+    assert list(speaking.openai.responses.retrieve(id_, stream=True))[1:] == every
+    chunks = [event.delta for event in every if event.type == "response.output_text.delta"]
+    assert "".join(chunks).startswith("I look")
+
+
+def test_a_follower_gets_events_as_they_are_made(speaking: Speaking) -> None:
+    said = ask(speaking, held_after="It is mild")
+    stream = speaking.openai.responses.retrieve(said.id, stream=True)
+    first = next(event for event in stream if event.type == "response.output_text.delta")
+    assert first.sequence_number > 0
+    release(speaking)
+    assert list(stream)[-1].type == "response.completed"
+
+
+def test_what_cannot_be_in_the_background_is_refused(speaking: Speaking) -> None:
+    holds = speaking.stack.holds()
+    with pytest.raises(openai.BadRequestError) as refusal:
+        ask(speaking, store=False)
+    assert refusal.value.param == "background"
+    with pytest.raises(openai.BadRequestError, match="Idempotency-Key"):
+        ask(speaking, extra_headers={"Idempotency-Key": "a"})
+    with pytest.raises(openai.BadRequestError) as refusal:
+        ask(speaking, extra_body={"input": "a " * 5000})
+    assert refusal.value.code == "context_length_exceeded"
+    opt_in(speaking.stack, "globex", None)
+    speaking.stack.known()
+    globex = speaking.openai.with_options(api_key=speaking.stack.keys["globex"])
+    with pytest.raises(openai.BadRequestError, match="have its responses stored"):
+        globex.responses.create(model=MODEL, input="a", background=True)
+    assert speaking.stack.holds() == holds
+    speaking.says("Mild.")
+    plain = speaking.openai.responses.create(model=MODEL, input="a")
+    with pytest.raises(openai.BadRequestError, match="not made with 'background'"):
+        speaking.openai.responses.retrieve(plain.id, stream=True)
+    with pytest.raises(openai.BadRequestError, match="stream=true"):
+        speaking.openai.responses.retrieve(plain.id, extra_query={"starting_after": 1})
+    with pytest.raises(openai.BadRequestError, match="background"):
+        speaking.openai.responses.cancel(plain.id)
+
+
+def test_a_running_response_is_not_continued(speaking: Speaking) -> None:
+    said = ask(speaking, held_after="It is")
+    with pytest.raises(openai.BadRequestError, match=r"whose status is (queued|in_progress)"):
+        speaking.openai.responses.create(model=MODEL, input="a", previous_response_id=said.id)
+    release(speaking)
+    ended(speaking, said.id)
+
+
+def test_a_cancelled_response_keeps_and_bills_its_text(speaking: Speaking) -> None:
+    said = ask(speaking, held_after="It is mild")
+    eventually(lambda: speaking.openai.responses.retrieve(said.id).output_text == "It is mild")
+    cancelled = speaking.openai.responses.cancel(said.id)
+    assert (cancelled.status, cancelled.output_text, cancelled.error) == ("cancelled", "It is mild", None)
+    assert cancelled.output[0].status == "incomplete"  # type: ignore[union-attr]
+    assert speaking.openai.responses.retrieve(said.id) == cancelled
+    assert speaking.openai.responses.cancel(said.id) == cancelled
+    row = usage_of(speaking, said.id)
+    assert row.ending == "cancelled"
+    assert row.completion_tokens == len(speaking.tokenizer.encode("It is mild"))
+    assert cancelled.usage is not None
+    assert cancelled.usage.output_tokens == row.completion_tokens
+    last = rest(speaking, said.id, 0)[-1]
+    assert (last.type, last.response.status) == ("response.failed", "cancelled")
+    with pytest.raises(openai.BadRequestError, match="whose status is cancelled"):
+        speaking.openai.responses.create(model=MODEL, input="a", previous_response_id=said.id)
+
+
+def test_a_queued_response_is_cancelled(speaking: Speaking) -> None:
+    said = ask(speaking, held_after="")
+    assert speaking.openai.responses.retrieve(said.id).status == "queued"
+    cancelled = speaking.openai.responses.cancel(said.id)
+    assert (cancelled.status, cancelled.output) == ("cancelled", [])
+    assert usage_of(speaking, said.id) is None
+
+
+def test_a_deleted_response_ends(speaking: Speaking) -> None:
+    said = ask(speaking, MILD * 3, held_after="It is mild")
+    eventually(lambda: speaking.openai.responses.retrieve(said.id).output)
+    speaking.openai.responses.delete(said.id)
+    with pytest.raises(openai.NotFoundError):
+        speaking.openai.responses.retrieve(said.id, stream=True)
+    release(speaking)
+    eventually(lambda: speaking.stack.open_holds() == 0)
+    assert speaking.stack.read(lambda c: list(c.execute(sa.select(response_events)))) == []
+
+
+def test_another_tenant_follows_and_cancels_nothing(speaking: Speaking) -> None:
+    said = ask(speaking, held_after="It is")
+    globex = speaking.openai.with_options(api_key=speaking.stack.keys["globex"])
+    for tried in (
+        lambda: globex.responses.cancel(said.id),
+        lambda: globex.responses.retrieve(said.id),
+        lambda: globex.responses.retrieve(said.id, stream=True),
+    ):
+        with pytest.raises(openai.NotFoundError):
+            tried()
+    release(speaking)
+    assert ended(speaking, said.id).status == "completed"
+
+
+def test_events_are_deleted_after_their_time(speaking: Speaking) -> None:
+    said = ask(speaking)
+    whole = ended(speaking, said.id)
+    stack = speaking.stack
+
+    def size() -> int:
+        return stack.read(lambda c: int(c.execute(sa.select(responses.c.bytes)).scalar_one()))
+
+    before = size()
+    assert stack.write(delete_old_events) == 0
+    old = responses.c.ended_at - round(EVENTS_KEPT_S + 1) * SECOND
+    stack.write(lambda c: c.execute(sa.update(responses).values(ended_at=old)))
+    stored = stack.read(lambda c: c.execute(sa.select(sa.func.sum(sa.func.length(response_events.c.events)))).scalar())
+    assert stack.write(delete_old_events) == 1
+    assert size() == before - int(stored or 0)
+    assert stack.write(delete_old_events) == 0
+    assert speaking.openai.responses.retrieve(said.id) == whole
+    with pytest.raises(openai.BadRequestError, match="events are deleted"):
+        speaking.openai.responses.retrieve(said.id, stream=True)
+
+
+def test_texts_and_events_are_encrypted(speaking: Speaking) -> None:
+    said = ask(speaking)
+    ended(speaking, said.id)
+    [row] = speaking.stack.read(lambda c: list(c.execute(sa.select(responses))))
+    groups = speaking.stack.read(lambda c: list(c.execute(sa.select(response_events))))
+    for stored in (row.input, row.answer, *[group.events for group in groups]):
+        assert b"mild" not in stored
+        assert b"Weather" not in stored
+        assert b"response" not in stored
+
+
+def test_a_killed_gateway_bills_what_can_be_read(speaking: Speaking) -> None:
+    """The response ends as failed with the events that were stored; their tokens are billed, and no others."""
+    stack = speaking.stack
+    said = ask(speaking, held_after="It is mild")
+    eventually(lambda: speaking.openai.responses.retrieve(said.id).output_text == "It is mild")
+    request_id = "req_" + said.id.removeprefix("resp_")
+    assert stack.gateway is not None
+    stack.gateway.send_signal(signal.SIGKILL)
+    stack.gateway.wait(30)
+    stack.start_gateway()
+    stack.wait_ready()
+    served_at = time.monotonic()
+    stored = speaking.openai.responses.retrieve(said.id)
+    assert time.monotonic() - served_at < 1
+    assert stored.output_text == "It is mild"
+    failed = ended(speaking, said.id)
+    assert failed.status == "failed"
+    assert failed.error is not None
+    assert failed.error.code == "server_error"
+    assert failed.output_text == "It is mild"
+    eventually(lambda: stack.open_holds() == 0)
+    row = stack.usage(request_id)
+    assert row is not None
+    tokens = len(speaking.tokenizer.encode("It is mild"))
+    assert (row.ending, row.completion_tokens, row.made_tokens) == ("gateway_dead", tokens, tokens)
+    assert row.prompt_tokens > 0
+    assert failed.usage is not None
+    assert (failed.usage.input_tokens, failed.usage.output_tokens) == (row.prompt_tokens, tokens)
+    every = rest(speaking, said.id, 0)
+    assert [event.sequence_number for event in every] == list(range(1, len(every) + 1))
+    assert (every[-1].type, every[-1].response) == ("response.failed", failed)
+    eventually(lambda: not stack.read(lambda c: list(c.execute(sa.select(tables.checkpoints)))))
+    speaking.says("Mild.")
+    assert speaking.openai.responses.create(model=MODEL, input="a").output_text == "Mild."
+
+
+def test_a_stopping_gateway_ends_its_responses(speaking: Speaking) -> None:
+    stack = speaking.stack
+    said = ask(speaking, held_after="It is mild")
+    eventually(lambda: speaking.openai.responses.retrieve(said.id).output)
+    assert stack.gateway is not None
+    stack.gateway.terminate()
+    stack.gateway.wait(60)
+    stack.start_gateway()
+    stack.wait_ready()
+    failed = speaking.openai.responses.retrieve(said.id)
+    assert (failed.status, failed.output_text) == ("failed", "It is mild")
+    row = usage_of(speaking, said.id)
+    assert row.ending == "shutdown"
+    assert failed.usage is not None
+    assert row.completion_tokens == failed.usage.output_tokens
+
+
+def test_any_gateway_follows_and_cancels(speaking: Speaking) -> None:
+    stack = speaking.stack
+    if stack.database.is_sqlite:
+        pytest.skip("SQLite has one gateway")
+    if not stack.more_gateways:
+        stack.start_more_gateways(1)
+    other = speaking.openai.with_options(base_url=f"{stack.urls[-1]}/v1")
+    said = ask(speaking, held_after="It is mild")
+    stream = other.responses.retrieve(said.id, stream=True)
+    assert next(event for event in stream if event.type == "response.output_text.delta")
+    cancelled = other.responses.cancel(said.id)
+    assert (cancelled.status, cancelled.output_text) == ("cancelled", "It is mild")
+    assert list(stream)[-1].type == "response.failed"
+
+
+def test_keep_alives_and_raw_events(speaking: Speaking) -> None:
+    said = ask(speaking)
+    ended(speaking, said.id)
+    headers = {"Authorization": f"Bearer {speaking.stack.keys['acme']}"}
+    answer = httpx.get(f"{speaking.stack.url}/v1/responses/{said.id}?stream=true", headers=headers)
+    assert answer.headers["content-type"].startswith("text/event-stream")
+    events = [json.loads(part.split("data: ")[1]) for part in answer.text.split("\n\n")[:-1]]
+    assert [event["sequence_number"] for event in events] == list(range(len(events)))
+    assert events[0]["response"]["status"] == "in_progress"
