@@ -27,6 +27,7 @@ from typing import Any
 import aiohttp
 import sqlalchemy as sa
 
+from benchmarks.faults.background_responses import check_background, read_background
 from benchmarks.rows import REPO
 
 sys.path.insert(0, str(REPO / "tests"))
@@ -35,13 +36,15 @@ from billing import tables
 from billing.accounts import budgets
 from billing.clock import SECOND
 from billing.ledger.journal import paths
+from billing.ledger.messages import GATEWAY_DEAD
 from billing.proofs import reconcile
 from billing.proofs.ledger_audit import audit_ledger
 from engine.protocol.client import EngineClient
 from engine.protocol.frames import StatusReport
 from gateway.host.supervisor import healthy
 from support.cut_proxy import CutProxy
-from support.stack import Stack, body
+from support.gateway.stored import opt_in
+from support.stack import MODEL, Stack, body
 
 MODEL_DIR = Path(os.environ.get("LANEWAY_TEST_MODEL", REPO / ".laneway" / "models" / "smollm2-135m-instruct"))
 POSTGRES_ADMIN = os.environ.get("LANEWAY_TEST_POSTGRES", "postgresql+psycopg://postgres@127.0.0.1:5432/postgres")
@@ -53,6 +56,7 @@ KILL_WAIT_S_MAX = 0.6
 ANSWER_S_MAX = 30.0  # until somebody is answered after the last kill
 QUIET_S_MAX = 60.0
 BACKOFF_S, BROKEN_S = 0.05, 0.2
+BACKGROUND_SHARE = 0.25  # of the requests
 LIMIT = 10**12  # of the budgets: never reached, always counted
 
 
@@ -70,6 +74,7 @@ class Told:
     """What clients were told: by request id, the completion tokens of answers that came whole."""
 
     whole: dict[str, int] = field(default_factory=dict)
+    background: dict[str, str] = field(default_factory=dict)  # tenant by id of a response in the background
     refused: int = 0
     broken: int = 0
     left: int = 0
@@ -185,6 +190,9 @@ class Client:
     async def _ask(self) -> None:
         chance = self._chance
         tenant = chance.choice(sorted(self._stack.keys))
+        if chance.random() < BACKGROUND_SHARE:
+            await self._ask_in_background(tenant)
+            return
         asked = body(max_tokens=chance.randint(1, 80), stream=chance.random() < 0.7, n=chance.choice([1, 1, 1, 2]))
         if chance.random() < 0.3:
             asked["stop"] = ["sphinx", "a"]
@@ -202,6 +210,23 @@ class Client:
                 await self._read(answer, request_id, leaves_after)
             else:
                 self._told.whole[request_id] = (await answer.json())["usage"]["completion_tokens"]
+
+    async def _ask_in_background(self, tenant: str) -> None:
+        """Makes a response, and follows it for a moment or not at all."""
+        chance, stack = self._chance, self._stack
+        asked = {"model": MODEL, "input": "Hello", "max_output_tokens": chance.randint(20, 120), "background": True}
+        url = f"{stack.url}/v1/responses"
+        async with self._session.post(url, json=asked, headers=stack.headers(tenant)) as answer:
+            if answer.status != 200:
+                self._told.refused += 1
+                await asyncio.sleep(BACKOFF_S)
+                return
+            id_ = (await answer.json())["id"]
+        self._told.background[id_] = tenant
+        if chance.random() < 0.5:
+            events = f"{url}/{id_}?stream=true"
+            async with self._session.get(events, headers=stack.headers(tenant)) as answer:
+                await answer.content.read(chance.randint(1, 4000))
 
     async def _read(self, answer: aiohttp.ClientResponse, request_id: str, leaves_after: int | None) -> None:
         usage: dict[str, Any] | None = None
@@ -253,8 +278,9 @@ async def run(plan: Plan, stack: Stack, proxy: CutProxy | None) -> Books:
         stop.set()
         await asyncio.gather(*asking)
     report = await quiescence(stack, plan.workers)
+    stored = await asyncio.to_thread(read_background, stack, told.background)
     await fleet.stop()
-    return await asyncio.to_thread(books, stack, report, told)
+    return await asyncio.to_thread(books, stack, report, told, stored)
 
 
 async def quiescence(stack: Stack, workers: int) -> StatusReport:
@@ -276,11 +302,13 @@ async def quiescence(stack: Stack, workers: int) -> StatusReport:
     return report
 
 
-def books(stack: Stack, report: StatusReport, told: Told) -> Books:
+def books(stack: Stack, report: StatusReport, told: Told, stored: dict[str, Any]) -> Books:
     usage, holds = tables.usage.c, tables.holds.c
     rows = stack.read(
         lambda c: c.execute(
-            sa.select(usage.request_id, usage.completion_tokens, usage.discarded_tokens, usage.made_tokens)
+            sa.select(
+                usage.request_id, usage.completion_tokens, usage.discarded_tokens, usage.made_tokens, usage.ending
+            )
         ).all()
     )
     recorded = {row.request_id: row for row in rows}
@@ -288,8 +316,11 @@ def books(stack: Stack, report: StatusReport, told: Told) -> Books:
     unrecorded: dict[str, int] = {}  # as the engine says
     for line in engine_lines(stack, "tokens.lost"):
         unrecorded[line["request_id"]] = unrecorded.get(line["request_id"], 0) + line["tokens"]
-    late = {row.request_id: row.lost_tokens for row in ends if row.lost_tokens}  # settled after their hold expired
-    lost = {id_: late.get(id_, unrecorded.get(id_, 0)) for id_ in {*late, *unrecorded} - recorded.keys()}
+    late = {row.request_id: row.lost_tokens for row in ends if row.lost_tokens}  # settled after their hold ended
+    # A hold that was settled by its checkpoint counts the tokens that can be read; the others are lost.
+    read = {id_: row.made_tokens for id_, row in recorded.items() if row.ending == GATEWAY_DEAD}
+    known = recorded.keys() - read.keys()
+    lost = {id_: late.get(id_, unrecorded.get(id_, 0) - read.get(id_, 0)) for id_ in {*late, *unrecorded} - known}
     overrun = sum(
         int(float(n)) for n in re.findall(r"laneway_tokens_overrun_total ([\d.e+]+)", report.metrics.decode())
     )
@@ -297,9 +328,10 @@ def books(stack: Stack, report: StatusReport, told: Told) -> Books:
     discarded = sum(row.discarded_tokens for row in rows)
     states = [row.state for row in ends]
     counts = {state: states.count(state) for state in sorted(set(states))}
+    counts |= {"in the background": len(stored), "of them failed": len(read)}
     counts |= {"told whole": len(told.whole), "broken": told.broken, "refused": told.refused, "left": told.left}
     counts |= {"kept in a journal": len(log_lines(stack, "journal.settled")), "settled too late": len(late)}
-    faults = check(stack, recorded, unrecorded, told)
+    faults = check(stack, recorded, unrecorded, told) + check_background(stack, recorded, stored)
     if report.tokens_made != billed + discarded + overrun + sum(lost.values()):
         faults.append("made is not billed + discarded + lost")
     return Books(
@@ -318,7 +350,8 @@ def check(stack: Stack, recorded: dict[str, sa.Row[Any]], unrecorded: dict[str, 
             faults.append(f"{request_id} is charged {row.completion_tokens} tokens; its caller was told {tokens}")
     for request_id, tokens in unrecorded.items():
         row = recorded.get(request_id)
-        if row is not None and row.made_tokens != tokens:
+        is_read = row is not None and row.ending == GATEWAY_DEAD and row.made_tokens <= tokens
+        if row is not None and row.made_tokens != tokens and not is_read:
             faults.append(f"{request_id} made {tokens} tokens; its usage says {row.made_tokens}")
     findings = stack.read(audit_ledger)
     if not findings.sound or findings.overshot or findings.open_holds:
@@ -396,6 +429,8 @@ async def rehearse(plan: Plan, url: str, directory: Path, model_dir: Path = MODE
             if proxy is not None:  # the gateways' way to the database; ours goes past it
                 stack.point_gateway_at(proxy.url)
             set_budgets(stack)
+            for tenant in stack.tenants:
+                opt_in(stack, tenant, 3600)
             stack.start_engine()
             return await run(plan, stack, proxy)
         finally:

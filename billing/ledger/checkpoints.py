@@ -18,6 +18,7 @@ DELETED_AT_ONCE = 500
 
 _holds = tables.holds
 _checkpoints = tables.checkpoints
+_usage = tables.usage
 
 
 class Checkpoint(msgspec.Struct, frozen=True):
@@ -43,9 +44,14 @@ def record_checkpoint(connection: sa.Connection, checkpoint: Checkpoint) -> bool
     return True
 
 
-def read_checkpoint(connection: sa.Connection, request_id: str) -> Checkpoint | None:
-    rows = _read(connection, [request_id])
-    return rows[0] if rows else None
+def usage_so_far(connection: sa.Connection, request_id: str) -> Checkpoint | None:
+    """What the request is billed; while its hold is open, its checkpoint. None: it has neither."""
+    columns = (_usage.c.prompt_tokens, _usage.c.cached_tokens, _usage.c.completion_tokens)
+    billed = sa.select(_usage.c.request_id, *columns).where(_usage.c.request_id == request_id)
+    if (row := connection.execute(billed).one_or_none()) is not None:
+        return Checkpoint(*row)
+    found = _read(connection, [request_id])
+    return found[0] if found else None
 
 
 def endings_of_dead(connection: sa.Connection, request_ids: Sequence[str]) -> list[Settlement | Expire]:

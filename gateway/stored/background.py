@@ -19,7 +19,7 @@ import sqlalchemy as sa
 from billing.clock import SECOND, database_now
 from billing.coalescer import Coalescer
 from billing.database import Database, DatabaseUnavailable
-from billing.ledger.checkpoints import Checkpoint, read_checkpoint, record_checkpoint
+from billing.ledger.checkpoints import Checkpoint, record_checkpoint, usage_so_far
 from billing.tables import leases
 from gateway.errors import encode
 from gateway.stored.rebuilt import rebuild_response, split_events
@@ -272,7 +272,7 @@ class BackgroundStore:
     def _write_lost(self, connection: sa.Connection, key: TextKey, response_id: str, answer: bytes) -> None:
         """Write the response object and the last event of a response whose gateway was lost."""
         events = self._events(connection, key, response_id)
-        checkpoint = read_checkpoint(connection, REQUEST_ID + response_id.removeprefix(RESPONSE_ID))
+        checkpoint = usage_so_far(connection, REQUEST_ID + response_id.removeprefix(RESPONSE_ID))
         response = rebuild_response(
             key.open(answer, f"{response_id} answer"),
             events,
