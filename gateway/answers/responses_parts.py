@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from gateway.errors import encode
 from gateway.tools.definitions import ToolSpec
 from gateway.tools.parts import ArgumentsDelta, CallEnd, CallStart, ContentDelta, Part, ReasoningDelta
 
@@ -33,27 +34,37 @@ class ItemWriter:
         self._kind: type[Part] | None = None  # of the open item
         self._texts: list[str] = []  # of the open item
         self._custom = False
+        # The event of more text in the open item is encoded once, in two parts around the text: a stream has such an
+        # event for nearly every token.
+        self._extends: type[Part] | None = None  # the parts whose text is added
+        self._head = self._tail = b""
+
+    def extend(self, part: Part) -> bytes | None:
+        """The server-sent event of a part that adds text to the open item, up to the value of its `sequence_number`.
+        None: the part has other events."""
+        if type(part) is not self._extends:
+            return None
+        text: str = part.text  # type: ignore[union-attr]  # `_extends` is a kind with text
+        self._texts.append(text)
+        return self._head + encode(text) + self._tail
 
     def events(self, part: Part) -> Iterator[Data]:
+        """The events of a part that `extend` has none for."""
         match part:
             case ContentDelta(text):
                 yield from self._open(ContentDelta, part)
-                yield self._event("response.output_text.delta", content_index=0, delta=text, logprobs=[])
+                yield self._delta(text)
             case ReasoningDelta(text):
                 if not self._reasoning:
                     return
                 yield from self._open(ReasoningDelta, part)
-                if self._summarized:
-                    yield self._event("response.reasoning_summary_text.delta", summary_index=0, delta=text)
-                else:
-                    yield self._event("response.reasoning_text.delta", content_index=0, delta=text)
+                yield self._delta(text)
             case CallStart():
                 yield from self.close()
                 yield from self._open(CallStart, part)
                 return
             case ArgumentsDelta(text=text):
-                name = "custom_tool_call_input" if self._custom else "function_call_arguments"
-                yield self._event(f"response.{name}.delta", delta=text)
+                yield self._delta(text)
             case CallEnd():
                 yield from self.close(complete=part.complete)
                 return
@@ -63,7 +74,7 @@ class ItemWriter:
         """The end of the open item. `complete`: the answer was not cut in it."""
         if self._kind is None:
             return
-        kind, self._kind = self._kind, None
+        kind, self._kind, self._extends = self._kind, None, None
         text, self._texts = "".join(self._texts), []
         item = self.items[-1]
         if "status" in item:
@@ -109,6 +120,26 @@ class ItemWriter:
         elif kind is ReasoningDelta:
             empty = {"type": "reasoning_text", "text": ""}
             yield self._event("response.content_part.added", content_index=0, part=empty)
+        self._extends = ArgumentsDelta if kind is CallStart else kind
+        self._head, self._tail = encode(self._delta("")).split(b'""')
+        self._head = b"event: " + self._delta_kind().encode() + b"\ndata: " + self._head
+        self._tail = self._tail[:-1] + b',"sequence_number":'
+
+    def _delta(self, text: str) -> Data:
+        """The event of more text in the open item."""
+        kind = self._delta_kind()
+        if self._kind is ContentDelta:
+            return self._event(kind, content_index=0, delta=text, logprobs=[])
+        if self._kind is ReasoningDelta:
+            return self._event(kind, **{"summary_index" if self._summarized else "content_index": 0}, delta=text)
+        return self._event(kind, delta=text)
+
+    def _delta_kind(self) -> str:
+        if self._kind is ContentDelta:
+            return "response.output_text.delta"
+        if self._kind is ReasoningDelta:
+            return f"response.reasoning{'_summary' if self._summarized else ''}_text.delta"
+        return f"response.{'custom_tool_call_input' if self._custom else 'function_call_arguments'}.delta"
 
     def _item(self, part: Part) -> Data:
         number = f"{self._response}_{len(self.items)}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -13,7 +13,7 @@ from gateway.answers.responses_parts import Data, ItemWriter
 from gateway.errors import ApiError, BudgetExceeded, QuotaExceeded, ResponseCancelled, encode
 from gateway.generation.answer import Answer, TextPiece, TokenUsage
 from gateway.generation.inflight import InFlight
-from gateway.tools.parts import ContentDelta
+from gateway.tools.parts import ContentDelta, Part
 
 KEEP_ALIVE = b": keep-alive\n\n"
 MAX_TOKENS = "max_output_tokens"
@@ -44,8 +44,7 @@ class ResponseShape:
 
     def render_body(self, answer: Answer) -> bytes:
         [piece] = answer.take_all()
-        for _ in self._data(piece):
-            pass
+        self.piece(piece)
         for _ in self._writer.close(complete=not _is_cut(answer)):
             pass
         return self._response(status_of(answer), answer)
@@ -61,7 +60,14 @@ class ResponseShape:
         return self._events({"type": kind, "response": response} for kind in kinds)
 
     def piece(self, piece: TextPiece) -> bytes:
-        return self._events(self._data(piece))
+        return b"".join([self._encoded(part) for part in _parts(piece)])
+
+    def _encoded(self, part: Part) -> bytes:
+        event = self._writer.extend(part)
+        if event is None:
+            return self._events(self._writer.events(part))
+        self._number += 1
+        return event + b"%d}\n\n" % self._number
 
     def piece_parts(self, piece: TextPiece) -> Iterator[bytes]:
         yield self.piece(piece)
@@ -102,13 +108,6 @@ class ResponseShape:
         assert self._request.reasoning_keys is not None
         return self._request.reasoning_keys.seal(text, self._request.plan.digest)
 
-    def _data(self, piece: TextPiece) -> Iterator[Data]:
-        parts = piece.parts
-        if parts is None:
-            parts = [ContentDelta(piece.text)] if piece.text else []
-        for part in parts:
-            yield from self._writer.events(part)
-
     def _events(self, found: Iterable[Data]) -> bytes:
         events = []
         for data in found:
@@ -143,6 +142,12 @@ class ResponseShape:
         stored = b"true" if request.stores else b"false"
         self.response = encode(members)[:-1] + b"," + request.asked.repeated + b',"store":' + stored + b"}"
         return self.response
+
+
+def _parts(piece: TextPiece) -> Sequence[Part]:
+    if piece.parts is not None:
+        return piece.parts
+    return [ContentDelta(piece.text)] if piece.text else []
 
 
 def _is_cut(answer: Answer) -> bool:

@@ -14,6 +14,7 @@ from pydantic import BaseModel
 
 from gateway.api.responses_answers import ResponseObject
 from support.gateway.speaking import NOW, ONE, THOUGHT, TWO, WEATHER, Speaking, start_speaking
+from support.gateway.stored import opt_in
 from support.stack import MODEL
 
 
@@ -253,7 +254,7 @@ def test_refusals_name_the_field(speaking: Speaking) -> None:
     client = speaking.openai
     cases: list[tuple[dict[str, Any], str, str | None]] = [
         ({"previous_response_id": "resp_1"}, "previous_response_id", "previous_response_not_found"),
-        ({"background": True}, "background", "unsupported_parameter"),
+        ({"background": True}, "background", None),
         ({"tool_choice": {"type": "web_search_preview"}, "tools": TOOLS}, "tool_choice", None),
         ({"input": [{"type": "function_call_output", "call_id": "c", "output": "x"}]}, "input[0].call_id", None),
         ({"input": [{"type": "item_reference", "id": "msg_1"}]}, "input[0]", "unsupported_value"),
@@ -265,3 +266,29 @@ def test_refusals_name_the_field(speaking: Speaking) -> None:
             client.responses.create(**({"model": MODEL, "input": "a"} | fields))
         assert str(refusal.value.param).startswith(param), fields
         assert code is None or refusal.value.code == code, fields
+
+
+def test_a_response_in_the_background_as_openais_guide_has_it(speaking: Speaking) -> None:
+    """Polled until it has ended; a stream that breaks and is continued; a cancel."""
+    client, stack = speaking.openai, speaking.stack
+    opt_in(stack, "acme", 3600)
+    stack.known()
+    try:
+        speaking.says(THOUGHT + ONE)
+        response = client.responses.create(model=MODEL, input="Weather?", tools=TOOLS, background=True)
+        while response.status in {"queued", "in_progress"}:
+            response = client.responses.retrieve(response.id)
+        assert response.output[-1].type == "function_call"
+        with client.responses.create(model=MODEL, input="a", background=True, stream=True) as stream:
+            begun = [next(stream) for _ in range(4)]
+        assert begun[0].type == "response.created"
+        streamed = begun[0].response
+        resumed = client.responses.retrieve(streamed.id, stream=True, starting_after=begun[-1].sequence_number)
+        events = list(resumed)
+        assert events[0].sequence_number == begun[-1].sequence_number + 1
+        assert events[-1].type == "response.completed"
+        assert client.responses.retrieve(streamed.id) == events[-1].response
+        assert client.responses.cancel(response.id).status == "completed"
+    finally:
+        opt_in(stack, "acme", None)
+        stack.known()

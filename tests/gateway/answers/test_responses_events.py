@@ -23,7 +23,9 @@ from gateway.errors import (
     InternalError,
     InvalidRequest,
     RateLimited,
+    encode,
 )
+from gateway.stored.rebuilt import rebuild_response
 from gateway.tools.definitions import ToolSpec
 from gateway.tools.parts import ArgumentsDelta, CallEnd, CallStart, ContentDelta, Part, ReasoningDelta
 
@@ -101,19 +103,41 @@ class Client:
             assert whole == self.texts.get(name, "")
 
 
+def sent(writer: ItemWriter, part: Part) -> list[bytes]:
+    """The server-sent events of a part, without numbers."""
+    if (event := writer.extend(part)) is not None:
+        return [event + b"0}\n\n"]
+    return list(map(encoded, writer.events(part)))
+
+
+def encoded(event: Any) -> bytes:
+    return b"event: " + event["type"].encode() + b"\ndata: " + encode({**event, "sequence_number": 0}) + b"\n\n"
+
+
 def play(parts: Sequence[Part], *, reasoning: bool, summarized: bool, cut: bool) -> ItemWriter:
     writer, client = ItemWriter("0" * 24, TOOLS, reasoning=reasoning, summarized=summarized), Client()
-    for part in parts:
-        for event in writer.events(part):
-            client.take(EVENT.validate_python(json.loads(json.dumps({**event, "sequence_number": 0}))))
-    for event in writer.close(complete=not cut):
-        client.take(EVENT.validate_python(json.loads(json.dumps({**event, "sequence_number": 0}))))
+    events = [event for part in parts for event in sent(writer, part)]
+    open_items = json.loads(rebuild_response(b"{}", events))["output"]
+    events += map(encoded, writer.close(complete=not cut))
+    for event in events:
+        name, _, data = event.partition(b"\ndata: ")
+        found = EVENT.validate_python(json.loads(data))
+        assert name == b"event: " + found.type.encode()
+        client.take(found)
     assert client.open is None
-    found = [json.loads(item.model_dump_json(exclude_unset=True)) for item in client.output]
-    assert found == writer.items
+    items = [json.loads(item.model_dump_json(exclude_unset=True)) for item in client.output]
+    assert items == writer.items
     for item in writer.items:
         ITEM.validate_python(item)
+    assert json.loads(rebuild_response(b"{}", events))["output"] == writer.items
+    # Before its end an item has its texts as well. Only the parts that `done` events add may be missing.
+    assert [texts_of(item) for item in open_items] == [texts_of(item) for item in writer.items]
     return writer
+
+
+def texts_of(item: Any) -> list[str]:
+    parts = [*item.get("summary", []), *item.get("content", [])]
+    return [item.get("arguments", ""), item.get("input", ""), *[part["text"] for part in parts]]
 
 
 def test_events_build_the_items_of_random_answers() -> None:

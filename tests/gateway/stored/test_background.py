@@ -99,9 +99,7 @@ def test_a_response_is_made_without_its_client(speaking: Speaking) -> None:
     assert speaking.openai.responses.cancel(said.id) == whole, "no effect on a response that has ended"
     speaking.says("Mild.")
     output: Any = {"type": "function_call_output", "call_id": whole.output[2].call_id, "output": "18 degrees"}
-    following = speaking.openai.responses.create(
-        model=MODEL, previous_response_id=said.id, input=[output], tools=TOOLS
-    )
+    following = speaking.openai.responses.create(model=MODEL, previous_response_id=said.id, input=[output], tools=TOOLS)
     assert following.output_text == "Mild."
 
 
