@@ -30,7 +30,7 @@ POLL_S = 0.5  # between two reads of a response that another gateway makes, and 
 _log = logging.getLogger(__name__)
 
 
-class Recorder:
+class ResponseRecorder:
     """Stores one answer."""
 
     def __init__(
@@ -171,9 +171,9 @@ class Recordings:
 
     def __init__(self, store: BackgroundStore) -> None:
         self._store = store
-        self._running: dict[str, tuple[Recorder, asyncio.Task[None]]] = {}
+        self._running: dict[str, tuple[ResponseRecorder, asyncio.Task[None]]] = {}
 
-    def start(self, response_id: str, recorder: Recorder) -> None:
+    def start(self, response_id: str, recorder: ResponseRecorder) -> None:
         task = asyncio.create_task(recorder.run(), name=response_id)
         self._running[response_id] = recorder, task
         task.add_done_callback(lambda _task: self._running.pop(response_id, None))
@@ -223,7 +223,7 @@ async def follow_events(
         events = state.events
         if events:
             continue
-        if state.ended:
+        if state.has_ended:
             return
         try:
             await asyncio.wait_for(changed.wait(), POLL_S)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from litestar.types import ASGIApp
 
 from billing.database import DatabaseUnavailable
-from gateway.answers.recording import FollowedResponse, Recorder
+from gateway.answers.recording import FollowedResponse, ResponseRecorder
 from gateway.answers.responses_shape import ResponseShape
 from gateway.answers.sse import BodyAnswer, answer_headers
 from gateway.errors import DatabaseDown, InvalidRequest
@@ -39,7 +39,7 @@ async def answer_in_background(services: Services, work: InFlight, shape: Respon
     response_id = turn.response_id
     assert response_id is not None, "a response in the background is stored"
     queued = shape.queued()
-    recorder = Recorder(
+    recorder = ResponseRecorder(
         answer,
         shape,
         services.background,

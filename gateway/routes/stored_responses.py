@@ -109,7 +109,7 @@ async def cancel_response(request: Request[Any, Any, Any], services: Services, r
             raise response_not_found(response)
         if not state.background:
             raise InvalidRequest("Only responses made with 'background' can be cancelled.", param="response_id")
-        if not state.ended:
+        if not state.has_ended:
             state = await _cancel(services, tenant_id, response)
     await admission.finish_request(0)
     return Response(state.response, media_type="application/json")
@@ -125,7 +125,7 @@ async def _cancel(services: Services, tenant_id: str, response: str) -> Backgrou
         state = await services.background.current_response(tenant_id, response)
         if state is None:
             raise response_not_found(response)
-        if state.ended or time.monotonic() > deadline:
+        if state.has_ended or time.monotonic() > deadline:
             return state
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(changed.wait(), POLL_S)

@@ -23,7 +23,7 @@ from billing.ledger.checkpoints import Checkpoint, record_checkpoint, usage_so_f
 from billing.tables import leases
 from gateway.errors import encode
 from gateway.stored.rebuilt import rebuild_response, split_events
-from gateway.stored.responses import readable
+from gateway.stored.responses import RESPONSE_ID, readable
 from gateway.stored.texts import TextKey, TextKeys, TextUnreadable
 from gateway.tables import response_events, responses
 
@@ -33,7 +33,7 @@ GROUPS_READ_MAX = 64  # at once
 ENDED_AT_ONCE = 20  # lost responses, and responses whose events are deleted, of one transaction
 UNENDED = ("queued", "in_progress")
 LOST_MESSAGE = "The gateway that made this response was lost."
-REQUEST_ID, RESPONSE_ID = "req_", "resp_"  # prefixes of a request and of its response
+REQUEST_PREFIX, RESPONSE_PREFIX = "req_", "resp_"  # of the ids of a request and of its response
 
 _log = logging.getLogger(__name__)
 # written; cancelled: written, and the client wants it to end; gone: the row was deleted, or has its end; lost: this
@@ -78,7 +78,7 @@ class BackgroundState(msgspec.Struct, frozen=True):
     events: list[bytes] | None
 
     @property
-    def ended(self) -> bool:
+    def has_ended(self) -> bool:
         return self.status not in UNENDED
 
 
@@ -132,7 +132,7 @@ class BackgroundStore:
 
         def read(connection: sa.Connection) -> BackgroundState | None:
             state = self._read(connection, tenant_id, response_id, None)
-            if state is None or state.ended or not state.response:
+            if state is None or state.has_ended or not state.response:
                 return state
             key = self._key(connection, tenant_id)
             events = [] if key is None else self._events(connection, key, response_id)
@@ -218,6 +218,8 @@ class BackgroundStore:
     def _read(
         self, connection: sa.Connection, tenant_id: str, response_id: str, after: int | None
     ) -> BackgroundState | None:
+        if not RESPONSE_ID.fullmatch(response_id):  # a database refuses some texts
+            return None
         row = connection.execute(readable(connection, tenant_id, [response_id])).one_or_none()
         if row is None:
             return None
@@ -272,7 +274,7 @@ class BackgroundStore:
     def _write_lost(self, connection: sa.Connection, key: TextKey, response_id: str, answer: bytes) -> None:
         """Write the response object and the last event of a response whose gateway was lost."""
         events = self._events(connection, key, response_id)
-        checkpoint = usage_so_far(connection, REQUEST_ID + response_id.removeprefix(RESPONSE_ID))
+        checkpoint = usage_so_far(connection, REQUEST_PREFIX + response_id.removeprefix(RESPONSE_PREFIX))
         response = rebuild_response(
             key.open(answer, f"{response_id} answer"),
             events,

@@ -24,7 +24,7 @@ from gateway.tables import responses, text_keys
 
 TURNS_MAX = 1000  # of a conversation
 CONVERSATION_BYTES_MAX = 8 * 1024 * 1024  # encrypted
-_ID = re.compile(r"resp_[0-9a-f]{32}")
+RESPONSE_ID = re.compile(r"resp_[0-9a-f]{32}")
 DELETED_AT_ONCE = 200  # rows of one transaction
 
 _log = logging.getLogger(__name__)
@@ -119,14 +119,14 @@ class ResponseStore:
 
     async def get_turn(self, tenant_id: str, response_id: str) -> StoredTurn | None:
         """None: unknown, another tenant's or expired. Raises DatabaseUnavailable."""
-        if not _ID.fullmatch(response_id):  # a database refuses some texts
+        if not RESPONSE_ID.fullmatch(response_id):  # a database refuses some texts
             return None
         found = await self._database.read(lambda c: self._turns(c, tenant_id, [response_id]))
         return found[0] if found else None
 
     async def delete_turn(self, tenant_id: str, response_id: str) -> bool:
         """False: unknown, another tenant's or expired. Raises DatabaseUnavailable."""
-        if not _ID.fullmatch(response_id):
+        if not RESPONSE_ID.fullmatch(response_id):
             return False
 
         def delete(connection: sa.Connection) -> bool:
@@ -139,7 +139,7 @@ class ResponseStore:
     async def conversation(self, tenant_id: str, response_id: str) -> list[StoredTurn] | None:
         """The response and all those before it, the first one first. None: one of them is unknown, another tenant's or
         expired. Raises ContextLengthExceeded, DatabaseUnavailable."""
-        if not _ID.fullmatch(response_id):
+        if not RESPONSE_ID.fullmatch(response_id):
             return None
 
         def read(connection: sa.Connection) -> list[StoredTurn] | None:

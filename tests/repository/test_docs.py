@@ -52,6 +52,7 @@ UNTESTED = {
     ("docs/operators/scaling.md", "needs PostgreSQL and runs until it is stopped"): 1,
     ("docs/users/claude-code.md", "the program is not installed with Laneway"): 1,
     ("docs/users/codex.md", "the program is not installed with Laneway"): 1,
+    ("docs/users/responses.md", "needs a tenant whose responses are stored"): 1,
     ("docs/users/agents.md", "the program is not installed with Laneway"): 1,
     ("docs/users/clients.md", "sets the reader's own values"): 1,
     ("tests/README.md", "runs the tests"): 1,

@@ -4334,7 +4334,7 @@ export interface components {
             safety_identifier: string | null;
             service_tier: string;
             /** @enum {unknown} */
-            status: "completed" | "failed" | "in_progress" | "incomplete";
+            status: "cancelled" | "completed" | "failed" | "in_progress" | "incomplete" | "queued";
             store: boolean;
             temperature: number;
             text: Record<string, never>;
@@ -4376,12 +4376,8 @@ export interface components {
          * @description The body of a response. A field without a type is not served: only its neutral values are accepted.
          */
         ResponsesRequest: {
-            /**
-             * @description A response is answered while its client waits: only these values are accepted.
-             * @default null
-             * @enum {unknown}
-             */
-            background: null | false;
+            /** @default null */
+            background: boolean | null;
             /** @default null */
             client_metadata: Record<string, never> | null;
             /**
@@ -5824,7 +5820,10 @@ export interface operations {
     };
     TTenantV1ResponsesGetResponse: {
         parameters: {
-            query?: never;
+            query?: {
+                stream?: boolean;
+                starting_after?: number | null;
+            };
             header?: never;
             path: {
                 response: string;
@@ -5840,7 +5839,7 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": string;
+                    "application/json": unknown;
                 };
             };
             /** @description A refusal, with its reason */
@@ -10032,7 +10031,10 @@ export interface operations {
     };
     V1ResponsesGetResponse: {
         parameters: {
-            query?: never;
+            query?: {
+                stream?: boolean;
+                starting_after?: number | null;
+            };
             header?: never;
             path: {
                 response: string;
@@ -10047,7 +10049,7 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": string;
+                    "application/json": unknown;
                 };
             };
             /** @description A refusal, with its reason */
