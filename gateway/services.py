@@ -51,7 +51,9 @@ from gateway.limits.client_pace import ClientPace
 from gateway.limits.limiter import SLOT_LEASE_S, Limiter
 from gateway.limits.turn_pace import RequestPace
 from gateway.metrics import Metrics
-from gateway.stored.responses import ResponseQuotas, ResponseStore
+from gateway.stored.conversations import ConversationStore
+from gateway.stored.quotas import ResponseQuotas
+from gateway.stored.responses import ResponseStore
 from gateway.stored.texts import TextKeys
 from gateway.upkeep.bookkeeper import Bookkeeper
 from gateway.upkeep.exports import Exporter
@@ -187,6 +189,7 @@ class Services:
         config, watch = self.config, self.watch
         quotas = ResponseQuotas(config.responses.count_max, config.responses.bytes_max)
         self.responses = ResponseStore(self.database, self.gateway_id, TextKeys(self.secrets), quotas)
+        self.conversations = ConversationStore(self.database, TextKeys(self.secrets), quotas)
         self.replays = Replays(self.database, self.gateway_id, self.secrets)
         self.large_work = LargeWork(self._tokenizers)
         planner = RequestPlanner(config, self.models.served, self.registry, self.engine, self.large_work, self.secrets)
