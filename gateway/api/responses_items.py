@@ -163,10 +163,10 @@ def prepare_input(items: object, unknown: UnknownFields, field: str = "input") -
             item = {"type": "message", **{name: value for name, value in item.items() if name != "type"}}
         elif kind == "item_reference" or (kind is None and "id" in item):
             param = f"{field}[{index}]"
-            message = (
-                f"{param!r} is wrong: items are not stored; send the whole item, as the AI SDK does with store: false."
-            )
-            raise UnsupportedValue(message, param=param)
+            why = "items are not stored; send the whole item, as the AI SDK does with store: false"
+            if field != "input":
+                why = "send the whole item, a reference is not resolved here"
+            raise UnsupportedValue(f"{param!r} is wrong: {why}.", param=param)
         elif isinstance(kind, str) and kind not in KNOWN_ITEMS:
             unknown.name_hint(f"{field}[{index}]")
             continue

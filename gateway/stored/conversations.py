@@ -30,7 +30,7 @@ from gateway.stored.texts import TextKey, TextKeys, TextUnreadable
 from gateway.tables import conversation_items, conversations, text_keys
 
 ID_CHARS_MAX = 128  # of an id in a refusal
-PAGE_BYTES_MAX = 8 * 1024 * 1024  # encrypted; a page of items ends before it exceeds them
+PAGE_BYTES_MAX = 2 * 1024 * 1024  # encrypted; a page of items ends before it exceeds them
 # Of one deletion's transaction. SQLite's other writes wait for it.
 DELETED_AT_ONCE, ITEMS_DELETED_AT_ONCE = 200, 2 * CONVERSATION_ITEMS_MAX
 _ID = re.compile(r"conv_[0-9a-f]{32}")

@@ -99,13 +99,17 @@ class OpenTurn:
             return data
         self._ended = True
         status = _read_status(response).status
-        added = None
-        if self._conversation_id is not None and status in _ANSWERED:
-            added = TurnItems(self._conversation_id, self._items, response)
+        added = self.added_items(status, response)
         if await self._store.end_turn(self._tenant_id, self._response_id, status, response, added):
             return data
         before, _, after = data.rpartition(_STORED)
         return before + _NOT_STORED + after
+
+    def added_items(self, status: str, response: bytes) -> TurnItems | None:
+        """What the conversation gets when the turn ends with this response object; None: nothing."""
+        if self._conversation_id is None or status not in _ANSWERED:
+            return None
+        return TurnItems(self._conversation_id, self._items, response)
 
     def abandon_turn(self) -> None:
         """The response has not been stored, and will not be. No effect after `keep_answer`."""

@@ -22,8 +22,9 @@ from engine.text.tokenizer import Tokenizer
 from gateway.api.responses_items import KNOWN_ITEMS
 from gateway.api.responses_tools import ADDITIONAL_TOOLS
 from gateway.config.server_secrets import read_server_secrets
+from gateway.errors import InvalidRequest
 from gateway.stored.conversation_items import ID_PREFIXES
-from gateway.stored.conversations import ConversationStore, delete_unreadable_conversations
+from gateway.stored.conversations import PAGE_BYTES_MAX, ConversationStore, delete_unreadable_conversations
 from gateway.stored.quotas import CONVERSATION_BYTES_MAX, CONVERSATION_ITEMS_MAX, ResponseQuotas
 from gateway.stored.texts import TextKeys, delete_text_key
 from gateway.tables import conversation_items, conversations, responses, text_keys
@@ -479,6 +480,23 @@ def test_appends_at_once_get_positions_of_their_own(speaking: Speaking) -> None:
     last = texts_of(speaking, made)[80:]
     assert sorted(last[::2]) == ["r0", "r1", "r2", "r3"]
     assert last[1::2] == ["Mild."] * 4
+
+
+def test_a_page_ends_before_it_is_too_large(speaking: Speaking) -> None:
+    stack = speaking.stack
+    made = speaking.openai.conversations.create()
+    database = Database(stack.database.url.render_as_string(hide_password=False))
+    large = [{"role": "user", "content": str(number) * (PAGE_BYTES_MAX * 2 // 5)} for number in range(4)]
+    store = store_of(stack, database)
+    try:
+        asyncio.run(store.add_items(stack.tenants["acme"], made.id, large))
+        with pytest.raises(InvalidRequest, match=f"over {CONVERSATION_ITEMS_MAX} items or {CONVERSATION_BYTES_MAX}"):
+            asyncio.run(store.add_items(stack.tenants["acme"], made.id, large * 4))
+    finally:
+        database.close()
+    page: Any = speaking.openai.conversations.items.list(made.id, order="asc", limit=100)
+    assert (len(page.data), page.has_more) == (2, True)
+    assert [text[0] for text in texts_of(speaking, made)] == ["0", "1", "2", "3"]
 
 
 def test_a_deletion_during_a_response(speaking: Speaking) -> None:
