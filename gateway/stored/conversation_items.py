@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -12,19 +12,28 @@ from billing.ids import new_id
 
 Item = dict[str, Any]
 
-# By the type of an item: how its id begins. Items of other types are not stored, since no prompt has them.
-ID_PREFIXES = {
-    "message": "msg",
-    "function_call": "fc",
-    "function_call_output": "fco",
-    "custom_tool_call": "ctc",
-    "custom_tool_call_output": "ctco",
-    "reasoning": "rs",
-    "compaction": "cmp",
-    "additional_tools": "at",
+
+class _Kind(NamedTuple):
+    """A type of items. `fields`: what is stored besides id, type and status; all of them are texts, or lists of parts
+    with a text. Hints, whose values may be anything, are left out."""
+
+    id_prefix: str
+    fields: tuple[str, ...]
+    has_status: bool = False  # in OpenAI's SDK
+
+
+# By type. Items of other types are not stored, since no prompt has them.
+KINDS = {
+    "message": _Kind("msg", ("role", "content", "phase"), has_status=True),
+    "function_call": _Kind("fc", ("call_id", "name", "namespace", "arguments"), has_status=True),
+    "function_call_output": _Kind("fco", ("call_id", "output"), has_status=True),
+    "custom_tool_call": _Kind("ctc", ("call_id", "name", "namespace", "input")),
+    "custom_tool_call_output": _Kind("ctco", ("call_id", "output")),
+    "reasoning": _Kind("rs", ("summary", "content", "encrypted_content")),
+    "compaction": _Kind("cmp", ("encrypted_content",)),
 }
 ITEM_ID = re.compile(r"[A-Za-z0-9_-]{1,128}")
-_WITH_STATUS = ("message", "function_call", "function_call_output")  # types that have a status in the SDK
+_PART_FIELDS = ("type", "text", "refusal")
 _STATUSES = ("in_progress", "completed", "incomplete")
 
 
@@ -32,7 +41,8 @@ class _Answer(msgspec.Struct):
     output: list[Item]
 
 
-_read_items = msgspec.json.Decoder(list[Any]).decode
+# Floats by Python, which reads those beyond its range as infinity: the request was accepted with them.
+_read_items = msgspec.json.Decoder(list[Any], float_hook=float).decode
 _read_answer = msgspec.json.Decoder(_Answer).decode
 
 
@@ -55,31 +65,37 @@ def items_to_store(items: Sequence[Item], taken: Collection[str]) -> list[Item]:
     found = []
     known = set(taken)
     for item in items:
-        kind = item.get("type") or ("message" if "role" in item else None)
-        if kind not in ID_PREFIXES:
+        name = item.get("type") or ("message" if "role" in item else "")
+        kind = KINDS.get(name)
+        if kind is None:
             continue
         id_ = item.get("id")
         if not isinstance(id_, str) or not ITEM_ID.fullmatch(id_) or id_ in known:
-            id_ = new_id(ID_PREFIXES[kind])
+            id_ = new_id(kind.id_prefix)
         known.add(id_)
-        found.append(_normal_form(item, kind, id_))
+        stored = {"id": id_, "type": name, **_members(item, kind.fields)}
+        if kind.has_status:
+            status = item.get("status")
+            stored["status"] = status if status in _STATUSES else "completed"
+        found.append(stored)
     return found
 
 
-def _normal_form(item: Item, kind: str, id_: str) -> Item:
-    """The item without null members, with its type, id and status. The content of a message is a list of parts."""
-    found = {"id": id_, "type": kind, **{name: value for name, value in item.items() if value is not None}}
-    found |= {"id": id_, "type": kind}
-    if kind in _WITH_STATUS and found.get("status") not in _STATUSES:
-        found["status"] = "completed"
-    if kind == "message":
-        content = found.get("content", "")
-        if isinstance(content, str):
-            content = [{"type": "output_text" if item.get("role") == "assistant" else "input_text", "text": content}]
-        found["content"] = [_part(part) for part in content]
+def _members(item: Item, fields: Sequence[str]) -> Item:
+    """The fields that are not null. The content of a message is a list of parts."""
+    found = {field: item[field] for field in fields if item.get(field) is not None}
+    for field, value in found.items():
+        if field == "content" and isinstance(value, str):
+            found[field] = [_part({"type": _text_type(item), "text": value})]
+        elif isinstance(value, list):
+            found[field] = [_part(part) for part in value]
     return found
+
+
+def _text_type(message: Item) -> str:
+    return "output_text" if message.get("role") == "assistant" else "input_text"
 
 
 def _part(part: Item) -> Item:
-    found = {name: value for name, value in part.items() if value is not None}
-    return {**found, "annotations": found.get("annotations", [])} if found.get("type") == "output_text" else found
+    found = {field: part[field] for field in _PART_FIELDS if part.get(field) is not None}
+    return {**found, "annotations": []} if part.get("type") == "output_text" else found

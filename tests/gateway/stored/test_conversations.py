@@ -20,10 +20,9 @@ from billing.clock import SECOND
 from billing.database import Database
 from engine.text.tokenizer import Tokenizer
 from gateway.api.responses_items import KNOWN_ITEMS
-from gateway.api.responses_tools import ADDITIONAL_TOOLS
 from gateway.config.server_secrets import read_server_secrets
 from gateway.errors import InvalidRequest
-from gateway.stored.conversation_items import ID_PREFIXES
+from gateway.stored.conversation_items import KINDS
 from gateway.stored.conversations import PAGE_BYTES_MAX, ConversationStore, delete_unreadable_conversations
 from gateway.stored.quotas import CONVERSATION_BYTES_MAX, CONVERSATION_ITEMS_MAX, ResponseQuotas
 from gateway.stored.texts import TextKeys, delete_text_key
@@ -305,7 +304,37 @@ def test_refusals_of_conversations_name_the_field(speaking: Speaking) -> None:
     assert [item.type for item in added.data] == ["message"]
     large: Any = {"role": "user", "content": "a" * 50_000}  # more than the event loop parses
     assert len(api.items.create(made.id, items=[large]).data[0].content[0].text) == 50_000  # type: ignore[union-attr]
-    assert set(ID_PREFIXES) == {*KNOWN_ITEMS, ADDITIONAL_TOOLS}
+    assert set(KINDS) == KNOWN_ITEMS
+
+
+def test_hints_are_not_stored(speaking: Speaking) -> None:
+    """Their values may be anything, also what no encoder takes."""
+    made = speaking.openai.conversations.create()
+    part = {"type": "output_text", "text": "Hi.", "annotations": [2**70], "logprobs": [2**70], "parsed": 2**70}
+    call = {"type": "function_call", "call_id": "c1", "name": "a", "arguments": "{}", "caller": {"a": 2**70}}
+    given: list[Any] = [
+        {"role": "assistant", "content": [part], "phase": "final_answer"},
+        {**call, "parsed_arguments": {"a": 2**70}},
+        {"type": "function_call_output", "call_id": "c1", "output": "18 \0 degrees", "caller": 2**70},
+        {"type": "reasoning", "summary": [{"type": "summary_text", "text": "So."}], "status": "completed"},
+    ]
+    speaking.openai.conversations.items.create(made.id, items=given)
+    response = ask(speaking, [*given, HELLO], conversation=made.id)
+    assert (response.status, response.store) == ("completed", True)
+    odd = '{"type": "function_call_output", "call_id": "c1", "output": "", "caller": 1e999}'
+    body = f'{{"model": "{MODEL}", "conversation": "{made.id}", "input": [{odd}]}}'
+    answer = httpx.post(f"{speaking.stack.url}/v1/responses", headers=speaking.stack.headers("acme"), content=body)
+    assert answer.json()["store"] is True
+    items = [item.model_dump(exclude_none=True) for item in items_of(speaking, made)]
+    assert items.pop()["type"] == "message"
+    assert items.pop()["output"] == ""
+    assert len(items) == 2 * len(given) + 2
+    for first, second in zip(items[: len(given)], items[len(given) :], strict=False):
+        assert first | {"id": ""} == second | {"id": ""}
+    assert items[0]["content"] == [{"type": "output_text", "text": "Hi.", "annotations": []}]
+    assert items[0]["phase"] == "final_answer"
+    assert "caller" not in items[1]
+    assert items[2]["output"] == "18 \0 degrees"
 
 
 def test_another_tenant_reads_nothing(speaking: Speaking) -> None:
