@@ -16,6 +16,16 @@ from gateway.http.head_requests import HeadRequests
 from gateway.routes.chat import chat_completions
 from gateway.routes.completions import completions
 from gateway.routes.console import console
+from gateway.routes.conversations import (
+    add_items,
+    create_conversation,
+    delete_conversation,
+    delete_item,
+    get_conversation,
+    get_item,
+    list_items,
+    update_conversation,
+)
 from gateway.routes.health import live, ready
 from gateway.routes.messages import count_tokens, messages
 from gateway.routes.metrics import MetricsListener, metrics
@@ -42,6 +52,14 @@ ROUTES: tuple[ControllerRouterHandler, ...] = (
     delete_response,
     cancel_response,
     list_input_items,
+    create_conversation,
+    get_conversation,
+    update_conversation,
+    delete_conversation,
+    list_items,
+    add_items,
+    get_item,
+    delete_item,
     list_models,
     get_model,
     own_usage,

@@ -54,7 +54,9 @@ from gateway.limits.limiter import SLOT_LEASE_S, Limiter
 from gateway.limits.turn_pace import RequestPace
 from gateway.metrics import Metrics
 from gateway.stored.background import BackgroundStore
-from gateway.stored.responses import ResponseQuotas, ResponseStore
+from gateway.stored.conversations import ConversationStore
+from gateway.stored.quotas import ResponseQuotas
+from gateway.stored.responses import ResponseStore
 from gateway.stored.texts import TextKeys
 from gateway.upkeep.bookkeeper import Bookkeeper
 from gateway.upkeep.exports import Exporter
@@ -192,6 +194,7 @@ class Services:
         quotas = ResponseQuotas(config.responses.count_max, config.responses.bytes_max)
         text_keys = TextKeys(self.secrets)
         self.responses = ResponseStore(self.database, self.gateway_id, text_keys, quotas)
+        self.conversations = ConversationStore(self.database, text_keys, quotas)
         self.background = BackgroundStore(self.database, self.gateway_id, text_keys, usage_of_checkpoint)
         self.recordings = Recordings(self.background)
         self.replays = Replays(self.database, self.gateway_id, self.secrets)

@@ -151,6 +151,38 @@ response_events = sa.Table(
     sa.Column("events", sa.LargeBinary, nullable=False),
 )
 
+# Conversations of tenants that opted in, all of their texts encrypted.
+conversations = sa.Table(
+    "conversations",
+    metadata,
+    sa.Column("id", sa.String(64), primary_key=True),  # conv_…
+    sa.Column("tenant_id", sa.ForeignKey("tenants.id"), nullable=False),
+    sa.Column(
+        "text_key_id", sa.String(64), nullable=False
+    ),  # of text_keys, which may have been deleted; of the items too
+    sa.Column("metadata", sa.LargeBinary, nullable=False),
+    sa.Column("item_count", sa.BigInteger, nullable=False),
+    sa.Column("next_position", sa.BigInteger, nullable=False),
+    sa.Column("bytes", sa.BigInteger, nullable=False),  # of the metadata and the items
+    sa.Column("created_at", sa.BigInteger, nullable=False),
+)
+# With `bytes`, as that of responses.
+sa.Index("ix_conversations_tenant_id", conversations.c.tenant_id, conversations.c.created_at, conversations.c.bytes)
+
+conversation_items = sa.Table(
+    "conversation_items",
+    metadata,
+    sa.Column("conversation_id", sa.ForeignKey("conversations.id"), primary_key=True),
+    sa.Column(
+        "position", sa.BigInteger, primary_key=True, autoincrement=False
+    ),  # given once, with gaps after deletions
+    sa.Column("id", sa.String(128), nullable=False),  # unique in the conversation: clients bring ids of their own
+    sa.Column("tenant_id", sa.ForeignKey("tenants.id"), nullable=False),
+    sa.Column("bytes", sa.BigInteger, nullable=False),
+    sa.Column("item", sa.LargeBinary, nullable=False),
+)
+sa.Index("uq_conversation_items_id", conversation_items.c.conversation_id, conversation_items.c.id, unique=True)
+
 # Base models that operators added, and operators' changes of the models of laneway.toml.
 base_models = sa.Table(
     "base_models",

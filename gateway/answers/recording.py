@@ -21,6 +21,7 @@ from gateway.errors import ApiError, InternalError, ResponseCancelled
 from gateway.generation.answer import Answer, EarlyEnding, TokenUsage
 from gateway.generation.endings import EndingCode
 from gateway.stored.background import BackgroundStore, EventGroup, EventWrite, ResponseEnd, WriteResult
+from gateway.stored.conversation_items import TurnItems
 
 BATCH_S = 0.1  # between two groups of events of one response
 RETRY_S = 1.0  # between two attempts to write while the database is unavailable
@@ -43,8 +44,10 @@ class ResponseRecorder:
         response_id: str,
         request_id: str,
         usage_shown: Callable[[], TokenUsage],
+        added_items: Callable[[str, bytes], TurnItems | None],
     ) -> None:
-        """`usage_shown`: the usage up to the last piece of the answer."""
+        """`usage_shown`: the usage up to the last piece of the answer. `added_items`: what the conversation gets, of
+        the status and the response object."""
         self._answer = answer
         self._shape = shape
         self._store = store
@@ -52,6 +55,7 @@ class ResponseRecorder:
         self._response_id = response_id
         self._request_id = request_id
         self._usage_shown = usage_shown
+        self._added_items = added_items
         self._end: tuple[TokenUsage, ApiError | None] | None = None
         self._stored = asyncio.Event()  # the last group is stored, or cannot be
         self._ending = asyncio.Event()
@@ -131,7 +135,8 @@ class ResponseRecorder:
             events += shape.closing(answer)
         else:
             events += shape.failure(error, usage)
-        end = ResponseEnd(status_of(answer, error), shape.response)
+        status, response = status_of(answer, error), shape.response
+        end = ResponseEnd(status, response, self._added_items(status, response))
         group = EventGroup(first, shape.number, events)
         checkpoint = self._checkpoint(usage)
         result = await self._write(EventWrite(self._tenant_id, self._response_id, group, checkpoint, end))

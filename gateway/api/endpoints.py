@@ -18,7 +18,7 @@ INSTEAD = {
     "complete": "POST /v1/messages",
     "assistants": CHAT,
     "threads": CHAT,
-    "conversations": CHAT,
+    "conversations": "POST /v1/conversations, and GET, POST or DELETE /v1/conversations/{id}",
     "batches": f'{CHAT} with "service_tier": "flex"',
     "organization": "GET /v1/usage and GET /v1/budget",
     "dashboard": "GET /v1/usage and GET /v1/budget",
@@ -58,6 +58,7 @@ _NAMES = (
     "budget",
     "embeddings",
     "responses",
+    "conversations",
 )
 
 

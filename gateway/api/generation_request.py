@@ -67,6 +67,7 @@ class GenerationRequest(msgspec.Struct, frozen=True):
     tooling: Tooling | None = None  # None: the endpoint answers with text alone
     sticky: str | None = None  # an alias serves requests of one value by one model
     continues: str | None = None  # the id of the stored response before this one
+    conversation_id: str | None = None  # of the stored conversation that the response is added to
     has_sealed: bool = False  # a message has encrypted reasoning
     seals_reasoning: bool = False  # the answer has its reasoning encrypted as well
     background: bool = False  # generated without a waiting client; the answer is stored

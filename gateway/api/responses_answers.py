@@ -6,6 +6,8 @@ from typing import Any, Literal
 
 import msgspec
 
+from gateway.api.responses_items import ConversationReference
+
 ResponseStatus = Literal["queued", "in_progress", "completed", "incomplete", "failed", "cancelled"]
 
 
@@ -51,6 +53,7 @@ class ResponseObject(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     service_tier: str
     usage: ResponseUsage | None
     background: bool
+    conversation: ConversationReference | None
     instructions: str | None
     max_output_tokens: int | None
     max_tool_calls: int | None

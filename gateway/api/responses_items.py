@@ -128,6 +128,12 @@ class CompactionItem(Item, frozen=True, kw_only=True, forbid_unknown_fields=True
     created_by: str | None = None
 
 
+class ConversationReference(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A stored conversation."""
+
+    id: str
+
+
 InputItem = (
     MessageItem
     | FunctionCallItem
@@ -141,9 +147,10 @@ InputItem = (
 KNOWN_ITEMS = frozenset(str(kind.__struct_config__.tag) for kind in InputItem.__args__)
 
 
-def prepare_input(items: object, unknown: UnknownFields) -> object:
+def prepare_input(items: object, unknown: UnknownFields, field: str = "input") -> object:
     """The input with a type for messages, which may lack it, and without items of tools that are not served here, such
-    as a web search: these are named in `unknown`. Raises UnsupportedValue for a reference to a stored item."""
+    as a web search: these are named in `unknown`. `field`: of the items. Raises UnsupportedValue for a reference to a
+    stored item."""
     if not isinstance(items, list):
         return items
     kept: list[object] = []
@@ -155,13 +162,13 @@ def prepare_input(items: object, unknown: UnknownFields) -> object:
         if kind is None and "role" in item:
             item = {"type": "message", **{name: value for name, value in item.items() if name != "type"}}
         elif kind == "item_reference" or (kind is None and "id" in item):
-            param = f"input[{index}]"
-            message = (
-                f"{param!r} is wrong: items are not stored; send the whole item, as the AI SDK does with store: false."
-            )
-            raise UnsupportedValue(message, param=param)
+            param = f"{field}[{index}]"
+            why = "items are not stored; send the whole item, as the AI SDK does with store: false"
+            if field != "input":
+                why = "send the whole item, a reference is not resolved here"
+            raise UnsupportedValue(f"{param!r} is wrong: {why}.", param=param)
         elif isinstance(kind, str) and kind not in KNOWN_ITEMS:
-            unknown.name_hint(f"input[{index}]")
+            unknown.name_hint(f"{field}[{index}]")
             continue
         kept.append(item)
     return kept

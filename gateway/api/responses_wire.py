@@ -16,7 +16,7 @@ from gateway.api.chat_wire import EFFORT_CHARS_MAX, MESSAGES_MAX, NO_EFFORT
 from gateway.api.generation_request import ChatPrompt, GenerationRequest
 from gateway.api.output_formats import check_output_beside_tools
 from gateway.api.parsing import BodyDecoder, Explanations, UnsupportedField, check_served
-from gateway.api.responses_items import InputItem, conversation, has_sealed, prepare_input
+from gateway.api.responses_items import ConversationReference, InputItem, conversation, has_sealed, prepare_input
 from gateway.api.responses_tools import (
     ResponseFormatOption,
     ResponseTool,
@@ -29,7 +29,7 @@ from gateway.api.responses_tools import (
 )
 from gateway.api.sampling import MODEL_CHARS_MAX, STICKY, TextRules, Tokens, make_sampling
 from gateway.api.unknown_fields import UnknownFields
-from gateway.errors import encode
+from gateway.errors import InvalidRequest, encode
 from gateway.tools.definitions import ReasoningRequest, Tooling
 
 ENCRYPTED_REASONING = "reasoning.encrypted_content"  # the value of `include` that has an effect
@@ -79,6 +79,7 @@ class ResponsesRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     client_metadata: dict[str, Any] | None = None
     include: list[str] | None = None
     previous_response_id: str | None = None
+    conversation: str | ConversationReference | None = None
     max_tool_calls: int | None = None
     metadata: dict[str, str] | None = None
     prompt_cache_key: str | None = None
@@ -91,7 +92,6 @@ class ResponsesRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     background: bool | None = None
     # In UNSUPPORTED_FIELDS.
     context_management: Any = None
-    conversation: Any = None
     prompt: Any = None
     top_logprobs: Any = None
     truncation: Any = None
@@ -117,8 +117,13 @@ class ResponsesRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
             sticky=self.prompt_cache_key or self.safety_identifier or self.user,
             continues=self.previous_response_id,
             background=bool(self.background),
+            conversation_id=self.conversation_id,
             repeated=self.repeated_fields(),
         )
+
+    @property
+    def conversation_id(self) -> str | None:
+        return self.conversation.id if isinstance(self.conversation, ConversationReference) else self.conversation
 
     def tooling(self) -> Tooling:
         """Raises InvalidRequest."""
@@ -147,6 +152,7 @@ class ResponsesRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
         text = self.text or TextOptions()
         members: dict[str, Any] = {
             "background": bool(self.background),
+            "conversation": None if self.conversation is None else {"id": self.conversation_id},
             "instructions": self.instructions,
             "max_output_tokens": self.max_output_tokens,
             "max_tool_calls": self.max_tool_calls,
@@ -202,7 +208,6 @@ HINTS: dict[str, str] = {
 
 UNSUPPORTED_FIELDS: dict[str, UnsupportedField] = {
     "context_management": UnsupportedField("The client compacts its own input"),
-    "conversation": UnsupportedField("Send 'previous_response_id' or the whole input"),
     "prompt": UnsupportedField("Prompts are not stored; send 'instructions' and 'input'"),
     "top_logprobs": UnsupportedField("Log probabilities are served by chat completions", (0,)),
     "truncation": UnsupportedField("Prompts are not truncated", ("disabled", "auto")),
@@ -226,9 +231,24 @@ def _prepare(value: Any, unknown: UnknownFields) -> None:
 _decoder = BodyDecoder(ResponsesRequest, _EXPLANATIONS, prepare=_prepare)
 
 
+def _check_conversation(request: ResponsesRequest) -> None:
+    """Raises InvalidRequest."""
+    if request.conversation is None:
+        return
+    if request.previous_response_id is not None:
+        message = "'conversation' and 'previous_response_id' exclude each other: send one of them."
+        raise InvalidRequest(message, param="conversation")
+    if request.store is False:
+        message = (
+            "'store' is wrong: a response with 'conversation' is stored. Leave 'store' out, or send the whole input."
+        )
+        raise InvalidRequest(message, param="store")
+
+
 def parse_response(body: bytes, unknown: UnknownFields) -> ResponsesRequest:
     """Decode and check a JSON body. Raises InvalidRequest that names the field."""
     request = _decoder.decode(body, unknown)
     check_served(request, UNSUPPORTED_FIELDS)
+    _check_conversation(request)
     request.tooling()  # raises for tools, a choice or a format that contradict each other
     return request

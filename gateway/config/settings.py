@@ -218,7 +218,7 @@ class JournalSection(Section, frozen=True, kw_only=True):
 
 
 class ResponsesSection(Section, frozen=True, kw_only=True):
-    """Quotas of a tenant whose responses are stored."""
+    """Quotas of a tenant whose responses are stored: of its responses and conversations together."""
 
     count_max: Annotated[int, Meta(ge=1, le=LIMIT_MAX)] = 100_000
     bytes_max: Annotated[int, Meta(ge=1024, le=LIMIT_MAX)] = 1024**3  # encrypted

@@ -31,7 +31,7 @@ from gateway.log import RequestLine
 from gateway.routes.background import answer_in_background, check_background
 from gateway.routes.guard import admit
 from gateway.services import Services
-from gateway.stored.turns import OpenTurn, not_found, open_turn
+from gateway.stored.turns import OpenTurn, open_turn, refuse_without_turn
 
 HASH_IN_LOOP_BYTES_MAX = 1024 * 1024  # about a millisecond
 MESSAGES = "messages"  # the kind of bodies that have a limit of their own
@@ -89,11 +89,14 @@ async def count_prompt(services: Services, request: Request[Any, Any, Any], endp
         held, line = hold_body(services, request, caller), line_of(request)
         body = await read_body(request, limit, held)
         turn = await _open_turn(services, endpoint, caller, body, held, line) if endpoint.continues else None
-        read = await services.generator.read(caller, kind, body if turn is None else turn.body)
-        line.record.ignored = read.ignored + endpoint.ignored_headers(request)
-        if turn is None and read.asked.continues is not None:
-            raise not_found(read.asked.continues)
-        counted = await services.generator.count(caller, read.asked)
+        try:
+            read = await services.generator.read(caller, kind, body if turn is None else turn.body)
+            line.record.ignored = read.ignored + endpoint.ignored_headers(request)
+            if turn is None:
+                refuse_without_turn(read.asked.continues, read.asked.conversation_id)
+            counted = await services.generator.count(caller, read.asked)
+        except InvalidRequest as error:
+            raise error if turn is None else turn.own_index(error) from None
     await admission.finish_request(0)
     return counted
 
@@ -121,7 +124,7 @@ async def _open_turn(
 ) -> OpenTurn | None:
     """The request's turn in a stored conversation. Raises PreviousResponseNotFound, RateLimited, DatabaseDown."""
     response_id = "resp_" + line.record.request_id.removeprefix("req_") if endpoint.stores else None
-    turn = await open_turn(services.responses, caller, body, response_id)
+    turn = await open_turn(services.responses, services.conversations, caller, body, response_id)
     if turn is not None:
         held.grow_to(len(turn.body))
     return turn
@@ -142,8 +145,8 @@ async def _begin(
     read = await services.generator.read(caller, endpoint.kind, body if turn is None else turn.body)
     line.record.ignored = read.ignored + endpoint.ignored_headers(request)
     asked = read.asked
-    if turn is None and asked.continues is not None:
-        raise not_found(asked.continues)
+    if turn is None:
+        refuse_without_turn(asked.continues, asked.conversation_id)
     call = await _call(services, request, caller, body, streams=asked.stream)
     if asked.background:
         check_background(turn, idempotent=call is not None)

@@ -47,6 +47,7 @@ async def answer_in_background(services: Services, work: InFlight, shape: Respon
         response_id=response_id,
         request_id=work.request_id,
         usage_shown=lambda: NO_USAGE if work.runs is None else work.runs.usage_shown(),
+        added_items=turn.added_items,
     )
     try:
         is_queued = await services.background.queue_response(turn.tenant_id, response_id, queued)

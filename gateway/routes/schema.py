@@ -24,6 +24,7 @@ from gateway.api.dialects import AnthropicError, speaks_anthropic
 from gateway.api.parsing import UnservedFields
 from gateway.errors import ErrorBody
 from gateway.generation import replays
+from gateway.routes import conversations
 from gateway.routes.component_names import REFERENCE, joined, without_module_paths
 from gateway.routes.guard import COOKIE, CSRF_HEADER, HOST_PREFIX
 from gateway.uploads.uploads import BOOLEANS, FIELDS
@@ -89,6 +90,9 @@ _BODIES = {
         description="The compacted conversation",
     ),
     "/v1/responses/input_tokens": _Body(responses_wire.ResponsesRequest, responses_wire.UNSUPPORTED_FIELDS),
+    "/v1/conversations": _Body(conversations.NewConversation, {}),
+    "/v1/conversations/{conversation}": _Body(conversations.ConversationChange, {}),
+    "/v1/conversations/{conversation}/items": _Body(conversations.NewItems, {}),
     "/v1/messages/count_tokens": _Body(messages_wire.CountRequest, messages_wire.UNSUPPORTED_IN_PROMPTS),
     "/v1/tokenize": _Body(tokenize_wire.TokenizeRequest, tokenize_wire.UNSUPPORTED_FIELDS),
     "/v1/detokenize": _Body(tokenize_wire.DetokenizeRequest, {}),

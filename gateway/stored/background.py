@@ -22,6 +22,8 @@ from billing.database import Database, DatabaseUnavailable
 from billing.ledger.checkpoints import Checkpoint, record_checkpoint, usage_so_far
 from billing.tables import leases
 from gateway.errors import encode
+from gateway.stored.conversation_items import TurnItems
+from gateway.stored.conversations import append_turn
 from gateway.stored.rebuilt import rebuild_response, split_events
 from gateway.stored.responses import RESPONSE_ID, readable
 from gateway.stored.texts import TextKey, TextKeys, TextUnreadable
@@ -52,10 +54,11 @@ class EventGroup(msgspec.Struct, frozen=True):
 
 
 class ResponseEnd(msgspec.Struct, frozen=True):
-    """The last state of a response: its status and the response object."""
+    """The last state of a response: its status, the response object, and what its conversation gets."""
 
     status: str
     response: bytes
+    added: TurnItems | None = None
 
 
 class EventWrite(msgspec.Struct, frozen=True):
@@ -182,9 +185,22 @@ class BackgroundStore:
             results: list[WriteResult] = ["gone"] * len(writes)
             for index in order:
                 results[index] = self._write(connection, writes[index])
+            self._append_turns(connection, [writes[index] for index in order if results[index] == "written"])
             return results
 
         return await self._database.write_in_background(run)
+
+    def _append_turns(self, connection: sa.Connection, writes: list[EventWrite]) -> None:
+        """Append the items of responses that ended to their conversations, which are locked in the order of their
+        ids."""
+        ended = [(write.end.added, write) for write in writes if write.end is not None and write.end.added is not None]
+        for added, write in sorted(ended, key=lambda pair: pair[0].conversation_id):
+            try:
+                with connection.begin_nested():
+                    append_turn(connection, self._keys, write.tenant_id, added)
+            except TextUnreadable as error:
+                fields = {"conversation": added.conversation_id, "reason": str(error)}
+                _log.error("conversation.not_appended", extra={"fields": fields})
 
     def _write(self, connection: sa.Connection, write: EventWrite) -> WriteResult:
         with connection.begin_nested() as savepoint:

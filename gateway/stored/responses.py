@@ -19,11 +19,13 @@ from billing.clock import SECOND, database_now
 from billing.database import Database, DatabaseUnavailable
 from billing.tables import leases, tenants
 from gateway import errors
+from gateway.stored.conversation_items import TurnItems
+from gateway.stored.conversations import append_turn, delete_unreadable_conversations
+from gateway.stored.quotas import CONVERSATION_BYTES_MAX, NOT_STORED, ResponseQuotas, check_quotas
 from gateway.stored.texts import TextKey, TextKeys, TextUnreadable, scrub
 from gateway.tables import responses, text_keys
 
 TURNS_MAX = 1000  # of a conversation
-CONVERSATION_BYTES_MAX = 8 * 1024 * 1024  # encrypted
 RESPONSE_ID = re.compile(r"resp_[0-9a-f]{32}")
 DELETED_AT_ONCE = 200  # rows of one transaction
 
@@ -43,13 +45,6 @@ class StoredTurn(msgspec.Struct, frozen=True):
     def continuable(self) -> bool:
         """Whether another response may continue it."""
         return self.status in ("completed", "incomplete")
-
-
-class ResponseQuotas(msgspec.Struct, frozen=True):
-    """Of one tenant."""
-
-    count_max: int
-    bytes_max: int
 
 
 class ResponseStore:
@@ -91,8 +86,11 @@ class ResponseStore:
             _log.error("response.key_unreadable", extra={"fields": {"tenant": tenant_id, "reason": str(error)}})
             raise errors.InternalError from None
 
-    async def end_turn(self, tenant_id: str, response_id: str, status: str, answer: bytes) -> bool:
-        """Store the answer. False: it cannot be stored, and the row is deleted later."""
+    async def end_turn(
+        self, tenant_id: str, response_id: str, status: str, answer: bytes, added: TurnItems | None = None
+    ) -> bool:
+        """Store the answer. `added`: what its conversation gets, in the same transaction. False: it cannot be stored,
+        and the row is deleted later."""
 
         def update(connection: sa.Connection) -> bool:
             key = self._keys.key_of(connection, tenant_id)
@@ -101,7 +99,10 @@ class ResponseStore:
             sealed = key.seal(answer, f"{response_id} answer")
             size = responses.c.bytes + len(sealed)
             row = sa.update(responses).where(responses.c.id == response_id, responses.c.text_key_id == key.id)
-            return connection.execute(row.values(status=status, answer=sealed, bytes=size)).rowcount > 0
+            stored = connection.execute(row.values(status=status, answer=sealed, bytes=size)).rowcount > 0
+            if stored and added is not None:
+                append_turn(connection, self._keys, tenant_id, added)
+            return stored
 
         try:
             return await self._database.write_in_background(update)
@@ -162,18 +163,7 @@ class ResponseStore:
 
     def _check_quotas(self, connection: sa.Connection, tenant_id: str, size: int) -> None:
         """Raises QuotaExceeded."""
-        query = sa.select(sa.func.count(), sa.func.coalesce(sa.func.sum(responses.c.bytes), 0))
-        count, stored = connection.execute(query.where(responses.c.tenant_id == tenant_id)).one()
-        if count >= self._quotas.count_max:
-            raise errors.QuotaExceeded(
-                f"The tenant has {count} stored responses; the limit is {self._quotas.count_max}. Delete some, or send "
-                "'store': false."
-            )
-        if stored + size > self._quotas.bytes_max:
-            raise errors.QuotaExceeded(
-                f"The tenant's stored responses would exceed {self._quotas.bytes_max} bytes. Delete some, or send "
-                "'store': false."
-            )
+        check_quotas(connection, self._quotas, tenant_id, size, instead=NOT_STORED)
 
     # ---- deletion of expired, keyless and orphaned rows
 
@@ -184,6 +174,8 @@ class ResponseStore:
             await asyncio.sleep(every_s)
             try:
                 while await self._database.write_in_background(delete_unreadable) == DELETED_AT_ONCE:
+                    pass
+                while await self._database.write_in_background(delete_unreadable_conversations):
                     pass
                 if await self._database.maintain(scrub):
                     _log.info("response.keys_scrubbed")

@@ -12,19 +12,27 @@ import msgspec
 from gateway import errors
 from gateway.access.callers import Caller
 from gateway.errors import InvalidRequest, PreviousResponseNotFound, encode
+from gateway.stored.conversation_items import TurnItems
+from gateway.stored.conversations import ConversationStore
 from gateway.stored.responses import ResponseStore, StoredTurn
 
 RESPONSE_ID_CHARS_MAX = 128  # of an id in a refusal
+NO_CONVERSATIONS = (
+    "conversations are not stored for this tenant. Send the whole input with each request, or ask the operator to have "
+    "the tenant's responses stored."
+)
 _STORED, _NOT_STORED = b'"store":true}', b'"store":false}'
 REFERENCE = "item_reference"
 REFERENCED_MAX = 64  # responses that the references of one request name
 _ITEM_ID = re.compile(r"[a-z]+_([0-9a-f]{32})_\d+")  # as `answers.responses_parts` makes them
 _INDEX = re.compile(r"input\[(\d+)\]")
+_ANSWERED = ("completed", "incomplete")  # statuses of responses that their conversation gets
 
 
 class _Fields(msgspec.Struct):
     input: msgspec.Raw = msgspec.Raw(b"")
     previous_response_id: Any = None
+    conversation: Any = None
     store: Any = None
 
 
@@ -35,6 +43,7 @@ class _Item(msgspec.Struct):
 
 class _Answer(msgspec.Struct):
     output: list[msgspec.Raw]
+    conversation: Any = None
 
 
 class _Status(msgspec.Struct):
@@ -52,16 +61,24 @@ _read_status = msgspec.json.Decoder(_Status).decode
 
 class OpenTurn:
     """The turn of a request. `body`: the request with the items of the earlier turns before its own, `earlier` items.
-    `response_id` None: the response is not stored."""
+    `response_id` None: the response is not stored. `conversation_id`: the conversation that the turn is added to."""
 
     def __init__(
-        self, store: ResponseStore, tenant_id: str, response_id: str | None, body: bytes, items: bytes, earlier: int
+        self,
+        store: ResponseStore,
+        tenant_id: str,
+        response_id: str | None,
+        body: bytes,
+        items: bytes,
+        earlier: int,
+        conversation_id: str | None = None,
     ) -> None:
         self._store = store
         self.tenant_id = tenant_id
         self.response_id = response_id
         self._items = items
         self._earlier = earlier
+        self._conversation_id = conversation_id
         self._begun = self._ended = False
         self._dropping: asyncio.Task[None] | None = None
         self.body = body
@@ -86,10 +103,17 @@ class OpenTurn:
             return data
         self._ended = True
         status = _read_status(response).status
-        if await self._store.end_turn(self.tenant_id, self.response_id, status, response):
+        added = self.added_items(status, response)
+        if await self._store.end_turn(self.tenant_id, self.response_id, status, response, added):
             return data
         before, _, after = data.rpartition(_STORED)
         return before + _NOT_STORED + after
+
+    def added_items(self, status: str, response: bytes) -> TurnItems | None:
+        """What the conversation gets when the turn ends with this response object; None: nothing."""
+        if self._conversation_id is None or status not in _ANSWERED:
+            return None
+        return TurnItems(self._conversation_id, self._items, response)
 
     def abandon_turn(self) -> None:
         """The response has not been stored, and will not be. No effect after `keep_answer`."""
@@ -98,10 +122,14 @@ class OpenTurn:
             self._dropping = asyncio.create_task(self._store.drop_turn(self.response_id))
 
     def own_index(self, error: InvalidRequest) -> InvalidRequest:
-        """The error with the indices of the request's own items, which follow the items of the earlier turns."""
+        """The error with the indices of the request's own items, which follow the items of the earlier turns. An item
+        of the conversation is named as such: a client may have deleted the call of a result, for example."""
 
         def shift(match: re.Match[str]) -> str:
-            return f"input[{max(0, int(match[1]) - self._earlier)}]"
+            index = int(match[1])
+            if index < self._earlier and self._conversation_id is not None:
+                return f"conversation.items[{index}]"
+            return f"input[{max(0, index - self._earlier)}]"
 
         if self._earlier:
             error.message = _INDEX.sub(shift, error.message)
@@ -109,9 +137,12 @@ class OpenTurn:
         return error
 
 
-async def open_turn(store: ResponseStore, caller: Caller, body: bytes, response_id: str | None) -> OpenTurn | None:
+async def open_turn(
+    store: ResponseStore, conversations: ConversationStore, caller: Caller, body: bytes, response_id: str | None
+) -> OpenTurn | None:
     """None: the body is not valid, or the response neither continues another nor is stored. `response_id` None: it is
-    not stored in any case. Raises PreviousResponseNotFound, ContextLengthExceeded, DatabaseDown."""
+    not stored in any case. Raises PreviousResponseNotFound, NotFound for a conversation, ContextLengthExceeded,
+    DatabaseDown."""
     tenant_id = caller.tenant_id
     if not caller.stores_responses or tenant_id is None:
         return None
@@ -120,11 +151,15 @@ async def open_turn(store: ResponseStore, caller: Caller, body: bytes, response_
         items = _own_items(fields.input)
     except (msgspec.DecodeError, UnicodeDecodeError):
         return None  # parsing it refuses it, and names the field
-    resolved = await _without_references(store, tenant_id, items)
     stored_id = None if fields.store is False else response_id
-    previous = fields.previous_response_id
+    previous, conversation_id = fields.previous_response_id, _conversation_id(fields.conversation)
+    if conversation_id is not None and (previous is not None or fields.store is False):
+        return None  # parsing it refuses it
+    resolved = await _without_references(store, tenant_id, items)
     earlier: list[msgspec.Raw] = []
-    if isinstance(previous, str):
+    if conversation_id is not None:
+        earlier = await conversations.prompt_items(tenant_id, conversation_id)
+    elif isinstance(previous, str):
         earlier = await _earlier_items(store, tenant_id, previous)
     if earlier or resolved != items:
         members = _read_members(body)
@@ -132,7 +167,22 @@ async def open_turn(store: ResponseStore, caller: Caller, body: bytes, response_
         body = encode(members)
     elif stored_id is None:
         return None
-    return OpenTurn(store, tenant_id, stored_id, body, _array(resolved), len(earlier))
+    return OpenTurn(store, tenant_id, stored_id, body, _array(resolved), len(earlier), conversation_id)
+
+
+def _conversation_id(field: object) -> str | None:
+    """Of the field `conversation`: an id, or an object that has it."""
+    id_ = field.get("id") if isinstance(field, dict) else field
+    return id_ if isinstance(id_, str) else None
+
+
+def refuse_without_turn(previous: str | None, conversation_id: str | None) -> None:
+    """Refuse a request that continues what is not stored for its tenant. Raises PreviousResponseNotFound,
+    InvalidRequest."""
+    if previous is not None:
+        raise not_found(previous)
+    if conversation_id is not None:
+        raise InvalidRequest(f"'conversation' has no effect: {NO_CONVERSATIONS}", param="conversation")
 
 
 async def _earlier_items(store: ResponseStore, tenant_id: str, previous: str) -> list[msgspec.Raw]:
@@ -144,7 +194,12 @@ async def _earlier_items(store: ResponseStore, tenant_id: str, previous: str) ->
         if not turn.continuable:
             message = f"'previous_response_id' continues the response '{turn.id}', whose status is {turn.status}."
             raise InvalidRequest(message, param="previous_response_id")
-    return [item for turn in turns for item in (*_read_items(turn.input), *_read_output(turn.answer).output)]
+    answers = [_read_output(turn.answer) for turn in turns]
+    if any(answer.conversation is not None for answer in answers):
+        message = f"The response '{previous[:RESPONSE_ID_CHARS_MAX]}' or one before it is of a conversation: send "
+        raise InvalidRequest(f"{message}'conversation' instead.", param="previous_response_id")
+    pairs = zip(turns, answers, strict=True)
+    return [item for turn, answer in pairs for item in (*_read_items(turn.input), *answer.output)]
 
 
 async def _without_references(store: ResponseStore, tenant_id: str, items: list[msgspec.Raw]) -> list[msgspec.Raw]:

@@ -12,6 +12,7 @@ import pytest
 from openai.types.responses import Response
 from pydantic import BaseModel
 
+from billing.accounts import tenants
 from gateway.api.responses_answers import ResponseObject
 from support.gateway.speaking import NOW, ONE, THOUGHT, TWO, WEATHER, Speaking, start_speaking
 from support.gateway.stored import opt_in
@@ -248,6 +249,36 @@ def test_a_repeated_call_gets_the_first_answer(speaking: Speaking) -> None:
     speaking.says("Second.")
     assert speaking.openai.responses.create(**fields) == first
     assert first.output_text == "First."
+
+
+def test_a_stored_conversation_goes_on(speaking: Speaking) -> None:
+    client, stack = speaking.openai, speaking.stack
+    with pytest.raises(openai.BadRequestError, match="not stored for this tenant"):
+        client.conversations.create()
+    stack.write(lambda c: tenants.update(c, stack.tenants["acme"], store_responses_s=3600))
+    stack.known()
+    made = client.conversations.create(items=[{"role": "user", "content": "I am in Paris."}], metadata={"a": "b"})
+    speaking.says(ONE)
+    first = client.responses.create(model=MODEL, input="What is it like?", tools=TOOLS, conversation=made.id)
+    assert first.conversation is not None
+    assert first.conversation.id == made.id
+    raw = client.responses.with_raw_response.create(model=MODEL, input="a", tools=TOOLS, conversation=made.id)
+    msgspec.json.decode(raw.content, type=ResponseObject)  # as /schema describes it
+    items: list[Any] = list(client.conversations.items.list(made.id, order="asc", limit=2))
+    turn = ["message", "message", "function_call"]
+    assert [item.type for item in items] == ["message", *turn, *turn]
+    output: Any = [{"type": "function_call_output", "call_id": items[-1].call_id, "output": "18 degrees"}]
+    client.conversations.items.create(made.id, items=output)
+    speaking.says("It is mild.")
+    with client.responses.stream(model=MODEL, input="And?", tools=TOOLS, conversation={"id": made.id}) as stream:
+        assert stream.get_final_response().output_text == "It is mild."
+    prompt = speaking.prompt()
+    assert prompt.index("I am in Paris.") < prompt.index("18 degrees") < prompt.index("And?")
+    assert client.conversations.delete(made.id).deleted
+    with pytest.raises(openai.NotFoundError):
+        client.responses.create(model=MODEL, input="a", conversation=made.id)
+    stack.write(lambda c: tenants.update(c, stack.tenants["acme"], store_responses_s=None))
+    stack.known()
 
 
 def test_refusals_name_the_field(speaking: Speaking) -> None:

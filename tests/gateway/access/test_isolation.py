@@ -40,6 +40,7 @@ OWN: dict[tuple[str, str], Any] = {
     ("POST", "/v1/responses"): {"model": MODEL, "input": "hi", "max_output_tokens": 16},
     ("POST", "/v1/responses/input_tokens"): {"model": MODEL, "input": "hi"},
     ("POST", "/v1/responses/compact"): {"model": MODEL, "input": "hi"},
+    ("POST", "/v1/conversations"): {"items": [{"role": "user", "content": "hi"}]},
     ("POST", "/v1/tokenize"): {"model": MODEL, "messages": [{"role": "user", "content": "hi"}]},
     ("POST", "/v1/detokenize"): {"model": MODEL, "tokens": [1, 2]},
     ("GET", "/v1/models"): None,
@@ -47,7 +48,8 @@ OWN: dict[tuple[str, str], Any] = {
     ("GET", "/v1/usage"): None,
     ("GET", "/v1/budget"): None,
 }
-# Of a stored response, below /t/{tenant:str} too: test_stored_responses has them.
+# Of a stored response or conversation, below /t/{tenant:str} too: test_stored_responses and test_conversations have
+# them.
 STORED = {
     (method, prefix + path)
     for prefix in ("", "/t/{tenant:str}")
@@ -56,6 +58,13 @@ STORED = {
         ("DELETE", "/v1/responses/{response:str}"),
         ("POST", "/v1/responses/{response:str}/cancel"),
         ("GET", "/v1/responses/{response:str}/input_items"),
+        ("GET", "/v1/conversations/{conversation:str}"),
+        ("POST", "/v1/conversations/{conversation:str}"),
+        ("DELETE", "/v1/conversations/{conversation:str}"),
+        ("GET", "/v1/conversations/{conversation:str}/items"),
+        ("POST", "/v1/conversations/{conversation:str}/items"),
+        ("GET", "/v1/conversations/{conversation:str}/items/{item:str}"),
+        ("DELETE", "/v1/conversations/{conversation:str}/items/{item:str}"),
     )
 }
 # The console's files, the same for everybody: test_console_files has them.
@@ -153,6 +162,8 @@ def served(tmp_path_factory: pytest.TempPathFactory, model_dir: Any) -> Iterator
             stack.known()  # its responses are stored
             answer = ask(stack, stack.keys[slug], "POST", "/v1/responses", OWN["POST", "/v1/responses"])
             assert answer.json()["store"] is True
+            made = ask(stack, stack.keys[slug], "POST", "/v1/conversations", OWN["POST", "/v1/conversations"])
+            assert made.json()["object"] == "conversation"
             files = FILES if slug == OURS else FILES[:1]
             stack.write(lambda c, slug=slug, files=files: bill(c, stack.tenants[slug], files))
         yield stack

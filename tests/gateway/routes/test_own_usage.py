@@ -122,6 +122,7 @@ def test_a_key_is_needed(stack: Stack, path: str) -> None:
         ("POST", "/v1/nothing/of/that/name", "/v1/models"),
         ("POST", "/t/acme/v1/embeddings", "embeddings are not made"),
         ("POST", "/chat/completions", "lacks /v1"),
+        ("POST", "/conversations", "lacks /v1"),
         ("POST", "/t/acme/messages", "lacks /v1"),
         ("POST", "/v1/v1/chat/completions", "/v1 twice"),
     ],
@@ -149,6 +150,9 @@ def test_the_description_has_every_body(stack: Stack) -> None:
         "/v1/responses": "ResponsesRequest",
         "/v1/responses/input_tokens": "ResponsesRequest",
         "/v1/responses/compact": "CompactRequest",
+        "/v1/conversations": "NewConversation",
+        "/v1/conversations/{conversation}": "ConversationChange",
+        "/v1/conversations/{conversation}/items": "NewItems",
         "/v1/tokenize": "TokenizeRequest",
         "/v1/detokenize": "DetokenizeRequest",
     }

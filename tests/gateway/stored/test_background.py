@@ -129,6 +129,23 @@ def test_a_stream_is_continued_from_any_event(speaking: Speaking) -> None:
     assert "".join(chunks).startswith("I look")
 
 
+def test_a_conversation_gets_the_items_of_a_response_in_the_background(speaking: Speaking) -> None:
+    conversations: Any = speaking.openai.conversations
+    conversation = conversations.create()
+    said = ask(speaking, held_after="It is mild", conversation=conversation.id)
+    assert conversations.items.list(conversation.id).data == []
+    release(speaking)
+    whole = ended(speaking, said.id)
+    assert whole.conversation.id == conversation.id
+    items = conversations.items.list(conversation.id, order="asc").data
+    assert [item.role for item in items] == ["user", "assistant"]
+    assert items[1].content[0].text == MILD
+    stopped = ask(speaking, held_after="It is mild", conversation=conversation.id)
+    api(speaking).cancel(stopped.id)
+    assert len(conversations.items.list(conversation.id).data) == 2, "a cancelled response adds nothing"
+    conversations.delete(conversation.id)
+
+
 def test_a_follower_gets_events_as_they_are_made(speaking: Speaking) -> None:
     said = ask(speaking, held_after="It is mild")
     stream = api(speaking).retrieve(said.id, stream=True)

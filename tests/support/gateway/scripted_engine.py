@@ -27,6 +27,7 @@ from engine.protocol.frames import (
     Status,
     StatusReport,
     Submit,
+    Tokens,
     decode_to_engine,
     encode,
 )
@@ -107,6 +108,8 @@ class ScriptedEngine:
                 return
             if isinstance(frame, Finished | Refused) and frame.handle not in self._open:
                 return
+            if isinstance(frame, Tokens) and not self._open.intersection(frame.handles):
+                return  # held until its request had ended
             writer.write(encode(frame))
             if hasattr(frame, "handle"):
                 self._open.discard(frame.handle)
