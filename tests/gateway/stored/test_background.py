@@ -78,7 +78,10 @@ def ended(speaking: Speaking, id_: str, *, at: str = "") -> Any:
 
 
 def usage_of(speaking: Speaking, id_: str) -> Any:
-    return speaking.stack.usage("req_" + id_.removeprefix("resp_"))
+    """What was billed. The last events of a response can be read before it is settled."""
+    request_id = "req_" + id_.removeprefix("resp_")
+    eventually(lambda: speaking.stack.usage(request_id) is not None)
+    return speaking.stack.usage(request_id)
 
 
 def release(speaking: Speaking) -> None:
@@ -213,7 +216,8 @@ def test_a_queued_response_is_cancelled(speaking: Speaking) -> None:
     assert api(speaking).retrieve(said.id).status == "queued"
     cancelled = api(speaking).cancel(said.id)
     assert (cancelled.status, cancelled.output) == ("cancelled", [])
-    assert usage_of(speaking, said.id) is None
+    eventually(lambda: speaking.stack.open_holds() == 0)
+    assert speaking.stack.usage("req_" + said.id.removeprefix("resp_")) is None
 
 
 def test_a_deleted_response_ends(speaking: Speaking) -> None:
@@ -278,7 +282,6 @@ def test_a_killed_gateway_bills_what_can_be_read(speaking: Speaking) -> None:
     stack = speaking.stack
     said = ask(speaking, held_after="It is mild")
     eventually(lambda: api(speaking).retrieve(said.id).output_text == "It is mild")
-    request_id = "req_" + said.id.removeprefix("resp_")
     assert stack.gateway is not None
     stack.gateway.send_signal(signal.SIGKILL)
     stack.gateway.wait(30)
@@ -294,8 +297,7 @@ def test_a_killed_gateway_bills_what_can_be_read(speaking: Speaking) -> None:
     assert failed.error.code == "server_error"
     assert failed.output_text == "It is mild"
     eventually(lambda: stack.open_holds() == 0)
-    row = stack.usage(request_id)
-    assert row is not None
+    row = usage_of(speaking, said.id)
     tokens = len(speaking.tokenizer.encode("It is mild"))
     assert (row.ending, row.completion_tokens, row.made_tokens) == ("gateway_dead", tokens, tokens)
     assert row.prompt_tokens > 0
