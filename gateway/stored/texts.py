@@ -130,9 +130,23 @@ def _overwriting(connection: sa.Connection) -> Iterator[None]:
         connection.exec_driver_sql("PRAGMA secure_delete = OFF")
 
 
+# Whether PostgreSQL keeps the old version of a changed row. It does for every snapshot of its database that is older
+# than the change, and a running transaction of any database makes new snapshots as old as itself. `age` compares ids of
+# transactions across their wraparound, from one moment in one statement: the older transaction has the greater age.
+_IS_HELD = f"""
+SELECT coalesce(max(older.age), 0) >= (SELECT min(age(xmin)) FROM {text_keys.name} WHERE wrapped IS NULL) FROM (
+    SELECT age(backend_xmin) FROM pg_stat_activity
+    WHERE coalesce(datname, current_database()) = current_database() AND pid <> pg_backend_pid()
+    UNION ALL SELECT age(backend_xid) FROM pg_stat_activity
+    UNION ALL SELECT age(xmin) FROM pg_replication_slots
+    UNION ALL SELECT age(transaction) FROM pg_prepared_xacts
+) AS older (age)
+"""
+
+
 def scrub(connection: sa.Connection) -> bool:
     """Remove the bytes of deleted keys from the database's files. The connection has no transaction. False: there are
-    none, or readers keep SQLite's log from being emptied, so that it must be tried again."""
+    none, or a reader or an older transaction still holds the bytes, so that it must be tried again."""
     deleted = text_keys.c.wrapped.is_(None)
     ids = list(connection.execute(sa.select(text_keys.c.id).where(deleted)).scalars())
     if not ids:
@@ -142,6 +156,8 @@ def scrub(connection: sa.Connection) -> bool:
         if busy:
             return False
     else:
+        if connection.exec_driver_sql(_IS_HELD).scalar_one():
+            return False
         connection.exec_driver_sql(f"VACUUM FULL {text_keys.name}")
     connection.execute(sa.delete(text_keys).where(text_keys.c.id.in_(ids), deleted))
     return True

@@ -253,25 +253,50 @@ def test_without_its_key_no_text_can_be_read(speaking: Speaking) -> None:
 def test_a_deleted_key_is_nowhere_in_the_files(speaking: Speaking) -> None:
     """Not even encrypted with the server's secret."""
     stack = speaking.stack
-    ask(speaking, "What is it like in Paris?")
-    [key] = stack.database.read_sync(lambda c: list(c.execute(sa.select(text_keys))))
-
-    def files() -> list[Path]:
-        if stack.database.is_sqlite:
-            return list(stack.directory.glob("laneway.db*"))
-        where = sa.text("SELECT current_setting('data_directory') || '/' || pg_relation_filepath('text_keys')")
-        return [Path(stack.database.maintain_sync(lambda c: str(c.execute(where).scalar_one())))]
-
-    def is_in_files() -> bool:
-        if not stack.database.is_sqlite:
-            stack.database.maintain_sync(lambda c: c.exec_driver_sql("CHECKPOINT"))
-        return any(key.wrapped in file.read_bytes() for file in files())
-
-    assert is_in_files()
+    wrapped = _wrapped_key(speaking)
+    assert _is_in_files(stack, wrapped)
     stack.write(lambda c: delete_text_key(c, stack.tenants["acme"]))
     eventually(lambda: stack.database.maintain_sync(scrub))
-    assert not is_in_files()
+    assert not _is_in_files(stack, wrapped)
     assert stack.database.read_sync(lambda c: list(c.execute(sa.select(text_keys)))) == []
+
+
+@pytest.mark.parametrize("holds", ["a snapshot", "a transaction without a snapshot"])
+def test_a_deleted_key_waits_for_older_transactions(speaking: Speaking, holds: str) -> None:
+    """PostgreSQL keeps the old version of the row for them, also through VACUUM FULL."""
+    stack = speaking.stack
+    if stack.database.is_sqlite:
+        pytest.skip("SQLite overwrites the bytes of the row")
+    wrapped = _wrapped_key(speaking)
+    engine = sa.create_engine(stack.database_url)
+    level = "REPEATABLE READ" if holds == "a snapshot" else "READ COMMITTED"
+    with engine.connect().execution_options(isolation_level=level) as older:
+        older.execute(sa.text("SELECT pg_current_xact_id()"))
+        stack.write(lambda c: delete_text_key(c, stack.tenants["acme"]))
+        for _ in range(3):
+            assert not stack.database.maintain_sync(scrub)
+        assert len(stack.database.read_sync(lambda c: list(c.execute(sa.select(text_keys))))) == 1
+    engine.dispose()
+    eventually(lambda: stack.database.maintain_sync(scrub))
+    assert not _is_in_files(stack, wrapped)
+
+
+def _wrapped_key(speaking: Speaking) -> bytes:
+    """The tenant's key as the database has it, in use."""
+    ask(speaking, "What is it like in Paris?")
+    [key] = speaking.stack.database.read_sync(lambda c: list(c.execute(sa.select(text_keys))))
+    wrapped: bytes = key.wrapped
+    return wrapped
+
+
+def _is_in_files(stack: ScriptedStack, wrapped: bytes) -> bool:
+    if stack.database.is_sqlite:
+        files = list(stack.directory.glob("laneway.db*"))
+    else:
+        where = sa.text("SELECT current_setting('data_directory') || '/' || pg_relation_filepath('text_keys')")
+        files = [Path(stack.database.maintain_sync(lambda c: str(c.execute(where).scalar_one())))]
+        stack.database.maintain_sync(lambda c: c.exec_driver_sql("CHECKPOINT"))
+    return any(wrapped in file.read_bytes() for file in files)
 
 
 def test_a_quota_refuses_before_the_hold(speaking: Speaking) -> None:
