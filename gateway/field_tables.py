@@ -13,7 +13,8 @@ from typing import Any, Literal
 import msgspec
 from msgspec import inspect
 
-from gateway.api import chat_wire, completions_wire, messages_wire
+from gateway.api import chat_wire, completions_wire, messages_wire, responses_wire
+from gateway.api.chat_wire import PARTS_MAX
 from gateway.api.output_formats import UNSERVED_STRUCTURED
 from gateway.api.parsing import UnservedFields, UnsupportedField
 from gateway.api.sampling import UNSERVED_STREAM_OPTIONS
@@ -84,12 +85,22 @@ ENDPOINTS = (
         messages_wire.HINTS,
         messages_wire.parse_messages,
     ),
+    EndpointFields(
+        "/v1/responses",
+        responses_wire.ResponsesRequest,
+        responses_wire.UNSUPPORTED_FIELDS,
+        responses_wire.HINTS,
+        responses_wire.parse_response,
+    ),
 )
 # Descriptions that replace `words(type)` where that would be long.
 VALUES = {
     "prompt": "a text, a list of texts, a list of ids, or a list of lists of ids; at most "
     f"{completions_wire.PROMPTS_MAX} prompts, and prompts × `n` at most {completions_wire.TEXTS_MAX}",
+    "input[].content": f"of a message: text, or list (at most {PARTS_MAX}) of objects; of reasoning: list of objects",
 }
+# The `type` of these objects may be left out.
+UNTYPED = ("input[].type",)
 # Additions to `words(type)` of fields that work, by path in the body.
 REMARKS = {
     "model": "a name of `GET /v1/models`",
@@ -114,6 +125,45 @@ REMARKS = {
     "thinking": "without it a model that can choose does not think; `budget_tokens` is enforced by the engine",
     "messages[].content[].signature": "it is not checked",
 }
+# As REMARKS, of one endpoint.
+OWN_REMARKS: dict[str, dict[str, str]] = {
+    "/v1/responses": {
+        "input": "reasoning, text and calls that follow one another are one message of the assistant",
+        "input[].type": (
+            "an item with a `role` needs none; `additional_tools` adds its `tools` to those of the request; "
+            "`item_reference` stands for an item of a stored answer, and is refused for any other id; an item of any "
+            "other type is left out, and named in `laneway-ignored`"
+        ),
+        "input[].encrypted_content": "of reasoning (read in the place of its text), or of a compaction",
+        "input[].namespace": "the model sees `namespace__name`",
+        "instructions": "a system message before the input; a response that continues this one does not have it",
+        "max_output_tokens": "completion tokens, those of the reasoning included",
+        "reasoning.effort": "`none` turns reasoning off; a model whose template knows no efforts ignores the others",
+        "reasoning.summary": "the reasoning of the answer is also its summary",
+        "reasoning.generate_summary": "the older name of `summary`",
+        "reasoning.max_tokens": "the engine ends the reasoning there",
+        "text.format.strict": "the schema has OpenAI's limits; the answer follows it anyway",
+        "tools[].type": "a tool of any other type is left out, and named in `laneway-ignored`",
+        "tools[].description": "that of a namespace changes nothing",
+        "tools[].tools": "of a namespace",
+        "tools[].format": "of a custom tool, whose input is one text",
+        "include": (
+            f"`{responses_wire.ENCRYPTED_REASONING}`: the answer also has its reasoning encrypted; other values change "
+            "nothing"
+        ),
+        "conversation": "a conversation whose items come first, where the tenant has its responses stored; excludes "
+        "`previous_response_id`",
+        "previous_response_id": (
+            "the stored response that this one continues; any other id is refused as `previous_response_not_found`"
+        ),
+        "store": (
+            "false: the response is not stored; otherwise it is stored if the operator has the tenant's responses "
+            "stored; `store` in the answer says whether it is"
+        ),
+        "background": "true needs a response that is stored; the answer is then made without a waiting client",
+        "metadata": "the answer repeats it; a stored answer has it too",
+    },
+}
 
 
 def tables() -> list[FieldTable]:
@@ -122,7 +172,9 @@ def tables() -> list[FieldTable]:
 
 
 def rows(endpoint: EndpointFields) -> list[FieldRow]:
-    by_field = {row.field: row for row in _rows(inspect.type_info(endpoint.kind), endpoint, "")}
+    by_field: dict[str, FieldRow] = {}
+    for row in _rows(inspect.type_info(endpoint.kind), endpoint, ""):
+        by_field[row.field] = _merge(by_field[row.field], row) if row.field in by_field else row
     return sorted(by_field.values(), key=lambda row: list(STATES).index(row.state))
 
 
@@ -132,10 +184,24 @@ def _rows(kind: inspect.Type, endpoint: EndpointFields, prefix: str) -> Iterator
     tag_field = structs[0].tag_field
     if tag_field is not None:
         tags = " or ".join([f'`"{struct.tag}"`' for struct in structs])
-        yield FieldRow(f"{prefix}{tag_field}", "works", tags, "", required=True)
+        path = f"{prefix}{tag_field}"
+        values = "; ".join([part for part in (tags, _remark(endpoint, path)) if part])
+        yield FieldRow(path, "works", values, "", required=path not in UNTYPED)
     for struct in structs:
         for field in struct.fields:
             yield from _field(field, endpoint, f"{prefix}{field.encode_name}")
+
+
+def _remark(endpoint: EndpointFields, path: str) -> str:
+    return OWN_REMARKS.get(endpoint.path, {}).get(path) or REMARKS.get(path, "")
+
+
+def _merge(row: FieldRow, other: FieldRow) -> FieldRow:
+    """One row of a field that several structs have; each may have values of its own. `required`: by each of them."""
+    parts, others = row.values.split("; "), other.values.split("; ")
+    first = parts[0] if others[0] in parts[0] else f"{parts[0]} or {others[0]}"
+    values = "; ".join(dict.fromkeys([first, *parts[1:], *others[1:]]))
+    return msgspec.structs.replace(row, values=values, required=row.required and other.required)
 
 
 def _field(field: inspect.Field, endpoint: EndpointFields, path: str) -> Iterator[FieldRow]:
@@ -146,7 +212,7 @@ def _field(field: inspect.Field, endpoint: EndpointFields, path: str) -> Iterato
     elif (neutral := _only_neutral(field.type)) is not None:
         yield FieldRow(path, "neutral", neutral, "No answer made here has it", required=False)
     else:
-        parts = [words(field.type), REMARKS.get(path, ""), _description(field.type)]
+        parts = [words(field.type), _remark(endpoint, path), _description(field.type)]
         values = VALUES.get(path) or "; ".join([part for part in parts if part])
         yield FieldRow(path, "works", values, "", field.required)
         if next(_structs(field.type), None) is not None:

@@ -1,4 +1,4 @@
-"""An attack with the largest bodies of /v1/messages, by a tenant whose rate limits refuse nothing."""
+"""An attack with the largest bodies of /v1/messages and /v1/responses, by a tenant whose rate limits refuse nothing."""
 
 from __future__ import annotations
 
@@ -9,24 +9,31 @@ import math
 from benchmarks.faults.attack_stage import MODEL, UNLIMITED, Row, Stage, figures, tree_rss_mib
 from benchmarks.faults.attackers import LargeBodies, quiet
 
-MESSAGES = "/v1/messages"
+MESSAGES, RESPONSES = "/v1/messages", "/v1/responses"
 BODY_BYTES = 32 * 1024 * 1024 - 1024
 CONNECTIONS = 100
 PIECE = (b"words, and more \\n" * 4096)[
     : 64 * 1024 - 2
 ]  # whole escapes: a multiple of no escape's length would cut one
 LOOK_S = 0.1
-FORMS = {"declared": "with their Content-Length", "chunked": "in chunks"}
+FORMS = {
+    "declared": "with their Content-Length",
+    "chunked": "in chunks",
+    "responses": "of /v1/responses, with their Content-Length",
+}
 
 
 def weapon(secret: str, form: str, body_bytes: int = BODY_BYTES, connections: int = CONNECTIONS) -> LargeBodies:
     """Requests with one message of that size, which is too long for the model."""
-    first = f'{{"model": "{MODEL}", "max_tokens": 4, "messages": [{{"role": "user", "content": "'.encode()
+    path, fields = MESSAGES, '"max_tokens": 4, "messages"'
+    if form == "responses":
+        path, fields = RESPONSES, '"max_output_tokens": 4, "input"'
+    first = f'{{"model": "{MODEL}", {fields}: [{{"role": "user", "content": "'.encode()
     last = b'"}]}'
     piece = PIECE.rstrip(b"\\")
     pieces = (body_bytes - len(first) - len(last)) // len(piece)
-    head = f"POST {MESSAGES} HTTP/1.1\r\nHost: laneway\r\nx-api-key: {secret}\r\nContent-Type: application/json\r\n"
-    if form == "declared":
+    head = f"POST {path} HTTP/1.1\r\nHost: laneway\r\nx-api-key: {secret}\r\nContent-Type: application/json\r\n"
+    if form != "chunked":
         length = len(first) + pieces * len(piece) + len(last)
         return LargeBodies(f"{head}Content-Length: {length}\r\n\r\n".encode() + first, piece, pieces, last, connections)
     return LargeBodies(

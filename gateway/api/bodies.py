@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 
 import msgspec
 
+from gateway.api.chat_wire import MESSAGES_MAX as ITEMS_MAX
 from gateway.api.chat_wire import parse_chat
 from gateway.api.compact_wire import parse_compact
 from gateway.api.completions_wire import parse_completion
@@ -125,6 +126,24 @@ def check_message_count(body: bytes, context_tokens: int, field: str = "messages
             f"{field!r} has over {limit} messages; the longest context served is {context_tokens} tokens.",
             param=field,
         )
+
+
+class _InputItems(msgspec.Struct):
+    input: list[msgspec.Raw]
+
+
+_read_items = msgspec.json.Decoder(_InputItems).decode
+
+
+def check_item_count(body: bytes) -> None:
+    """Refuse a body of `/v1/responses` whose `input` has more items than a request may have. Parsing refuses a body
+    that has no list of items. Raises InvalidRequest."""
+    try:
+        items = _read_items(body).input
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return
+    if len(items) > ITEMS_MAX:
+        raise InvalidRequest(f"'input' has over {ITEMS_MAX} items.", param="input")
 
 
 def check_id_count(body: bytes, context_tokens: int, field: str = "prompt") -> None:

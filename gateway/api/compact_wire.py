@@ -18,9 +18,10 @@ from gateway.api.parsing import BodyDecoder
 from gateway.api.responses_answers import ResponseUsage
 from gateway.api.responses_items import InputItem, MessageItem, conversation, has_sealed, prepare_input, text_of
 from gateway.api.responses_wire import HINTS as RESPONSE_HINTS
+from gateway.api.responses_wire import REPEATED_BYTES_MAX
 from gateway.api.sampling import MODEL_CHARS_MAX, TextRules, make_sampling
 from gateway.api.unknown_fields import UnknownFields
-from gateway.errors import encode
+from gateway.errors import InvalidRequest, encode
 from gateway.tools.definitions import ReasoningRequest, ToolChoice, Tooling
 
 SUMMARY_TOKENS = 2048  # the default bound
@@ -43,7 +44,14 @@ class CompactRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     previous_response_id: str | None = None
 
     def summary_request(self) -> GenerationRequest:
+        """Raises InvalidRequest, also for messages of the user's of more than REPEATED_BYTES_MAX."""
         messages = _with_request(conversation(self.instructions, self.input))
+        repeated = b",".join(map(encode, self._user_items()))
+        if len(repeated) > REPEATED_BYTES_MAX:
+            message = (
+                f"'input' is too long: the answer repeats the user's messages, of at most {REPEATED_BYTES_MAX} bytes."
+            )
+            raise InvalidRequest(message, param="input")
         reasoning = ReasoningRequest(shown=False)
         return GenerationRequest(
             model=self.model,
@@ -61,7 +69,7 @@ class CompactRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
             seals_reasoning=True,
             sticky=self.prompt_cache_key,
             continues=self.previous_response_id,
-            repeated=b",".join(map(encode, self._user_items())),
+            repeated=repeated,
         )
 
     def _user_items(self) -> list[dict[str, Any]]:

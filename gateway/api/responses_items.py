@@ -50,7 +50,8 @@ TextParts = Annotated[list[InputTextPart | OutputTextPart | PlainTextPart | Refu
 
 
 class Item(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="type"):
-    """Base of items. `id` and `status` are hints: clients send the items of an answer back."""
+    """Base of items. `id` and `status` are hints: clients send the items of an answer back. A reference to a stored
+    item, which has an `id` alone, is replaced by the item before a body is parsed (`stored.turns`)."""
 
     id: str | None = None
     status: str | None = None

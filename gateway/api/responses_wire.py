@@ -33,6 +33,7 @@ from gateway.errors import InvalidRequest, encode
 from gateway.tools.definitions import ReasoningRequest, Tooling
 
 ENCRYPTED_REASONING = "reasoning.encrypted_content"  # the value of `include` that has an effect
+REPEATED_BYTES_MAX = 2 * 1024 * 1024  # of the request's fields in its answer, which is in memory until it is sent
 
 
 class TextOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -75,21 +76,21 @@ class ResponsesRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     tool_choice: ResponseToolChoice | None = None
     parallel_tool_calls: bool | None = None
     service_tier: str | None = None
-    # In HINTS.
-    client_metadata: dict[str, Any] | None = None
     include: list[str] | None = None
     previous_response_id: str | None = None
     conversation: str | ConversationReference | None = None
-    max_tool_calls: int | None = None
+    store: bool | None = None
+    background: bool | None = None
     metadata: dict[str, str] | None = None
+    # In HINTS.
+    client_metadata: dict[str, Any] | None = None
+    max_tool_calls: int | None = None
     prompt_cache_key: str | None = None
     prompt_cache_options: dict[str, Any] | None = None
     prompt_cache_retention: str | None = None
     safety_identifier: str | None = None
-    store: bool | None = None
     stream_options: ResponseStreamOptions | None = None
     user: str | None = None
-    background: bool | None = None
     # In UNSUPPORTED_FIELDS.
     context_management: Any = None
     prompt: Any = None
@@ -147,7 +148,8 @@ class ResponsesRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
         )
 
     def repeated_fields(self) -> bytes:
-        """The members of a response object that repeat the request, as JSON without braces."""
+        """The members of a response object that repeat the request, as JSON without braces. Raises InvalidRequest for
+        more than REPEATED_BYTES_MAX."""
         asked = self.reasoning or ReasoningOptions()
         text = self.text or TextOptions()
         members: dict[str, Any] = {
@@ -171,26 +173,42 @@ class ResponsesRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
             "truncation": "disabled",
             "user": self.user,
         }
-        return encode(members)[1:-1]
+        repeated = encode(members)[1:-1]
+        if len(repeated) > REPEATED_BYTES_MAX:
+            largest = max(members, key=lambda name: len(encode(members[name])))
+            message = (
+                f"{largest!r} is too long: an answer repeats the fields of its request that are not 'input', and these "
+                f"have over {REPEATED_BYTES_MAX} bytes."
+            )
+            raise InvalidRequest(message, param=largest)
+        return repeated
 
 
 CACHE = "Every prompt is cached by its pages"
+TEXT_ALONE = "Only the text of a part counts"
+# The hints of a text part, which a message has in `content` and the result of a call in `output`.
+_PART_HINTS = {
+    "annotations": TEXT_ALONE,
+    "logprobs": TEXT_ALONE,
+    "parsed": TEXT_ALONE,
+    "prompt_cache_breakpoint": CACHE,
+}
+_TOOL_HINTS = {
+    "allowed_callers": "The model calls the tools",
+    "defer_loading": "The prompt describes every tool",
+    "output_schema": "Templates do not get it",
+}
 # By path in the body: why the field has no effect on the answer, a sentence without its full stop.
 HINTS: dict[str, str] = {
     "client_metadata": "It is not stored",
-    "include": f"Only '{ENCRYPTED_REASONING}' has an effect",
-    "input[].created_by": "Items are not stored",
-    "input[].content[].annotations": "A text is its own",
-    "input[].content[].logprobs": "A text is its own",
-    "input[].content[].parsed": "The text counts",
-    "input[].content[].prompt_cache_breakpoint": CACHE,
+    **{f"input[].{field}[].{name}": why for field in ("content", "output") for name, why in _PART_HINTS.items()},
     "input[].caller": "The client calls the tools",
-    "input[].id": "Items are not stored",
-    "input[].parsed_arguments": "The arguments count",
+    "input[].created_by": "Templates do not get it",
+    "input[].id": "Templates do not get it; the list of a stored response's input items shows it",
+    "input[].parsed_arguments": "Only `arguments` counts",
     "input[].phase": "Templates do not get it",
-    "input[].status": "Items are complete",
+    "input[].status": "Every item counts as complete",
     "max_tool_calls": "It counts calls of tools that OpenAI's own service runs",
-    "metadata": "It is repeated in the answer, and not stored",
     "prompt_cache_key": STICKY,
     "prompt_cache_options": CACHE,
     "prompt_cache_retention": "Retention is not guaranteed: the cached pages unused for longest are evicted first",
@@ -199,16 +217,14 @@ HINTS: dict[str, str] = {
     "stream_options": "No event is padded",
     "text.format.description": "The schema alone counts",
     "text.format.name": "The schema alone counts",
-    "tools[].allowed_callers": "The model calls the tools",
-    "tools[].defer_loading": "The prompt describes every tool",
-    "tools[].output_schema": "Templates do not get it",
-    "text.verbosity": "Only 'max_output_tokens' limits the length of an answer",
+    **{f"{tools}.{name}": why for tools in ("tools[]", "tools[].tools[]") for name, why in _TOOL_HINTS.items()},
+    "text.verbosity": "Only `max_output_tokens` limits the length of an answer",
     "user": STICKY,
 }
 
 UNSUPPORTED_FIELDS: dict[str, UnsupportedField] = {
     "context_management": UnsupportedField("The client compacts its own input"),
-    "prompt": UnsupportedField("Prompts are not stored; send 'instructions' and 'input'"),
+    "prompt": UnsupportedField("Prompt templates are not stored; send 'instructions' and 'input'"),
     "top_logprobs": UnsupportedField("Log probabilities are served by chat completions", (0,)),
     "truncation": UnsupportedField("Prompts are not truncated", ("disabled", "auto")),
 }

@@ -45,7 +45,8 @@ class GatewaySection(Section, frozen=True, kw_only=True):
     secret_file: str = ""  # empty: <data_dir>/server.secret
     models_dir: str = ""  # empty: <data_dir>/models
     body_bytes_max: Annotated[int, Meta(ge=1024, le=64 * 1024 * 1024)] = 2 * 1024 * 1024
-    messages_body_bytes_max: Annotated[int, Meta(ge=1024, le=64 * 1024 * 1024)] = 32 * 1024 * 1024  # /v1/messages
+    # Of /v1/messages, /v1/responses, and the paths below them.
+    messages_body_bytes_max: Annotated[int, Meta(ge=1024, le=64 * 1024 * 1024)] = 32 * 1024 * 1024
     # Of bodies in the memory of one gateway process: a tenant's, and all.
     tenant_bodies_bytes_max: Annotated[int, Meta(ge=1024, le=LIMIT_MAX)] = 64 * 1024 * 1024
     bodies_bytes_max: Annotated[int, Meta(ge=1024, le=LIMIT_MAX)] = 192 * 1024 * 1024

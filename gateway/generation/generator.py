@@ -181,6 +181,10 @@ class Generator:
         """As `RequestPlanner.read`."""
         return await self._planner.read(caller, kind, body)
 
+    async def check_items(self, caller: Caller, body: bytes) -> None:
+        """As `RequestPlanner.check_items`."""
+        await self._planner.check_items(caller, body)
+
     async def count(self, caller: Caller, asked: GenerationRequest) -> int:
         """The number of prompt tokens, for count requests. Raises ApiError."""
         target = self._selector.counting(caller, asked.model)

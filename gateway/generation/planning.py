@@ -35,7 +35,15 @@ from gateway.engines.engine import Engine
 from gateway.generation.guiding import AnswerPlan, check_tools, grammar_parts, plan_answer
 from gateway.generation.inflight import RequestPlan
 from gateway.generation.prompts import CountedPrompt, PromptCounter
-from gateway.large_work.jobs import ContextLimits, GrammarJob, GrammarResult, ReadJob, ReadResult, check_window
+from gateway.large_work.jobs import (
+    ContextLimits,
+    GrammarJob,
+    GrammarResult,
+    ItemsJob,
+    ReadJob,
+    ReadResult,
+    check_window,
+)
 from gateway.large_work.pool import LargeWork
 from gateway.limits.turn_pace import RequestPace
 from gateway.tools.definitions import Tooling
@@ -128,6 +136,13 @@ class RequestPlanner:
         assert isinstance(asked.prompts, LargeBody)
         prompts = msgspec.structs.replace(asked.prompts, body=body)
         return msgspec.structs.replace(reply.read, asked=msgspec.structs.replace(asked, prompts=prompts))
+
+    async def check_items(self, caller: Caller, body: bytes) -> None:
+        """Check that the `input` of a body has at most as many items as a request may have: the event loop reads each
+        item of a response that is stored. A process counts the items of a large body. Raises InvalidRequest,
+        RateLimited, Overloaded."""
+        if len(body) > PARSE_IN_LOOP_BYTES_MAX and not has_few_values(body):
+            await self._large_work.do(_tenant(caller), ItemsJob(body))
 
     async def plan(
         self, caller: Caller, asked: GenerationRequest, target: ModelTarget, known: CountedPrompts | None = None

@@ -1,5 +1,5 @@
-"""The jobs of a `large_work` process: parse a large body, render and count prompts, or decode ids. Jobs and replies
-are plain data.
+"""The jobs of a `large_work` process: parse or check a large body, render and count prompts, or decode ids. Jobs and
+replies are plain data.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import msgspec
 from engine.text.grammars import GrammarRefused, GrammarTokenizer, check_grammar
 from engine.text.tokenizer import TemplateError, Tokenizer, UnknownTemplateArgument, words_at_least
 from gateway import errors
-from gateway.api.bodies import ParsedBody, check_body, read_request
+from gateway.api.bodies import ParsedBody, check_body, check_item_count, read_request
 from gateway.api.generation_request import ChatPrompt, LargeBody, Prompt, RawText
 from gateway.errors import ApiError, ContextLengthExceeded, InvalidRequest, UnsupportedParameter
 from gateway.tools.model_dialect import PLAIN_DIALECT, ModelDialect, dialect_of
@@ -43,6 +43,12 @@ class ReadJob(msgspec.Struct, frozen=True, tag="read"):
     body: bytes
     ignore_unknown: bool
     context_tokens: int | None = None  # the longest context served, to check the body by before it is parsed
+
+
+class ItemsJob(msgspec.Struct, frozen=True, tag="items"):
+    """Check the number of items in the `input` of a body of `/v1/responses`, as `bodies.check_item_count` does."""
+
+    body: bytes
 
 
 class CountJob(msgspec.Struct, frozen=True, tag="count"):
@@ -126,12 +132,16 @@ class GrammarResult(msgspec.Struct, frozen=True, tag="grammar_checked"):
     refused: list[str] = []
 
 
-Job = ReadJob | CountJob | DecodeJob | GrammarJob
+class ItemsResult(msgspec.Struct, frozen=True, tag="items_checked"):
+    """The items are not too many."""
+
+
+Job = ReadJob | ItemsJob | CountJob | DecodeJob | GrammarJob
 
 
 def detach_body(job: Job) -> tuple[Job, bytes]:
     """The job without its body, and the body, which is sent beside it: encoding would copy it."""
-    if isinstance(job, ReadJob):
+    if isinstance(job, ReadJob | ItemsJob):
         return msgspec.structs.replace(job, body=b""), job.body
     if isinstance(job, CountJob | DecodeJob) and isinstance(job.prompts, LargeBody):
         prompts = msgspec.structs.replace(job.prompts, body=b"")
@@ -141,14 +151,14 @@ def detach_body(job: Job) -> tuple[Job, bytes]:
 
 def attach_body(job: Job, body: bytes) -> Job:
     """Undoes `detach_body`."""
-    if isinstance(job, ReadJob):
+    if isinstance(job, ReadJob | ItemsJob):
         return msgspec.structs.replace(job, body=body)
     if isinstance(job, CountJob | DecodeJob) and isinstance(job.prompts, LargeBody):
         return msgspec.structs.replace(job, prompts=msgspec.structs.replace(job.prompts, body=body))
     return job
 
 
-Reply = ReadResult | CountResult | DecodeResult | GrammarResult | JobRefusal
+Reply = ReadResult | ItemsResult | CountResult | DecodeResult | GrammarResult | JobRefusal
 
 
 class JobRunner:
@@ -176,6 +186,9 @@ class JobRunner:
         try:
             if isinstance(job, ReadJob):
                 return ReadResult(_read(job))
+            if isinstance(job, ItemsJob):
+                check_item_count(job.body)
+                return ItemsResult()
             if isinstance(job, GrammarJob):
                 return _check_grammar(job)
             tokenizer = self.load_tokenizer(job.directory, job.encoding)

@@ -20,8 +20,9 @@ from gateway.access.callers import Caller
 from gateway.answers.responses_shape import ResponseShape
 from gateway.answers.sse import ReplayedAnswer, Shape, StreamedAnswer, StreamTimeouts, WholeAnswer
 from gateway.api.agent_hints import BETA_HEADER, ignored_headers
+from gateway.api.generation_request import GenerationRequest
 from gateway.config.settings import GatewaySection
-from gateway.errors import BudgetExceeded, InvalidRequest, RateLimited
+from gateway.errors import BudgetExceeded, InvalidRequest, RateLimited, RequestTooLarge
 from gateway.generation.inflight import InFlight
 from gateway.generation.replays import HEADER, IdempotentCall, Replayed
 from gateway.http.exchange import line_of, read_body
@@ -34,7 +35,9 @@ from gateway.services import Services
 from gateway.stored.turns import OpenTurn, open_turn, refuse_without_turn
 
 HASH_IN_LOOP_BYTES_MAX = 1024 * 1024  # about a millisecond
-MESSAGES = "messages"  # the kind of bodies that have a limit of their own
+MESSAGES = "messages"
+# The kinds of bodies in which agents send whole sessions: `gateway.messages_body_bytes_max` limits them.
+SESSION_KINDS = (MESSAGES, "responses", "compact")
 
 
 @dataclass(slots=True, frozen=True)
@@ -51,7 +54,7 @@ class Endpoint:
         return ignored_headers(request.headers.getall(BETA_HEADER, [])) if self.kind == MESSAGES else ()
 
     def body_bytes_max(self, settings: GatewaySection) -> int:
-        return settings.messages_body_bytes_max if self.kind == MESSAGES else settings.body_bytes_max
+        return settings.messages_body_bytes_max if self.kind in SESSION_KINDS else settings.body_bytes_max
 
 
 async def answer(services: Services, request: Request[Any, Any, Any], endpoint: Endpoint) -> ASGIApp:
@@ -92,6 +95,7 @@ async def count_prompt(services: Services, request: Request[Any, Any, Any], endp
         try:
             read = await services.generator.read(caller, kind, body if turn is None else turn.body)
             line.record.ignored = read.ignored + endpoint.ignored_headers(request)
+            _check_size(services, caller, body, read.asked)
             if turn is None:
                 refuse_without_turn(read.asked.continues, read.asked.conversation_id)
             counted = await services.generator.count(caller, read.asked)
@@ -122,7 +126,12 @@ async def _answer(
 async def _open_turn(
     services: Services, endpoint: Endpoint, caller: Caller, body: bytes, held: HeldBody, line: RequestLine
 ) -> OpenTurn | None:
-    """The request's turn in a stored conversation. Raises PreviousResponseNotFound, RateLimited, DatabaseDown."""
+    """The request's turn in a stored conversation. Raises PreviousResponseNotFound, RateLimited, DatabaseDown; as
+    `RequestPlanner.check_items`. The event loop reads the items: a body over `gateway.body_bytes_max` has no turn."""
+    if caller.stores_responses:
+        if len(body) > services.config.gateway.body_bytes_max:
+            return None
+        await services.generator.check_items(caller, body)
     response_id = "resp_" + line.record.request_id.removeprefix("req_") if endpoint.stores else None
     turn = await open_turn(services.responses, services.conversations, caller, body, response_id)
     if turn is not None:
@@ -145,6 +154,7 @@ async def _begin(
     read = await services.generator.read(caller, endpoint.kind, body if turn is None else turn.body)
     line.record.ignored = read.ignored + endpoint.ignored_headers(request)
     asked = read.asked
+    _check_size(services, caller, body, asked)
     if turn is None:
         refuse_without_turn(asked.continues, asked.conversation_id)
     call = await _call(services, request, caller, body, streams=asked.stream)
@@ -175,6 +185,19 @@ async def _begin(
     settings = services.config.gateway
     waits = StreamTimeouts(settings.first_token_wait_s, settings.keep_alive_s)
     return StreamedAnswer(work.answer, work.admission, shape, waits, keeper)
+
+
+def _check_size(services: Services, caller: Caller, body: bytes, asked: GenerationRequest) -> None:
+    """Raises RequestTooLarge for a body that would have to be stored, or follow a stored response, and is too large."""
+    limit = services.config.gateway.body_bytes_max
+    fields = {
+        "background": asked.background,
+        "previous_response_id": asked.continues is not None,
+        "conversation": asked.conversation_id is not None,
+    }
+    needing = [field for field, is_sent in fields.items() if is_sent]
+    if caller.stores_responses and len(body) > limit and needing:
+        raise RequestTooLarge(f"With {needing[0]!r} a body has at most {limit} bytes. Send the whole input without it.")
 
 
 class ResponseKeeper:

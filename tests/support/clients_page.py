@@ -26,6 +26,7 @@ TABLE_PAGES = {
     "/v1/chat/completions": REPO / "docs" / "users" / "fields-chat-completions.md",
     "/v1/completions": REPO / "docs" / "users" / "fields-completions.md",
     "/v1/messages": REPO / "docs" / "users" / "fields-messages.md",
+    "/v1/responses": REPO / "docs" / "users" / "fields-responses.md",
 }
 README = REPO / "README.md"
 CONSOLE_FILE = REPO / "admin_ui" / "src" / "pages" / "serve" / "connect.json"

@@ -4628,7 +4628,7 @@ export interface components {
             /** @default null */
             previous_response_id: string | null;
             /**
-             * @description Prompts are not stored; send 'instructions' and 'input': only these values are accepted.
+             * @description Prompt templates are not stored; send 'instructions' and 'input': only these values are accepted.
              * @default null
              * @enum {unknown}
              */

@@ -15,6 +15,7 @@ from gateway.api.parsing import UnsupportedField
 from gateway.api.unknown_fields import UnknownFields
 from gateway.errors import InvalidRequest
 from gateway.field_tables import ENDPOINTS, EndpointFields, FieldRow, rows
+from support.gateway import responses_examples
 
 TOOL = {"type": "function", "function": {"name": "f"}}
 TURNS = [{"role": "user", "content": "Say something."}, {"role": "assistant", "content": "Well"}]
@@ -27,6 +28,7 @@ BASE: dict[str, dict[str, Any]] = {
         "messages": [{"role": "user", "content": [{"type": "text", "text": "Say"}]}],
         "system": [{"type": "text", "text": "Be terse"}],
     },
+    responses_examples.PATH: responses_examples.BASE,
 }
 # Of each field that works: a value that changes what is asked; with what it needs beside it.
 EXAMPLES: dict[str, Any] = {
@@ -144,7 +146,8 @@ def cases(state: str) -> list[Any]:
 
 
 def body(endpoint: EndpointFields, path: str = "", value: Any = None, beside: dict[str, Any] | None = None) -> bytes:
-    """The endpoint's body with this value at the path, of a list in its first item."""
+    """The endpoint's body with this value at the path, of a list in its first item; of `/v1/responses` in its last."""
+    item = -1 if endpoint.path == responses_examples.PATH else 0
     made = msgspec.json.decode(msgspec.json.encode({**BASE[endpoint.path], **(beside or {})}))
     place = made
     *way, last = path.split(".")
@@ -152,20 +155,21 @@ def body(endpoint: EndpointFields, path: str = "", value: Any = None, beside: di
         name = step.removesuffix("[]")
         place = place.setdefault(name, {})
         if step.endswith("[]"):
-            place = place[0]
+            place = place[item]
     if path:
         place[last] = value
     return msgspec.json.encode(made)
 
 
 def asked(endpoint: EndpointFields, sent: bytes) -> tuple[GenerationRequest, bool]:
-    """What the body asks for; whether it wants its stream to tell the usage. `sticky` is a hint's one effect."""
+    """What the body asks for; whether it wants its stream to tell the usage. Without `sticky`, a hint's one effect, and
+    `repeated`: an answer shows hints too."""
     request: Any = endpoint.parse(sent, UnknownFields())
     found: GenerationRequest = request.to_generation()
     if "seed" not in BASE[endpoint.path]:
         found = msgspec.structs.replace(found, sampling=msgspec.structs.replace(found.sampling, seed=0))
     usage = request.wants_usage() if hasattr(request, "wants_usage") else False
-    return msgspec.structs.replace(found, sticky=None), usage
+    return msgspec.structs.replace(found, sticky=None, repeated=b""), usage
 
 
 def example(endpoint: EndpointFields, found: Any) -> tuple[Any, dict[str, Any]]:
@@ -185,9 +189,12 @@ def test_every_field_of_the_type_has_one_row(endpoint: EndpointFields) -> None:
 
 @pytest.mark.parametrize(("endpoint", "row"), cases("works"))
 def test_what_works_changes_what_is_asked(endpoint: EndpointFields, row: FieldRow) -> None:
-    if row.field not in EXAMPLES and TOGETHER.match(row.field):
+    examples = EXAMPLES
+    if endpoint.path == responses_examples.PATH:
+        examples = {**EXAMPLES, **responses_examples.EXAMPLES}
+    elif row.field not in EXAMPLES and TOGETHER.match(row.field):
         return
-    value, beside = example(endpoint, EXAMPLES[row.field])
+    value, beside = example(endpoint, examples[row.field])
     if value is None:
         return
     with_it = asked(endpoint, body(endpoint, row.field, value, beside))
@@ -199,14 +206,17 @@ def test_what_works_changes_what_is_asked(endpoint: EndpointFields, row: FieldRo
 
 @pytest.mark.parametrize(("endpoint", "row"), cases("hint"))
 def test_a_hint_changes_nothing_that_is_asked(endpoint: EndpointFields, row: FieldRow) -> None:
-    value = CACHED if row.field.endswith("cache_control") else example(endpoint, HINTS.get(row.field, "u"))[0]
-    beside = next((fields for start, fields in HINTS_BESIDE.items() if row.field.startswith(start)), None)
+    hints, besides = HINTS, HINTS_BESIDE
+    if endpoint.path == responses_examples.PATH:
+        hints, besides = responses_examples.HINTS, responses_examples.HINTS_BESIDE
+    value = CACHED if row.field.endswith("cache_control") else example(endpoint, hints.get(row.field, "u"))[0]
+    beside = next((fields for start, fields in besides.items() if row.field.startswith(start)), None)
     assert asked(endpoint, body(endpoint, row.field, value, beside)) == asked(endpoint, body(endpoint, beside=beside))
 
 
 @pytest.mark.parametrize(("endpoint", "row"), [*cases("neutral"), *cases("refused")])
 def test_neutral_values_change_nothing_and_any_other_is_refused(endpoint: EndpointFields, row: FieldRow) -> None:
-    if TOGETHER.match(row.field):
+    if TOGETHER.match(row.field) and endpoint.path != responses_examples.PATH:
         return
     # Those that are no entry are empty by their type, and of an assistant's message or a text block.
     empty = [msgspec.json.decode(value) for value in re.findall(r"`([^`]+)`", row.values)]
@@ -222,3 +232,20 @@ def test_neutral_values_change_nothing_and_any_other_is_refused(endpoint: Endpoi
         endpoint.parse(body(endpoint, row.field, ASKING, beside), UnknownFields())
     first = row.field.split(".")[-1]
     assert first in (refused.value.param or "")
+
+
+def test_the_answer_repeats_metadata() -> None:
+    [endpoint] = [one for one in ENDPOINTS if one.path == responses_examples.PATH]
+    request: Any = endpoint.parse(body(endpoint, "metadata", {"a": "b"}), UnknownFields())
+    assert b'"metadata":{"a":"b"}' in request.to_generation().repeated
+
+
+@pytest.mark.parametrize(("path", "field", "required"), [
+    ("/v1/responses", "input[].content", False),  # of a message; reasoning may lack it
+    ("/v1/responses", "input[].call_id", True),
+    ("/v1/chat/completions", "messages[].content", False),
+])  # fmt: skip
+def test_a_field_of_several_structs_has_one_row(path: str, field: str, required: bool) -> None:
+    [endpoint] = [one for one in ENDPOINTS if one.path == path]
+    [row] = [row for row in rows(endpoint) if row.field == field]
+    assert row.required == required

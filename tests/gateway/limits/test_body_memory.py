@@ -144,6 +144,37 @@ def test_messages_have_a_limit_of_their_own(bounded: Stack) -> None:
     assert (answer.status_code, answer.json()["error"]["code"]) == (413, "request_too_large")
 
 
+@pytest.mark.parametrize("path", ["", "/compact", "/input_tokens"])
+def test_the_responses_api_has_the_limit_of_messages(bounded: Stack, path: str) -> None:
+    """Agents send their whole session with each turn."""
+
+    def answered(size: int) -> httpx.Response:
+        body = _compact_body(size) if path == "/compact" else _response_body(size)
+        return httpx.post(f"{bounded.url}/v1/responses{path}", json=body, headers=bounded.headers(), timeout=60)
+
+    answer = answered(MESSAGES_MAX - 1000)
+    assert answer.status_code == 200, answer.text
+    refusal = answered(MESSAGES_MAX + 1000)
+    assert (refusal.status_code, refusal.json()["error"]["code"]) == (413, "request_too_large")
+    url = f"/v1/responses{path}"
+    with begun(bounded, "acme", MESSAGES_MAX, path=url), begun(bounded, "acme", MESSAGES_MAX, path=url) as second:
+        fields, said = answer_of(second)
+        assert fields[""] == "429"
+        assert "request bodies in memory" in said["error"]["message"]
+    eventually(lambda: post(bounded, "acme", MESSAGES_MAX).status_code == 200)
+
+
+def _response_body(size: int) -> dict[str, Any]:
+    """A body of about `size` bytes, whose prompt is short: most of it is a hint."""
+    return {"model": MODEL, "input": "Hi", "max_output_tokens": 4, "client_metadata": {"a": "x" * (size - 200)}}
+
+
+def _compact_body(size: int) -> dict[str, Any]:
+    """As `_response_body`."""
+    call = {"type": "function_call", "call_id": "1", "name": "f", "arguments": "{}", "caller": "x" * (size - 200)}
+    return {"model": MODEL, "input": [USER, call]}
+
+
 def test_a_tenant_over_its_bound_is_refused_before_its_body_is_read(bounded: Stack) -> None:
     with begun(bounded, "acme", MESSAGES_MAX), begun(bounded, "acme", MESSAGES_MAX) as second:
         fields, said = answer_of(second)

@@ -180,6 +180,44 @@ def test_refused_and_left_requests_leave_no_row(speaking: Speaking) -> None:
     eventually(lambda: [row.id for row in rows(speaking)] == [first.id])
 
 
+def test_a_count_names_the_requests_own_items(speaking: Speaking) -> None:
+    first = ask(speaking, "One")
+    wrong: Any = [{"role": "user", "content": "a"}, {"type": "function_call_output", "call_id": "x", "output": ""}]
+    with pytest.raises(openai.BadRequestError) as refusal:
+        speaking.openai.responses.input_tokens.count(model=MODEL, input=wrong, previous_response_id=first.id)
+    assert refusal.value.param == "input[1].call_id"
+    assert "'input[1].call_id'" in str(refusal.value)
+
+
+def test_a_body_over_the_limit_of_stored_bodies_is_answered_and_not_stored(speaking: Speaking) -> None:
+    first = ask(speaking, "One")
+    large = {"client_metadata": {"a": "x" * speaking.stack.config.gateway.body_bytes_max}}
+    assert ask(speaking, "Two", extra_body=large).store is False
+    for fields in ({"previous_response_id": first.id}, {"background": True}):
+        [field] = fields
+        with pytest.raises(openai.APIStatusError, match=f"With '{field}'") as refusal:
+            ask(speaking, "Three", extra_body=large, **fields)
+        assert (refusal.value.status_code, refusal.value.code) == (413, "request_too_large")
+    with pytest.raises(openai.APIStatusError, match="With 'previous_response_id'"):
+        speaking.openai.responses.input_tokens.count(
+            model=MODEL, input="a", previous_response_id=first.id, extra_body=large
+        )
+    assert [row.id for row in rows(speaking)] == [first.id]
+
+
+def test_items_are_counted_before_the_event_loop_reads_them(speaking: Speaking) -> None:
+    """Reading a million of them takes half a second."""
+    url, headers = f"{speaking.stack.url}/v1/responses", {"Authorization": f"Bearer {speaking.stack.keys['acme']}"}
+
+    def answered(items: list[Any]) -> Any:
+        speaking.says("Mild.")
+        return httpx.post(url, json={"model": MODEL, "input": items}, headers=headers, timeout=60).json()
+
+    assert "over 4096 items" in answered([0] * 600_000)["error"]["message"]
+    many = [{"role": "user", "content": "a"}, *[{"type": "reasoning", "summary": []}] * 4095]
+    assert answered(many)["store"] is True
+
+
 def test_another_tenant_reads_nothing(speaking: Speaking) -> None:
     """Over every path and form of an id, the answer is that for an id that never was."""
     said = ask(speaking, "What is it like in Paris?")
