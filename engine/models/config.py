@@ -130,6 +130,10 @@ def parse_config(data: Mapping[str, Any]) -> DecoderConfig:
     architecture = (data.get("architectures") or ["(none)"])[0]
     if architecture not in ARCHITECTURES:
         raise ModelRefused(f"architectures: {architecture} is not among {', '.join(sorted(ARCHITECTURES))}")
+    quantization = data.get("quantization_config") or data.get("compression_config")
+    if quantization:
+        method = quantization.get("quant_method") or "unknown"
+        raise ModelRefused(f"quantization_config: {method} is not supported; serve the model's unquantized weights")
     for key in ("attention_bias", "mlp_bias"):
         if data.get(key):
             raise ModelRefused(f"{key}: true is not supported for {architecture}")

@@ -1,4 +1,5 @@
-"""The *.safetensors of a model directory: which tensors they hold, and their numbers read into memory.
+"""The safetensors of a model directory: which files are the model's, which tensors they hold, and their numbers read
+into memory.
 
 Files are read and must never be mapped: a file that is truncated or replaced meanwhile is then an error and does not
 end the process.
@@ -17,12 +18,17 @@ import torch
 from torch import Tensor
 
 from engine.models.config import ModelRefused
+from engine.text.small_files import read_small
 
 # Other dtypes are of quantized weights, which the decoder does not support.
 DTYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 LENGTH_BYTES = 8
 # Of one file. The header of a model of LAYERS_MAX layers has 6 MB.
 HEADER_BYTES_MAX = 8 * 1024 * 1024
+
+SINGLE = "model.safetensors"  # the one file of a model without shards
+INDEX = "model.safetensors.index.json"  # names the file of each tensor of a model in shards
+INDEX_BYTES_MAX = 8 * 1024 * 1024
 
 _Offset = Annotated[int, msgspec.Meta(ge=0)]
 
@@ -33,6 +39,12 @@ class _Entry(msgspec.Struct):
     dtype: str
     shape: list[int]
     data_offsets: tuple[_Offset, _Offset]
+
+
+class _Index(msgspec.Struct):
+    """INDEX. `weight_map`: the file of each tensor."""
+
+    weight_map: dict[str, str]
 
 
 class StoredTensor(NamedTuple):
@@ -56,7 +68,13 @@ class WeightFiles:
             for path in weight_files(directory):
                 descriptor = self._descriptors[path] = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
                 entries, start = _read_header(descriptor, path)
-                self._entries.update((name, (path, start, entry)) for name, entry in entries.items())
+                for name, entry in entries.items():
+                    if name in self._entries:
+                        other = self._entries[name][0].name
+                        raise ModelRefused(
+                            f"{directory}: {name} is in both {other} and {path.name}; {INDEX} is missing"
+                        )
+                    self._entries[name] = path, start, entry
         except BaseException:
             self.close()
             raise
@@ -100,14 +118,34 @@ class WeightFiles:
 
 
 def weight_files(directory: Path) -> list[Path]:
-    """The directory's *.safetensors by name. Raises ModelRefused when there is none."""
-    files = sorted(directory.glob("*.safetensors"))
+    """The model's files by name: those that INDEX names; without it SINGLE; without both every *.safetensors. So a copy
+    of the weights in another format beside them, such as Mistral's consolidated.safetensors, is not read. Raises
+    ModelRefused when there is none, or when the index is wrong or names a file that is missing."""
+    index = directory / INDEX
+    if index.exists():
+        files = [directory / name for name in _read_index(index)]
+    elif (directory / SINGLE).exists():
+        files = [directory / SINGLE]
+    else:
+        files = sorted(directory.glob("*.safetensors"))
     if not files:
         raise ModelRefused(f"{directory}: no *.safetensors")
     for path in files:
         if not path.is_file():  # opening a pipe could block without limit
-            raise ModelRefused(f"{path}: not a file")
+            raise ModelRefused(f"{path}: {'not a file' if path.exists() else 'missing'}")
     return files
+
+
+def _read_index(path: Path) -> list[str]:
+    """The names of the files in an index, sorted. Raises ModelRefused."""
+    try:
+        index = msgspec.json.decode(read_small(path, INDEX_BYTES_MAX), type=_Index)
+    except (OSError, ValueError, RecursionError) as error:
+        raise ModelRefused(f"{path}: {error}") from error
+    for name in index.weight_map.values():
+        if Path(name).name != name or not name.endswith(".safetensors"):
+            raise ModelRefused(f"{path}: {name!r} is not the name of a *.safetensors beside it")
+    return sorted(set(index.weight_map.values()))
 
 
 def stamp(stat: os.stat_result) -> tuple[int, int]:

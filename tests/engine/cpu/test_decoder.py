@@ -170,6 +170,9 @@ GOOD = {
         ({"rope_scaling": {"type": "linear", "factor": 4.0}}, "linear"),
         ({"rope_scaling": {"rope_type": "llama3", "factor": 4.0}}, "low_freq_factor"),
         ({"partial_rotary_factor": 0.5}, "partial_rotary_factor"),
+        ({"quantization_config": {"quant_method": "awq", "bits": 4}}, "quantization_config: awq"),
+        ({"quantization_config": {"quant_method": "compressed-tensors"}}, "compressed-tensors"),
+        ({"compression_config": {"format": "pack-quantized"}}, "quantization_config: unknown"),
     ],
     ids=str,
 )

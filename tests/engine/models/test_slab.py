@@ -12,11 +12,11 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from engine.models.config import ModelRefused, check_vocabulary, load_config
-from engine.models.files import HEADER_BYTES_MAX, WeightFiles
+from engine.models.files import HEADER_BYTES_MAX, INDEX, WeightFiles, weight_files
 from engine.models.linear import Linear
 from engine.models.slab import ALIGN_BYTES, slab_weights
 from engine.models.slab_source import DummySource, FileSource, SlabSource
-from engine.models.weights import Weights, load_weights
+from engine.models.weights import Weights, load_weights, model_digest
 from support import oracle
 
 CPU = torch.device("cpu")
@@ -69,6 +69,69 @@ def test_a_model_in_several_files(tmp_path: Path) -> None:
     (directory / "model.safetensors").unlink()
     source = FileSource(directory, config, torch.float32)
     assert_same(slab_weights(filled(source, 4096), source.layout, config), whole)
+
+
+def sharded(directory: Path, count: int = 2) -> dict[str, str]:
+    """Divide the one file of a model into shards, as transformers does. Returns the file of each tensor."""
+    numbers = load_file(directory / "model.safetensors")
+    names = sorted(numbers)
+    files = [f"model-{index + 1:05}-of-{count:05}.safetensors" for index in range(count)]
+    weight_map: dict[str, str] = {}
+    for index, file in enumerate(files):
+        own = names[index::count]
+        save_file({name: numbers[name] for name in own}, directory / file)
+        weight_map |= dict.fromkeys(own, file)
+    (directory / INDEX).write_text(json.dumps({"metadata": {"total_size": 1}, "weight_map": weight_map}))
+    (directory / "model.safetensors").unlink()
+    return weight_map
+
+
+def test_a_second_copy_of_the_weights_is_not_read(tmp_path: Path) -> None:
+    """Mistral's directories have consolidated.safetensors beside the shards, with other names and the same bytes."""
+    directory = oracle.save_tiny("llama", tmp_path)
+    config = load_config(directory)
+    whole = load_weights(directory, config, torch.float32)
+    save_file({"layers.0.attention.wq.weight": torch.zeros(3)}, directory / "consolidated.safetensors")
+    digest = model_digest(directory)
+    for arrange in (lambda: None, lambda: sharded(directory)):
+        arrange()
+        source = FileSource(directory, config, torch.float32)
+        assert_same(slab_weights(filled(source, 4096), source.layout, config), whole)
+        assert "consolidated.safetensors" not in {path.name for path in weight_files(directory)}
+    sharded_digest = model_digest(directory)
+    (directory / "consolidated.safetensors").unlink()
+    assert model_digest(directory) == sharded_digest != digest
+
+
+def test_an_index_that_does_not_fit_its_shards_is_named(tmp_path: Path) -> None:
+    directory = oracle.save_tiny("llama", tmp_path)
+    config = load_config(directory)
+    weight_map = sharded(directory)
+    good = (directory / INDEX).read_text()
+    first = sorted(set(weight_map.values()))[0]
+    for text, message in (
+        ("{", "Input data was truncated"),
+        ("[]", "Expected `object`"),
+        ('{"weight_map": {}}', r"no \*\.safetensors"),
+        ('{"weight_map": {"a": "../other.safetensors"}}', "not the name of a"),
+        ('{"weight_map": {"a": "pytorch_model.bin"}}', "not the name of a"),
+        ('{"weight_map": {"a": "gone.safetensors"}}', "gone.safetensors: missing"),
+        (json.dumps({"weight_map": {"a": first}}), "is missing"),
+    ):
+        (directory / INDEX).write_text(text)
+        with pytest.raises(ModelRefused, match=message):
+            FileSource(directory, config, torch.float32)
+    (directory / INDEX).write_text(good)
+    shard = directory / first
+    whole = shard.read_bytes()
+    shard.write_bytes(whole[:-4])
+    with pytest.raises(ModelRefused, match=first):
+        FileSource(directory, config, torch.float32)
+    shard.write_bytes(whole)
+    (directory / INDEX).unlink()
+    (directory / "copy.safetensors").write_bytes(whole)
+    with pytest.raises(ModelRefused, match=f"is in both copy.safetensors and {first}; {INDEX} is missing"):
+        FileSource(directory, config, torch.float32)
 
 
 def test_what_cannot_be_served_is_named_before_a_number_is_read(tmp_path: Path) -> None:
@@ -144,6 +207,7 @@ def test_a_bad_directory_is_refused_and_never_raises_otherwise(tmp_path: Path) -
         ({"rms_norm_eps": float("nan")}, "rms_norm_eps: nan is not"),
         ({"rms_norm_eps": 10**400}, "wrong kind"),
         ({"rope_parameters": "linear"}, "wrong kind"),
+        ({"quantization_config": ["fp8"]}, "wrong kind"),
         ({"architectures": [["LlamaForCausalLM"]]}, "wrong kind"),
         ({"architectures": {"name": 1}}, "wrong kind"),
         ({"sliding_window": -1, "use_sliding_window": True}, "sliding_window: -1 is not"),
@@ -160,8 +224,9 @@ def test_a_bad_directory_is_refused_and_never_raises_otherwise(tmp_path: Path) -
         load_config(directory)
     path.unlink()
     path.write_text(json.dumps(good))
-    os.mkfifo(directory / "more.safetensors")
-    with pytest.raises(ModelRefused, match=r"more\.safetensors: not a file"):
+    (directory / "model.safetensors").unlink()
+    os.mkfifo(directory / "model.safetensors")
+    with pytest.raises(ModelRefused, match=r"model\.safetensors: not a file"):
         FileSource(directory, load_config(directory), torch.float32)
     (directory / "tokenizer.json").write_bytes(b'{"model": {"vocab": {"\xff": 0}}}')
     with pytest.raises(ModelRefused, match=r"tokenizer\.json: .*utf-8"):
