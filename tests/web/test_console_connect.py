@@ -83,6 +83,7 @@ def test_the_tables_are_those_of_the_wire_types(open_page: Opens) -> None:
         table.wait_for()
         fields = table.locator("tbody tr td:first-child code").all_inner_texts()
         assert fields == [row.field for row in rows(endpoint)]
+    page.get_by_label("Endpoint").select_option("/v1/messages")
     page.get_by_label("State").select_option("refused")
     page.get_by_text("container").wait_for()
     assert page.get_by_text("max_tokens", exact=True).count() == 0
