@@ -131,7 +131,9 @@ responses = sa.Table(
     sa.Column("created_at", sa.BigInteger, nullable=False),
     sa.Column("background", sa.Boolean, nullable=False, server_default=sa.false()),
     sa.Column("cancel_requested", sa.Boolean, nullable=False, server_default=sa.false()),
-    sa.Column("ended_at", sa.BigInteger, nullable=True),  # of a response in the background
+    sa.Column(
+        "events_until", sa.BigInteger, nullable=True
+    ),  # null: it has not ended in the background, or has no events
     sa.CheckConstraint(
         "status IN ('queued', 'in_progress', 'completed', 'incomplete', 'failed', 'cancelled')", name="status"
     ),
@@ -140,6 +142,8 @@ responses = sa.Table(
 sa.Index("ix_responses_tenant_id", responses.c.tenant_id, responses.c.created_at, responses.c.bytes)
 UNENDED = sa.text("status IN ('queued', 'in_progress')")
 sa.Index("ix_responses_unended", responses.c.gateway_id, sqlite_where=UNENDED, postgresql_where=UNENDED)
+HAS_EVENTS = sa.text("events_until IS NOT NULL")
+sa.Index("ix_responses_events_until", responses.c.events_until, sqlite_where=HAS_EVENTS, postgresql_where=HAS_EVENTS)
 
 # Events of responses in the background, as groups in the order of their numbers. `events`: compressed and encrypted.
 response_events = sa.Table(

@@ -11,6 +11,7 @@ import logging
 from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Any
 
+import msgspec
 from litestar.types import Receive, Scope, Send
 
 from billing.database import DatabaseUnavailable
@@ -163,6 +164,7 @@ class ResponseRecorder:
                 fields = {"response": self._response_id, "reason": str(error)}
                 _log.warning("background.not_written", extra={"fields": fields})
                 await asyncio.sleep(RETRY_S)
+                write = msgspec.structs.replace(write, repeated=True)  # it may have been committed
 
     async def _retried(self, ending: Coroutine[Any, Any, None]) -> None:
         try:

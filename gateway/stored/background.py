@@ -62,13 +62,15 @@ class ResponseEnd(msgspec.Struct, frozen=True):
 
 
 class EventWrite(msgspec.Struct, frozen=True):
-    """A group of one response, with the tokens so far; None: none is billed. `end`: it is the last group."""
+    """A group of one response, with the tokens so far; None: none is billed. `end`: it is the last group. `repeated`:
+    the database may have it already, since its answer to an earlier attempt was lost."""
 
     tenant_id: str
     response_id: str
     group: EventGroup
     checkpoint: Checkpoint | None
     end: ResponseEnd | None = None
+    repeated: bool = False
 
 
 class BackgroundState(msgspec.Struct, frozen=True):
@@ -204,12 +206,19 @@ class BackgroundStore:
 
     def _write(self, connection: sa.Connection, write: EventWrite) -> WriteResult:
         with connection.begin_nested() as savepoint:
-            result = self._try_write(connection, write)
+            try:
+                result = self._try_write(connection, write)
+            except TextUnreadable as error:  # of this tenant alone
+                fields = {"response": write.response_id, "reason": str(error)}
+                _log.error("response.key_unreadable", extra={"fields": fields})
+                result = "gone"
             if result in ("gone", "lost"):
                 savepoint.rollback()
             return result
 
     def _try_write(self, connection: sa.Connection, write: EventWrite) -> WriteResult:
+        if write.repeated and self._is_written(connection, write):
+            return "written"
         if write.checkpoint is not None and not record_checkpoint(connection, write.checkpoint):
             return "lost"
         key = self._key(connection, write.tenant_id)
@@ -221,7 +230,7 @@ class BackgroundStore:
         if write.end is not None:
             answer = key.seal(write.end.response, f"{write.response_id} answer")
             size = values["bytes"] + len(answer) - sa.func.length(responses.c.answer)
-            values = {"status": write.end.status, "answer": answer, "bytes": size, "ended_at": database_now(connection)}
+            values = {"status": write.end.status, "answer": answer, "bytes": size, "events_until": _until(connection)}
         row = sa.update(responses).where(responses.c.id == write.response_id, responses.c.text_key_id == key.id)
         row = row.where(responses.c.status.in_(UNENDED)).values(values).returning(responses.c.cancel_requested)
         cancelled = connection.execute(row).scalar_one_or_none()
@@ -230,6 +239,11 @@ class BackgroundStore:
         values = {"response_id": write.response_id, "first_number": group.first, "last_number": group.last}
         connection.execute(sa.insert(response_events).values(**values, events=sealed))
         return "cancelled" if cancelled and write.end is None else "written"
+
+    def _is_written(self, connection: sa.Connection, write: EventWrite) -> bool:
+        events = response_events.c
+        where = (events.response_id == write.response_id, events.first_number == write.group.first)
+        return bool(connection.execute(sa.select(sa.exists().where(*where))).scalar_one())
 
     def _read(
         self, connection: sa.Connection, tenant_id: str, response_id: str, after: int | None
@@ -243,10 +257,8 @@ class BackgroundStore:
             key = self._keys.unwrap(row.text_key_id, tenant_id, row.wrapped)
             answer = b"" if row.answer is None else key.open(row.answer, f"{row.id} answer")
             events: list[bytes] | None = None
-            if after is not None and row.background:
+            if after is not None and row.background and (row.status in UNENDED or row.events_until is not None):
                 events = self._events(connection, key, response_id, after, GROUPS_READ_MAX)
-                if not events and row.status not in UNENDED and not self._events(connection, key, response_id, -1, 1):
-                    events = None  # deleted
         except TextUnreadable as error:
             _log.error("response.unreadable", extra={"fields": {"response": row.id, "reason": str(error)}})
             return None
@@ -277,7 +289,7 @@ class BackgroundStore:
     def _end_lost(self, connection: sa.Connection, ids: Sequence[str]) -> None:
         for response_id in sorted(ids):
             row = sa.update(responses).where(responses.c.id == response_id, responses.c.status.in_(UNENDED))
-            row = row.values(status="failed", ended_at=database_now(connection))
+            row = row.values(status="failed", events_until=_until(connection))
             ended = connection.execute(row.returning(responses.c.tenant_id, responses.c.answer)).one_or_none()
             if ended is None:  # another gateway has ended it
                 continue
@@ -315,13 +327,17 @@ class BackgroundStore:
 def delete_old_events(connection: sa.Connection) -> int:
     """Delete the events of up to ENDED_AT_ONCE responses that ended more than EVENTS_KEPT_S ago. Returns the number of
     responses."""
-    before = database_now(connection) - round(EVENTS_KEPT_S * SECOND)
-    has_events = sa.exists().where(response_events.c.response_id == responses.c.id)
-    query = sa.select(responses.c.id).where(responses.c.ended_at < before, has_events).limit(ENDED_AT_ONCE)
+    query = sa.select(responses.c.id).where(responses.c.events_until < database_now(connection)).limit(ENDED_AT_ONCE)
     ids = list(connection.execute(query).scalars())
-    of_response = response_events.c.response_id == responses.c.id
-    size = sa.select(sa.func.sum(sa.func.length(response_events.c.events))).where(of_response).scalar_subquery()
     if ids:
-        connection.execute(sa.update(responses).where(responses.c.id.in_(ids)).values(bytes=responses.c.bytes - size))
+        of_response = response_events.c.response_id == responses.c.id
+        size = sa.select(sa.func.sum(sa.func.length(response_events.c.events))).where(of_response).scalar_subquery()
+        row = sa.update(responses).where(responses.c.id.in_(ids))
+        connection.execute(row.values(bytes=responses.c.bytes - sa.func.coalesce(size, 0), events_until=None))
         connection.execute(sa.delete(response_events).where(response_events.c.response_id.in_(ids)))
     return len(ids)
+
+
+def _until(connection: sa.Connection) -> int:
+    """When the events of a response that ends now are deleted."""
+    return database_now(connection) + round(EVENTS_KEPT_S * SECOND)

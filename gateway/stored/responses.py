@@ -28,6 +28,7 @@ from gateway.tables import responses, text_keys
 TURNS_MAX = 1000  # of a conversation
 RESPONSE_ID = re.compile(r"resp_[0-9a-f]{32}")
 DELETED_AT_ONCE = 200  # rows of one transaction
+ROW_COLUMNS = ("id", "status", "background", "events_until", "input", "answer")
 
 _log = logging.getLogger(__name__)
 
@@ -204,7 +205,7 @@ def readable(connection: sa.Connection, tenant_id: str, ids: Sequence[str]) -> s
     """Selects the rows of a tenant that are not expired, with the key that was stored for them."""
     joined = responses.join(text_keys, text_keys.c.id == responses.c.text_key_id)
     joined = joined.join(tenants, tenants.c.id == responses.c.tenant_id)
-    columns = [responses.c[name] for name in ("id", "status", "background", "input", "answer", "text_key_id")]
+    columns = [responses.c[name] for name in (*ROW_COLUMNS, "text_key_id")]
     created_after = database_now(connection) - SECOND * tenants.c.store_responses_s
     query = sa.select(*columns, text_keys.c.wrapped).select_from(joined)
     return query.where(

@@ -17,12 +17,20 @@ def upgrade() -> None:
     with op.batch_alter_table("responses") as responses:
         responses.add_column(sa.Column("background", sa.Boolean(), nullable=False, server_default=sa.false()))
         responses.add_column(sa.Column("cancel_requested", sa.Boolean(), nullable=False, server_default=sa.false()))
-        responses.add_column(sa.Column("ended_at", sa.BigInteger(), nullable=True))
+        responses.add_column(sa.Column("events_until", sa.BigInteger(), nullable=True))
         responses.drop_constraint(op.f("ck_responses_status"), type_="check")
         statuses = ", ".join(f"'{status}'" for status in STATUSES)
         responses.create_check_constraint(op.f("ck_responses_status"), f"status IN ({statuses})")
     unended = sa.text("status IN ('queued', 'in_progress')")
     op.create_index("ix_responses_unended", "responses", ["gateway_id"], sqlite_where=unended, postgresql_where=unended)
+    has_events = sa.text("events_until IS NOT NULL")
+    op.create_index(
+        "ix_responses_events_until",
+        "responses",
+        ["events_until"],
+        sqlite_where=has_events,
+        postgresql_where=has_events,
+    )
     op.create_table(
         "response_events",
         sa.Column("response_id", sa.String(length=64), nullable=False),

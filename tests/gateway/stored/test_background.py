@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import signal
 import time
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import msgspec
 import openai
 import pytest
 import sqlalchemy as sa
@@ -17,7 +19,18 @@ import sqlalchemy as sa
 from billing import tables
 from billing.clock import SECOND
 from engine.text.tokenizer import Tokenizer
-from gateway.stored.background import EVENTS_KEPT_S, delete_old_events
+from gateway.config.server_secrets import read_server_secrets
+from gateway.stored.background import (
+    EVENTS_KEPT_S,
+    BackgroundStore,
+    EventGroup,
+    EventWrite,
+    ResponseEnd,
+    delete_old_events,
+)
+from gateway.stored.quotas import ResponseQuotas
+from gateway.stored.responses import ResponseStore
+from gateway.stored.texts import TextKeys
 from gateway.tables import response_events, responses, text_keys
 from support.gateway.scripted_engine import ScriptedStack
 from support.gateway.speaking import NOW, ONE, THOUGHT, WEATHER, Speaking
@@ -255,8 +268,8 @@ def test_events_are_deleted_after_their_time(speaking: Speaking) -> None:
 
     before = size()
     assert stack.write(delete_old_events) == 0
-    old = responses.c.ended_at - round(EVENTS_KEPT_S + 1) * SECOND
-    stack.write(lambda c: c.execute(sa.update(responses).values(ended_at=old)))
+    old = responses.c.events_until - round(EVENTS_KEPT_S + 1) * SECOND
+    stack.write(lambda c: c.execute(sa.update(responses).values(events_until=old)))
     stored = stack.read(lambda c: c.execute(sa.select(sa.func.sum(sa.func.length(response_events.c.events)))).scalar())
     assert stack.write(delete_old_events) == 1
     assert size() == before - int(stored or 0)
@@ -275,6 +288,46 @@ def test_texts_and_events_are_encrypted(speaking: Speaking) -> None:
         assert b"mild" not in stored
         assert b"Weather" not in stored
         assert b"response" not in stored
+
+
+async def begun(stack: ScriptedStack, store: BackgroundStore, slug: str, id_: str) -> EventWrite:
+    """A response in the background without a generation. Returns the write of its first group."""
+    keys, quotas = TextKeys(read_server_secrets(stack.config)), ResponseQuotas(100, 1 << 30)
+    tenant_id = stack.tenants[slug]
+    await ResponseStore(stack.database, "gw_test", keys, quotas).begin_turn(tenant_id, id_, None, b"[]")
+    assert await store.queue_response(tenant_id, id_, b"{}")
+    group = EventGroup(0, 0, b'event: a\ndata: {"type": "a"}\n\n')
+    return EventWrite(tenant_id, id_, group, None)
+
+
+def own_store(stack: ScriptedStack) -> BackgroundStore:
+    return BackgroundStore(stack.database, "gw_test", TextKeys(read_server_secrets(stack.config)), lambda _: {})
+
+
+async def test_a_write_whose_commit_was_not_confirmed_is_repeated(speaking: Speaking) -> None:
+    store = own_store(speaking.stack)
+    write = await begun(speaking.stack, store, "acme", "resp_" + "1" * 32)
+    last = msgspec.structs.replace(
+        write, group=EventGroup(1, 1, write.group.events), end=ResponseEnd("completed", b'{"output": []}')
+    )
+    for each in (write, last):
+        assert await store.write_events(each) == "written"
+        assert await store.write_events(msgspec.structs.replace(each, repeated=True)) == "written"
+    state = await store.read_response(write.tenant_id, write.response_id, -1)
+    assert state is not None
+    assert (state.status, state.events) == ("completed", [write.group.events] * 2)
+    assert await store.write_events(msgspec.structs.replace(last, group=EventGroup(2, 2, b""))) == "gone"
+
+
+async def test_a_tenants_unreadable_key_harms_no_other(speaking: Speaking) -> None:
+    """Both groups are in one transaction."""
+    stack = speaking.stack
+    store = own_store(stack)
+    writes = [await begun(stack, store, slug, f"resp_{slug[0]}" + "2" * 31) for slug in ("acme", "globex")]
+    broken = sa.update(text_keys).where(text_keys.c.tenant_id == stack.tenants["acme"]).values(wrapped=b"\1" * 61)
+    stack.write(lambda c: c.execute(broken))
+    assert await asyncio.gather(*map(store.write_events, writes)) == ["gone", "written"]
+    assert len(stack.read(lambda c: list(c.execute(sa.select(response_events))))) == 1
 
 
 def test_a_killed_gateway_bills_what_can_be_read(speaking: Speaking) -> None:

@@ -35,8 +35,8 @@ const STATUS_WORDS: readonly (readonly [string, string])[] = [
   ["voided", "voided"],
   ["expired", "expired"],
 ];
-const ENDINGS = ["stop", "length", "client_left", "engine_failed"];
-const BAD_ENDINGS = new Set(["engine_failed", "client_left"]);
+const ENDINGS = ["stop", "length", "client_left", "cancelled", "engine_failed", "gateway_dead"];
+const BAD_ENDINGS = new Set(["engine_failed", "client_left", "gateway_dead"]);
 
 export function RequestStatus({ of }: { of: Pick<Request, "status" | "ending"> }) {
   if (of.status === "held") return <Badge tone="accent">running</Badge>;
