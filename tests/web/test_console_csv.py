@@ -67,7 +67,7 @@ LISTS = [
 
 @pytest.fixture(scope="module")
 def console(tmp_path_factory: pytest.TempPathFactory, model_dir: Path) -> Iterator[Console]:
-    made = Console.started(tmp_path_factory.mktemp("csv"), model_dir, days=30, last_hour=60)
+    made = Console.started(tmp_path_factory.mktemp("csv"), model_dir, days=40, last_hour=60)
     made.stack.write(lambda connection: _fill(connection, made.stack.tenants["hooli"]))
     yield made
     made.stack.stop()
