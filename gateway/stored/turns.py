@@ -23,6 +23,7 @@ NO_CONVERSATIONS = (
 )
 _STORED, _NOT_STORED = b'"store":true}', b'"store":false}'
 REFERENCE = "item_reference"
+_BLOB = b'"encrypted_content"'
 REFERENCED_MAX = 64  # responses that the references of one request name
 _ITEM_ID = re.compile(r"[a-z]+_([0-9a-f]{32})_\d+")  # as `answers.responses_parts` makes them
 _INDEX = re.compile(r"input\[(\d+)\]")
@@ -161,6 +162,7 @@ async def open_turn(
         earlier = await conversations.prompt_items(tenant_id, conversation_id)
     elif isinstance(previous, str):
         earlier = await _earlier_items(store, tenant_id, previous)
+    earlier = [_without_blob(item) for item in earlier]
     if earlier or resolved != items:
         members = _read_members(body)
         members["input"] = msgspec.Raw(_array([*earlier, *resolved]))
@@ -168,6 +170,18 @@ async def open_turn(
     elif stored_id is None:
         return None
     return OpenTurn(store, tenant_id, stored_id, body, _array(resolved), len(earlier), conversation_id)
+
+
+def _without_blob(item: msgspec.Raw) -> msgspec.Raw:
+    """A stored item of reasoning without its encrypted text, if its text is stored beside it: a server secret that was
+    dropped meanwhile then costs nothing."""
+    if _BLOB not in bytes(item):
+        return item
+    members = msgspec.json.decode(item)
+    if members.get("type") != "reasoning" or not (members.get("content") or members.get("summary")):
+        return item
+    members.pop("encrypted_content", None)
+    return msgspec.Raw(encode(members))
 
 
 def _conversation_id(field: object) -> str | None:

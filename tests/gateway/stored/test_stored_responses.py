@@ -376,6 +376,28 @@ def test_a_lost_secret_costs_the_texts_and_nothing_else(speaking: Speaking) -> N
     assert speaking.openai.responses.retrieve(again.id) == again
 
 
+def test_a_turn_continues_reasoning_whose_secret_was_dropped(speaking: Speaking) -> None:
+    """The answer has its reasoning encrypted for the client, and as text beside it."""
+    first = ask(speaking, "Where?", says=THOUGHT + "France.", include=["reasoning.encrypted_content"])
+    assert first.output[0].encrypted_content
+    tenant_id = speaking.stack.tenants["acme"]
+    keys = TextKeys(read_server_secrets(speaking.stack.config))
+    foreign = first.output[0].encrypted_content[:-8] + "AAAAAAAA"  # as of a secret that is not known any more
+
+    def change(connection: sa.Connection) -> None:
+        key = keys.key_of(connection, tenant_id)
+        row = connection.execute(sa.select(responses)).one()
+        assert key is not None
+        answer = key.open(row.answer, f"{row.id} answer").replace(first.output[0].encrypted_content.encode(), b"x")
+        answer = answer.replace(b'"x"', f'"{foreign}"'.encode())
+        connection.execute(sa.update(responses).values(answer=key.seal(answer, f"{row.id} answer")))
+
+    speaking.stack.write(change)
+    assert speaking.openai.responses.retrieve(first.id).output[0].encrypted_content == foreign  # type: ignore[union-attr]
+    ask(speaking, "And where is that?", previous_response_id=first.id)
+    assert "Paris is in France." in speaking.prompt()
+
+
 def test_one_key_for_a_tenant(speaking: Speaking) -> None:
     for _ in range(2):
         ask(speaking, "One")
