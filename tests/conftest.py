@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from support.paths import MODEL_DIR, TESTS
+from support.paths import MODEL_DIR
 from support.redis_server import RedisServer
 from support.services import REDIS_URL, fresh_postgres, missing_service
 from support.stack import Stack
@@ -27,15 +27,6 @@ if not Path("/dev/nvidia0").exists():
 # No test speaks TLS to the world. httpx reads the host's certificates for every request that has no client of its own,
 # which takes fifty times as long as the request: here it finds none.
 os.environ |= {"SSL_CERT_FILE": "", "SSL_CERT_DIR": str(Path(__file__).parent)}
-
-
-# Their files take minutes, and with two workers a long file at the end leaves one of them idle.
-SLOW_ROOMS = ("system", "web", "benchmarks", "clients")
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Run the slow rooms first. Workers take whole files, in this order (`--no-loadscope-reorder`)."""
-    items.sort(key=lambda item: item.path.relative_to(TESTS).parts[0] not in SLOW_ROOMS)
 
 
 @pytest.fixture(scope="session")
