@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import weakref
 import zlib
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
@@ -20,12 +21,11 @@ from billing.clock import SECOND, database_now
 from billing.coalescer import Coalescer
 from billing.database import Database, DatabaseUnavailable
 from billing.ledger.checkpoints import Checkpoint, record_checkpoint, usage_so_far
-from billing.tables import leases
 from gateway.errors import encode
 from gateway.stored.conversation_items import TurnItems
 from gateway.stored.conversations import append_turn
 from gateway.stored.rebuilt import rebuild_response, split_events
-from gateway.stored.responses import RESPONSE_ID, readable
+from gateway.stored.responses import RESPONSE_ID, is_orphaned, readable
 from gateway.stored.texts import TextKey, TextKeys, TextUnreadable
 from gateway.tables import response_events, responses
 
@@ -98,7 +98,8 @@ class BackgroundStore:
         self._writes: Coalescer[EventWrite, WriteResult] = Coalescer(
             self._write_groups, name="background-events", batch_max=WRITES_MAX
         )
-        self._changes: dict[str, asyncio.Event] = {}
+        # By response id. An event lives as long as a reader waits for it.
+        self._changes: weakref.WeakValueDictionary[str, asyncio.Event] = weakref.WeakValueDictionary()
 
     async def queue_response(self, tenant_id: str, response_id: str, response: bytes) -> bool:
         """Make the row of `ResponseStore.begin_turn` a response in the background. `response`: the object without
@@ -125,7 +126,7 @@ class BackgroundStore:
 
     def change_of(self, response_id: str) -> asyncio.Event:
         """Set when this process next stores a group of the response."""
-        return self._changes.setdefault(response_id, asyncio.Event())
+        return self._changes.setdefault(response_id, asyncio.Event())  # the caller holds the only reference
 
     async def read_response(self, tenant_id: str, response_id: str, after: int | None = None) -> BackgroundState | None:
         """The response; with `after`, its first GROUPS_READ_MAX groups that have later events. None: unknown, another
@@ -184,10 +185,16 @@ class BackgroundStore:
         order = sorted(range(len(writes)), key=lambda index: writes[index].response_id)
 
         def run(connection: sa.Connection) -> list[WriteResult]:
-            results: list[WriteResult] = ["gone"] * len(writes)
+            results: list[WriteResult] = ["written"] * len(writes)
+            changed: list[EventWrite] = []
             for index in order:
-                results[index] = self._write(connection, writes[index])
-            self._append_turns(connection, [writes[index] for index in order if results[index] == "written"])
+                write = writes[index]
+                if write.repeated and self._is_written(connection, write):
+                    continue
+                results[index] = self._write(connection, write)
+                if results[index] == "written":
+                    changed.append(write)
+            self._append_turns(connection, changed)
             return results
 
         return await self._database.write_in_background(run)
@@ -217,8 +224,6 @@ class BackgroundStore:
             return result
 
     def _try_write(self, connection: sa.Connection, write: EventWrite) -> WriteResult:
-        if write.repeated and self._is_written(connection, write):
-            return "written"
         if write.checkpoint is not None and not record_checkpoint(connection, write.checkpoint):
             return "lost"
         key = self._key(connection, write.tenant_id)
@@ -277,12 +282,9 @@ class BackgroundStore:
         return found
 
     def _end_orphans(self, connection: sa.Connection) -> int:
-        """End up to ENDED_AT_ONCE responses of gateways that have no lease. Returns their number."""
-        living = sa.select(leases.c.gateway_id).where(leases.c.expires_at > database_now(connection))
-        query = sa.select(responses.c.id).where(responses.c.background, responses.c.status.in_(UNENDED))
-        ids = list(
-            connection.execute(query.where(responses.c.gateway_id.not_in(living)).limit(ENDED_AT_ONCE)).scalars()
-        )
+        """End up to ENDED_AT_ONCE responses of dead gateways. Returns their number."""
+        query = sa.select(responses.c.id).where(responses.c.background, responses.c.status.in_(UNENDED), is_orphaned())
+        ids = list(connection.execute(query.limit(ENDED_AT_ONCE)).scalars())
         self._end_lost(connection, ids)
         return len(ids)
 
@@ -296,7 +298,7 @@ class BackgroundStore:
             try:
                 if (key := self._key(connection, ended.tenant_id)) is not None:
                     self._write_lost(connection, key, response_id, ended.answer)
-            except TextUnreadable as error:  # the row is deleted with those that no key reads
+            except TextUnreadable as error:  # `responses.delete_unreadable` deletes the row once its key is deleted
                 _log.error("response.unreadable", extra={"fields": {"response": response_id, "reason": str(error)}})
 
     def _write_lost(self, connection: sa.Connection, key: TextKey, response_id: str, answer: bytes) -> None:

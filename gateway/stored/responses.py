@@ -191,14 +191,19 @@ def delete_unreadable(connection: sa.Connection) -> int:
     kept_s = sa.select(tenants.c.store_responses_s).where(tenants.c.id == responses.c.tenant_id).scalar_subquery()
     expired = responses.c.created_at <= now - SECOND * sa.func.coalesce(kept_s, 0)
     keyless = ~sa.exists().where(text_keys.c.id == responses.c.text_key_id, text_keys.c.wrapped.is_not(None))
-    living = sa.select(leases.c.gateway_id).where(leases.c.expires_at > now)
     # A response in the background has an answer without output, and is ended by `gateway.stored.background`.
-    orphaned = sa.and_(responses.c.answer.is_(None), responses.c.gateway_id.not_in(living))
-    query = sa.select(responses.c.id).where(sa.or_(expired, keyless, orphaned)).limit(DELETED_AT_ONCE)
+    abandoned = sa.and_(responses.c.answer.is_(None), is_orphaned())
+    query = sa.select(responses.c.id).where(sa.or_(expired, keyless, abandoned)).limit(DELETED_AT_ONCE)
     ids = list(connection.execute(query).scalars())
     if ids:
         connection.execute(sa.delete(responses).where(responses.c.id.in_(ids)))
     return len(ids)
+
+
+def is_orphaned() -> sa.ColumnElement[bool]:
+    """Whether a response's gateway is dead: it has no lease. The Auditor deletes the leases of dead gateways. A lease
+    that has run out proves nothing: after the database was unavailable, those of living gateways have run out too."""
+    return responses.c.gateway_id.not_in(sa.select(leases.c.gateway_id))
 
 
 def readable(connection: sa.Connection, tenant_id: str, ids: Sequence[str]) -> sa.Select[Any]:

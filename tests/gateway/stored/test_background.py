@@ -28,6 +28,7 @@ from gateway.stored.background import (
     ResponseEnd,
     delete_old_events,
 )
+from gateway.stored.conversation_items import TurnItems
 from gateway.stored.quotas import ResponseQuotas
 from gateway.stored.responses import ResponseStore
 from gateway.stored.texts import TextKeys
@@ -294,28 +295,36 @@ async def begun(stack: ScriptedStack, store: BackgroundStore, slug: str, id_: st
     """A response in the background without a generation. Returns the write of its first group."""
     keys, quotas = TextKeys(read_server_secrets(stack.config)), ResponseQuotas(100, 1 << 30)
     tenant_id = stack.tenants[slug]
-    await ResponseStore(stack.database, "gw_test", keys, quotas).begin_turn(tenant_id, id_, None, b"[]")
+    await ResponseStore(stack.database, gateway_id(stack), keys, quotas).begin_turn(tenant_id, id_, None, b"[]")
     assert await store.queue_response(tenant_id, id_, b"{}")
     group = EventGroup(0, 0, b'event: a\ndata: {"type": "a"}\n\n')
     return EventWrite(tenant_id, id_, group, None)
 
 
+def gateway_id(stack: ScriptedStack) -> str:
+    """Of a living gateway: the responses of others are ended."""
+    return str(stack.read(lambda c: c.execute(sa.select(tables.leases.c.gateway_id)).scalars().first()))
+
+
 def own_store(stack: ScriptedStack) -> BackgroundStore:
-    return BackgroundStore(stack.database, "gw_test", TextKeys(read_server_secrets(stack.config)), lambda _: {})
+    return BackgroundStore(stack.database, gateway_id(stack), TextKeys(read_server_secrets(stack.config)), lambda _: {})
 
 
 async def test_a_write_whose_commit_was_not_confirmed_is_repeated(speaking: Speaking) -> None:
     store = own_store(speaking.stack)
     write = await begun(speaking.stack, store, "acme", "resp_" + "1" * 32)
-    last = msgspec.structs.replace(
-        write, group=EventGroup(1, 1, write.group.events), end=ResponseEnd("completed", b'{"output": []}')
-    )
+    conversation = speaking.openai.conversations.create()
+    added = TurnItems(conversation.id, b'[{"role": "user", "content": "Hello"}]', b'{"output": []}')
+    end = ResponseEnd("completed", b'{"output": []}', added)
+    last = msgspec.structs.replace(write, group=EventGroup(1, 1, write.group.events), end=end)
     for each in (write, last):
         assert await store.write_events(each) == "written"
         assert await store.write_events(msgspec.structs.replace(each, repeated=True)) == "written"
     state = await store.read_response(write.tenant_id, write.response_id, -1)
     assert state is not None
     assert (state.status, state.events) == ("completed", [write.group.events] * 2)
+    assert len(speaking.openai.conversations.items.list(conversation.id).data) == 1, "it is appended once"
+    speaking.openai.conversations.delete(conversation.id)
     assert await store.write_events(msgspec.structs.replace(last, group=EventGroup(2, 2, b""))) == "gone"
 
 
@@ -328,6 +337,33 @@ async def test_a_tenants_unreadable_key_harms_no_other(speaking: Speaking) -> No
     stack.write(lambda c: c.execute(broken))
     assert await asyncio.gather(*map(store.write_events, writes)) == ["gone", "written"]
     assert len(stack.read(lambda c: list(c.execute(sa.select(response_events))))) == 1
+
+
+def test_a_lease_that_has_run_out_ends_no_response(speaking: Speaking) -> None:
+    """After the database was unavailable, the leases of living gateways have run out. The Auditor decides who is dead,
+    and deletes their leases."""
+    stack = speaking.stack
+    said = ask(speaking, held_after="It is mild")
+    eventually(lambda: api(speaking).retrieve(said.id).output_text == "It is mild")
+    store = own_store(stack)
+    late = sa.insert(tables.leases).values(gateway_id="gw_late", acquired_at=0, renewed_at=0, expires_at=1)
+
+    def ended_with(lease: bool) -> int:
+        def run(connection: sa.Connection) -> int:
+            with connection.begin_nested() as undone:
+                connection.execute(sa.update(responses).where(responses.c.id == said.id).values(gateway_id="gw_late"))
+                if lease:
+                    connection.execute(late)
+                ended = store._end_orphans(connection)
+                undone.rollback()
+            return ended
+
+        return stack.write(run)
+
+    assert ended_with(lease=True) == 0
+    assert ended_with(lease=False) == 1
+    release(speaking)
+    assert ended(speaking, said.id).status == "completed"
 
 
 def test_a_killed_gateway_bills_what_can_be_read(speaking: Speaking) -> None:
@@ -381,10 +417,9 @@ def test_a_stopping_gateway_ends_its_responses(speaking: Speaking) -> None:
     assert row.completion_tokens == failed.usage.output_tokens
 
 
+@pytest.mark.parametrize("shared", ["postgres"], indirect=True, scope="module")  # SQLite allows one gateway
 def test_any_gateway_follows_and_cancels(speaking: Speaking) -> None:
     stack = speaking.stack
-    if stack.database.is_sqlite:
-        pytest.skip("SQLite has one gateway")
     if not stack.more_gateways:
         stack.start_more_gateways(1)
     other = speaking.openai.with_options(base_url=f"{stack.urls[-1]}/v1")
