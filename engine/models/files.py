@@ -118,9 +118,10 @@ class WeightFiles:
 
 
 def weight_files(directory: Path) -> list[Path]:
-    """The model's files by name: those that INDEX names; without it SINGLE; without both every *.safetensors. So a copy
-    of the weights in another format beside them, such as Mistral's consolidated.safetensors, is not read. Raises
-    ModelRefused when there is none, or when the index is wrong or names a file that is missing."""
+    """The model's weight files, sorted by name. They are the files that INDEX names. A directory without an index has
+    the file SINGLE, or else every *.safetensors. A second copy of the weights, such as Mistral's
+    consolidated.safetensors, is therefore not read. Raises ModelRefused if the directory has no weight file, or if the
+    index is invalid or names a missing file."""
     index = directory / INDEX
     if index.exists():
         files = [directory / name for name in _read_index(index)]

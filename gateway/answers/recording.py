@@ -1,7 +1,7 @@
 """Stores the answer of a response in the background as it is made, and streams stored responses.
 
-The recorder is the reader of the Answer. Every client of the response, the one that made it too, reads what the
-recorder has stored.
+The recorder is the only reader of the Answer. HTTP exchanges stream the stored events, also the exchange whose request
+made the response.
 """
 
 from __future__ import annotations
@@ -63,11 +63,11 @@ class ResponseRecorder:
         answer.record_end = self._record_end
 
     def cancel(self) -> None:
-        """End the response for its client. Without effect after its end."""
+        """Stop the generation, with the ending `cancelled`. No effect on an answer that has ended."""
         self._answer.stop(EarlyEnding(EndingCode.CANCELLED, ResponseCancelled()))
 
     def abandon(self) -> None:
-        """Instead of `run`: the answer cannot be stored."""
+        """Stop the generation of an answer that cannot be stored. Called instead of `run`, or by it."""
         self._stored.set()
         self.cancel()
 
@@ -217,8 +217,9 @@ class Recordings:
 async def follow_events(
     store: BackgroundStore, tenant_id: str, response_id: str, after: int, events: list[bytes] | None
 ) -> AsyncIterator[list[bytes]]:
-    """The events of a response with numbers above `after`, as they are stored, until its end. `events`: those that were
-    read already. Yields an empty list after each POLL_S without an event. Raises DatabaseUnavailable."""
+    """Yields the stored events of a response whose numbers are above `after`, until the response has ended. After each
+    POLL_S without a new event it yields an empty list. `events`: the first events, if the caller has read them already.
+    Raises DatabaseUnavailable."""
     while True:
         changed = store.change_of(response_id)
         if events:

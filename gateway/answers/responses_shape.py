@@ -80,7 +80,7 @@ class ResponseShape:
 
     def failure(self, error: ApiError, usage: TokenUsage | None = None) -> bytes:
         """The last events of an answer that failed. A response in the background has its output so far, and `usage`.
-        A cancelled response ends as one that failed: there is no other event for it."""
+        The stream of a cancelled response ends with `response.failed` too, since OpenAI's API has no event for it."""
         events = b""
         if self._request.asked.background:
             events = self._events(self._writer.close(complete=False))

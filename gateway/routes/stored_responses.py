@@ -101,7 +101,8 @@ async def delete_response(request: Request[Any, Any, Any], services: Services, r
 
 @post([f"{PATH}/cancel", f"/t/{{tenant:str}}{PATH}/cancel"], status_code=200, opt={"route": f"{PATH}/cancel"})
 async def cancel_response(request: Request[Any, Any, Any], services: Services, response: str) -> Response[bytes]:
-    """End a response in the background. Its text so far is stored, and billed. No effect on one that has ended."""
+    """Cancel a response in the background. Its text so far is stored and billed. A response that has ended is returned
+    unchanged."""
     tenant_id, admission = await _admit(request, services)
     async with refund_on_error(admission):
         state = await services.background.read_response(tenant_id, response)

@@ -38,8 +38,9 @@ LOST_MESSAGE = "The gateway that made this response was lost."
 REQUEST_PREFIX, RESPONSE_PREFIX = "req_", "resp_"  # of the ids of a request and of its response
 
 _log = logging.getLogger(__name__)
-# written; cancelled: written, and the client wants it to end; gone: the row was deleted, or has its end; lost: this
-# gateway was taken for dead, and the hold has ended
+# "cancelled": the group is written, and a client has cancelled the response. "gone": nothing is written, as the row was
+# deleted or the response has ended. "lost": nothing is written, as the Auditor took this gateway for dead and ended the
+# hold.
 WriteResult = Literal["written", "cancelled", "gone", "lost"]
 # The `usage` of a response object, of prompt, cached and completion tokens.
 UsageData = Callable[[Checkpoint], dict[str, Any]]
@@ -62,8 +63,8 @@ class ResponseEnd(msgspec.Struct, frozen=True):
 
 
 class EventWrite(msgspec.Struct, frozen=True):
-    """A group of one response, with the tokens so far; None: none is billed. `end`: it is the last group. `repeated`:
-    the database may have it already, since its answer to an earlier attempt was lost."""
+    """A group of events of one response. `checkpoint`: the tokens up to this group; None: no token is billed. `end`:
+    set for the last group. `repeated`: an earlier attempt may have been committed, as its result was not received."""
 
     tenant_id: str
     response_id: str

@@ -15,7 +15,6 @@ import pytest
 import sqlalchemy as sa
 from openai.types.conversations import Conversation, ConversationItemList
 
-from billing.accounts import tenants
 from billing.clock import SECOND
 from billing.database import Database
 from engine.text.tokenizer import Tokenizer
@@ -29,6 +28,7 @@ from gateway.stored.texts import TextKeys, delete_text_key
 from gateway.tables import conversation_items, conversations, responses, text_keys
 from support.gateway.scripted_engine import ScriptedStack
 from support.gateway.speaking import ONE, THOUGHT, WEATHER, Speaking
+from support.gateway.stored import opt_in
 from support.gateway.tool_model import make_tool_model, says_text
 from support.stack import MODEL
 from support.waiting import eventually
@@ -68,10 +68,6 @@ def speaking(shared: Speaking) -> Speaking:
         opt_in(shared.stack, slug, 30 * DAY_S)
     shared.stack.known()
     return shared
-
-
-def opt_in(stack: ScriptedStack, slug: str, seconds: int | None) -> None:
-    stack.write(lambda c: tenants.update(c, stack.tenants[slug], store_responses_s=seconds))
 
 
 def globex(speaking: Speaking) -> openai.OpenAI:
