@@ -70,8 +70,20 @@ class DecoderConfig:
         return self.layers * 2 * self.kv_size
 
 
-def load_config(directory: Path) -> DecoderConfig:
-    """Read `directory/config.json`. Raises ModelRefused."""
+def load_config(directory: Path, *, quantized: bool = False) -> DecoderConfig:
+    """Read the shape in `directory/config.json`. A quantised checkpoint is refused, unless `quantized` says that the
+    caller reads its format, too (`checkpoints.load_quantization`). Raises ModelRefused."""
+    path, data = directory / "config.json", read_config(directory)
+    try:
+        return parse_config(data, quantized=quantized)
+    except ModelRefused:
+        raise
+    except (ValueError, TypeError, AttributeError, LookupError, OverflowError) as error:
+        raise ModelRefused(f"{path}: a value is of the wrong kind: {error}") from error
+
+
+def read_config(directory: Path) -> dict[str, Any]:
+    """The object in `directory/config.json`. Raises ModelRefused."""
     path = directory / "config.json"
     try:
         text = read_small(path)
@@ -85,12 +97,7 @@ def load_config(directory: Path) -> DecoderConfig:
         raise ModelRefused(f"{path}: {error}") from error
     if not isinstance(data, dict):
         raise ModelRefused(f"{path}: not a JSON object")
-    try:
-        return parse_config(data)
-    except ModelRefused:
-        raise
-    except (ValueError, TypeError, AttributeError, LookupError, OverflowError) as error:
-        raise ModelRefused(f"{path}: a value is of the wrong kind: {error}") from error
+    return data
 
 
 class TokenizerVocabulary(msgspec.Struct):
@@ -125,13 +132,14 @@ def check_vocabulary(directory: Path, vocab: int) -> None:
         raise ModelRefused(f"{path}: it has an id {largest}; config.json says vocab_size {vocab}")
 
 
-def parse_config(data: Mapping[str, Any]) -> DecoderConfig:
-    """The decoder's shape from the keys that transformers 4 or 5 writes. Raises ModelRefused."""
+def parse_config(data: Mapping[str, Any], *, quantized: bool = False) -> DecoderConfig:
+    """The decoder's shape from the keys that transformers 4 or 5 writes. `quantized`: as in `load_config`. Raises
+    ModelRefused."""
     architecture = (data.get("architectures") or ["(none)"])[0]
     if architecture not in ARCHITECTURES:
         raise ModelRefused(f"architectures: {architecture} is not among {', '.join(sorted(ARCHITECTURES))}")
     quantization = data.get("quantization_config") or data.get("compression_config")
-    if quantization:
+    if quantization and not quantized:
         method = quantization.get("quant_method") or "unknown"
         raise ModelRefused(f"quantization_config: {method} is not supported; serve the model's unquantized weights")
     for key in ("attention_bias", "mlp_bias"):

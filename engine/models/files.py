@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Annotated, NamedTuple, Self
+from typing import Annotated, NamedTuple, Protocol, Self
 
 import msgspec
 import torch
@@ -20,7 +21,7 @@ from torch import Tensor
 from engine.models.config import ModelRefused
 from engine.text.small_files import read_small
 
-# Other dtypes are of quantized weights, which the decoder does not support.
+# Of weights that are not quantised. The readers of quantised ones name theirs.
 DTYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 LENGTH_BYTES = 8
 # Of one file. The header of a model of LAYERS_MAX layers has 6 MB.
@@ -54,6 +55,41 @@ class StoredTensor(NamedTuple):
     start: int
     shape: tuple[int, ...]
     dtype: torch.dtype
+
+
+class OpenFiles(Protocol):
+    """Files that are open while weights are read: `WeightFiles`, or `StampedFiles`."""
+
+    def descriptor(self, path: Path) -> int:
+        """To read `path` with `read_numbers`. Raises OSError."""
+        ...
+
+
+class StampedFiles:
+    """Files opened one by one when they are read, and refused if they changed since their stamps were taken. A context
+    manager, for one thread."""
+
+    def __init__(self, stamps: Mapping[Path, tuple[int, int]]) -> None:
+        """`stamps`: as `WeightFiles.stamps` gave them."""
+        self._stamps = stamps
+        self._descriptors: dict[Path, int] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        while self._descriptors:
+            os.close(self._descriptors.popitem()[1])
+
+    def descriptor(self, path: Path) -> int:
+        """Raises OSError, also for a file that changed."""
+        if path not in self._descriptors:
+            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            if stamp(os.fstat(descriptor)) != self._stamps[path]:
+                os.close(descriptor)
+                raise OSError(f"{path} has changed since the model was registered")
+            self._descriptors[path] = descriptor
+        return self._descriptors[path]
 
 
 class WeightFiles:
@@ -92,18 +128,34 @@ class WeightFiles:
     def __contains__(self, name: str) -> bool:
         return name in self._entries
 
-    def find(self, name: str, shape: tuple[int, ...]) -> StoredTensor:
-        """Raises ModelRefused, naming the tensor, if it is missing or has another shape or an unsupported dtype."""
+    def descriptor(self, path: Path) -> int:
+        return self._descriptors[path]
+
+    def stored_shape(self, name: str) -> tuple[int, ...]:
+        """Raises ModelRefused, naming the tensor, if it is missing."""
+        return tuple(self._entry(name)[2].shape)
+
+    def stored_dtype(self, name: str) -> str:
+        """The dtype as the header names it, such as `BF16`. Raises ModelRefused, naming the tensor, if it is
+        missing."""
+        return self._entry(name)[2].dtype
+
+    def _entry(self, name: str) -> tuple[Path, int, _Entry]:
         if name not in self._entries:
             raise ModelRefused(f"{self._directory}: {name} is missing")
-        path, start, entry = self._entries[name]
+        return self._entries[name]
+
+    def find(self, name: str, shape: tuple[int, ...], dtypes: Mapping[str, torch.dtype] = DTYPES) -> StoredTensor:
+        """`dtypes`: the supported ones, by their names in the header. Raises ModelRefused, naming the tensor, if it is
+        missing or has another shape or an unsupported dtype."""
+        path, start, entry = self._entry(name)
         found, (begin, end) = tuple(entry.shape), entry.data_offsets
         if found != shape:
             raise ModelRefused(f"{self._directory}: {name} has shape {found}, the config says {shape}")
-        if entry.dtype not in DTYPES:
-            known = ", ".join(DTYPES)
+        if entry.dtype not in dtypes:
+            known = ", ".join(dtypes)
             raise ModelRefused(f"{self._directory}: {name} is of dtype {entry.dtype}, not of {known}")
-        dtype = DTYPES[entry.dtype]
+        dtype = dtypes[entry.dtype]
         if end - begin != math.prod(shape) * dtype.itemsize:
             raise ModelRefused(f"{path}: {name} has {end - begin} bytes, which is not what its shape and dtype take")
         return StoredTensor(path, start + begin, shape, dtype)
