@@ -25,7 +25,6 @@ from engine.protocol.frames import (
     LoadAdapter,
     LoadModel,
     ModelInfo,
-    ModelPlace,
     Models,
     ModelState,
     Refused,
@@ -36,6 +35,7 @@ from engine.protocol.frames import (
     UnloadModel,
     Watch,
 )
+from engine.protocol.snapshot_parts import ModelPlace
 from support import oracle
 from support.engine.process import EngineProcess, Peer
 
