@@ -13,10 +13,10 @@ INVALID_CHOICE = "Invalid enum value"
 
 
 def name_choices(kind: Any, path: str) -> str:
-    """ "; it must be a, b or c" for the field at `path` of `kind` (as "models[0].dtype"), if only these words are
-    allowed there; "" for any other field and for a path that `kind` has not."""
+    """The end of a refusal, "; it must be a, b or c", if only these words are allowed at `path` of `kind`; "" for any
+    other field, and for a path that does not exist. `path` as in msgspec's messages: "models[0].dtype"."""
     found = [inspect.type_info(kind)]
-    for name in re.findall(r"[^.\[\]]+", path):
+    for name in re.findall(r"\[[^\]]*\]|[^.\[\]]+", path):
         found = [inner for info in found for inner in _inner(info, name)]
     values = [str(value) for info in found for one in _variants(info) for value in _words(one)]
     if not values:

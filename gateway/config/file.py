@@ -255,9 +255,10 @@ def _named(message: str) -> str:
     text, _, at = message.rpartition(" - at `$")
     if not text:
         return message
-    path = at.rstrip("`").lstrip(".").replace("[...]", "")
+    path = at.rstrip("`").lstrip(".")
     if text.startswith(INVALID_CHOICE):
         text += name_choices(Config, path)
+    path = path.replace("[...]", "")
     return f"{path}: {text}" if path else text
 
 
