@@ -195,6 +195,8 @@ base_models = sa.Table(
     sa.Column("name", sa.String(128), nullable=False, unique=True),
     sa.Column("path", sa.String(256), nullable=True),  # inside the models' folder; null: laneway.toml has the model
     sa.Column("dtype", sa.String(16), nullable=True),  # of an added model
+    sa.Column("quantize", sa.String(16), nullable=True),  # of an added model; null: "none"
+    sa.Column("kv_dtype", sa.String(16), nullable=True),  # of an added model; null: "auto"
     sa.Column("context_tokens", sa.BigInteger, nullable=True),  # of an added model; null: by its config.json
     sa.Column("pinned", sa.Boolean, nullable=True),  # null, here and in the next three: as laneway.toml has it
     sa.Column("tenants", sa.JSON(none_as_null=True), nullable=True),  # list of ids, or of "*" alone: all

@@ -14,6 +14,7 @@ from typing import Literal
 import msgspec
 
 from engine.loop.file_checks import BEING_LOADED, BEING_UNLOADED, FileChecks
+from engine.protocol.choices import explain_choice
 from engine.protocol.config import ModelConfig
 from engine.protocol.frames import LoadModel, ModelFailure, ModelInfo, Models, ModelState, UnloadModel
 from engine.protocol.inbox import Inbox
@@ -185,19 +186,23 @@ def _note_unpinned(name: str, why: str) -> None:
 
 def _config(frame: LoadModel) -> ModelConfig:
     """Raises ValueError naming the field."""
-    fields = {name: getattr(frame, name) for name in ("name", "path", "dtype", "context_tokens", "pinned")}
+    fields = {name: getattr(frame, name) for name in LoadModel.__struct_fields__}
     try:
         return msgspec.convert(fields, ModelConfig)
     except msgspec.ValidationError as error:
-        raise ValueError(str(error)) from error
+        raise ValueError(explain_choice(error, ModelConfig)) from error
 
 
-def _contents(config: ModelConfig) -> tuple[str, str, int | None]:
+def _contents(config: ModelConfig) -> tuple[str, str, str, str, int | None]:
     """The fields that make it another model; `pinned` does not."""
-    return os.path.realpath(config.path) if config.path else "", config.dtype, config.context_tokens
+    path = os.path.realpath(config.path) if config.path else ""
+    return path, config.dtype, config.quantize, config.kv_dtype, config.context_tokens
 
 
 def _described(config: ModelConfig | None) -> str:
     if config is None:
         return "of the configuration"
-    return f"path {config.path!r}, dtype {config.dtype}, context_tokens {config.context_tokens}"
+    return (
+        f"path {config.path!r}, dtype {config.dtype}, quantize {config.quantize}, kv_dtype {config.kv_dtype}, "
+        f"context_tokens {config.context_tokens}"
+    )

@@ -17,7 +17,8 @@ import numpy as np
 import numpy.typing as npt
 
 from engine.memory.arena import PageKind
-from engine.protocol.frames import AdapterPlace, ModelPlace, PageOwner, Preemption, RequestState, Snapshot, TierState
+from engine.protocol.frames import Snapshot
+from engine.protocol.snapshot_parts import AdapterPlace, ModelPlace, PageOwner, Preemption, RequestState, TierState
 from engine.scheduler.entry import Entry
 from engine.scheduler.preemption_log import PreemptionRecord
 from engine.scheduler.scheduler import Scheduler

@@ -194,12 +194,15 @@ class EngineClient:
         path: str | Path,
         *,
         dtype: str = "float32",
+        quantize: str = "none",
+        kv_dtype: str = "auto",
         context_tokens: int | None = None,
         pinned: bool = False,
     ) -> str:
         """Have the engine serve one more base model; at once when it does. Returns why it is not pinned, if it was to
         be. Raises ModelNotChanged with the reason, EngineNotConnected."""
-        return await self._change_model(LoadModel(name, os.fspath(path), dtype, context_tokens, pinned))
+        frame = LoadModel(name, os.fspath(path), dtype, context_tokens, pinned, quantize, kv_dtype)
+        return await self._change_model(frame)
 
     async def unload_model(self, name: str) -> None:
         """Returns once no request uses it and the engine forgot it. Raises ModelNotChanged, EngineNotConnected."""

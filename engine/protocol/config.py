@@ -11,6 +11,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
+from engine.protocol.choices import explain_choice
 from engine.protocol.tiers import SHIPPED_TIERS, Tier, check_tiers
 
 CONFIG_BYTES_MAX = 1024 * 1024
@@ -43,6 +44,8 @@ class ModelConfig(ConfigSection, frozen=True, kw_only=True):
     path: str = ""
     digest: Annotated[str, Meta(pattern="^[0-9a-f]{64}$")] | None = None  # None: computed over config and weights
     dtype: Literal["float32", "bfloat16", "float16"] = "float32"
+    quantize: Literal["none", "fp8", "int8", "int4"] = "none"  # weights made on loading from unquantised ones
+    kv_dtype: Literal["auto", "fp8"] = "auto"  # "auto": dtype
     context_tokens: Annotated[int, Meta(ge=2, le=16_777_216)] | None = None  # at most; None: what config.json says
     pinned: bool = False  # its weights never leave the device
     dummy: bool = False  # random weights in the shape that config.json says; for benchmarks
@@ -82,6 +85,14 @@ class FakeConfig(ConfigSection, frozen=True, kw_only=True):
     faults: FakeFaults = FakeFaults()
 
 
+class QualityLimits(ConfigSection, frozen=True, kw_only=True):
+    """The quality gate: a quantised model beyond one of these limits, on the held-out text, is refused."""
+
+    mean_kl_max: Annotated[float, Meta(ge=0, le=100)] = 0.05  # nats, see quality.ModelQuality
+    top1_min: Annotated[float, Meta(ge=0, le=1)] = 0.85
+    layer_error_max: Annotated[float, Meta(ge=0, le=100)] = 0.2  # relative, of each layer's output
+
+
 class EngineLimits(ConfigSection, frozen=True, kw_only=True):
     """Memory, batch size and device of an engine: what an operator sets in `[engine]` of laneway.toml."""
 
@@ -106,6 +117,7 @@ class EngineLimits(ConfigSection, frozen=True, kw_only=True):
     weights_residence_s: Annotated[float, Meta(ge=0, le=3600)] = 2.0
     graph_bytes: Annotated[int, Meta(ge=0, le=2**48)] = 8 * 1024**3  # of a GPU, for captured steps; 0: none is captured
     threads: Annotated[int, Meta(ge=0, le=1024)] = 0  # of the CPU's arithmetic; 0: one per core
+    quality: QualityLimits = QualityLimits()
 
     def __post_init__(self) -> None:
         if fault := check_step_tokens(self.sequences_max, self.prefill_tokens_min, self.step_tokens_max):
@@ -136,6 +148,8 @@ def parse(data: bytes, source: str = "the configuration") -> EngineConfig:
         raise EngineConfigError(f"{source}: {len(data)} bytes; the limit is {CONFIG_BYTES_MAX}")
     try:
         return msgspec.json.decode(data, type=EngineConfig)
+    except msgspec.ValidationError as error:
+        raise EngineConfigError(f"{source}: {explain_choice(error, EngineConfig)}") from error
     except msgspec.MsgspecError as error:
         raise EngineConfigError(f"{source}: {error}") from error
 

@@ -11,6 +11,16 @@ from typing import Annotated, Literal
 
 import msgspec
 
+from engine.protocol.quality import ModelQuality
+from engine.protocol.snapshot_parts import (
+    AdapterPlace,
+    ModelPlace,
+    PageOwner,
+    Preemption,
+    RequestState,
+    TierState,
+)
+
 PROTOCOL_VERSION = 4
 # Label of the summed metrics of models that were removed long ago (loop.metrics). No model can have this name.
 REMOVED_MODELS = "(removed)"
@@ -34,7 +44,8 @@ RefusalCode = Literal[
     "shutting_down",
 ]
 
-# Why a LoadModel or an UnloadModel failed. Another model under a name has another path, dtype or context.
+# Why a LoadModel or an UnloadModel failed. Another model under a name differs in a field of LoadModel, not counting
+# `pinned`.
 ModelFailure = Literal[
     "refused",  # its files, its size or the engine's limits: only another LoadModel may succeed, later
     "other_served",  # another model is served under this name: unload it first
@@ -116,6 +127,9 @@ class ModelInfo(msgspec.Struct, frozen=True, array_like=True):
     pages: int
     weights_bytes: int = 0  # device memory while it is resident
     pinned: bool = False  # its weights are never evicted
+    weights_format: str = ""  # for people: "bfloat16", "fp8", "int4 g128 (awq)"; "": unknown
+    kv_format: str = ""
+    quality: ModelQuality | None = None  # None: unmeasured, as a model that is not quantised
 
 
 class TierRecompute(msgspec.Struct, frozen=True, array_like=True):
@@ -196,14 +210,16 @@ class UnloadAdapter(Frame, frozen=True, tag="unload_adapter", array_like=True):
 
 class LoadModel(Frame, frozen=True, tag="load_model", array_like=True):
     """Serve one more base model beside the others. `path` is a directory that the engine can read, as Hugging Face lays
-    it out, and must exist until the model is "unloaded". For a served model with the same path, dtype and context the
-    frame changes `pinned` alone."""
+    it out, and must exist until the model is "unloaded". For a served model with otherwise equal fields the frame
+    changes `pinned` alone."""
 
     name: ModelName
     path: str
     dtype: str
     context_tokens: int | None = None  # at most; None: what its config.json says
     pinned: bool = False
+    quantize: str = "none"  # this and kv_dtype as in ModelConfig
+    kv_dtype: str = "auto"
 
 
 class UnloadModel(Frame, frozen=True, tag="unload_model", array_like=True):
@@ -329,76 +345,6 @@ class StatusReport(Frame, frozen=True, tag="status_report", array_like=True):
     adapters_running: list[Digest] = []  # that running requests use
     adapters_waiting: list[Digest] = []  # that waiting requests will use
     adapters_step_max: int = 0  # in one step
-
-
-class PageOwner(msgspec.Struct, frozen=True, array_like=True):
-    """The owner of `pages` pages of the arena. A page that several requests use counts for the highest of their tiers.
-    "cached": in the prefix cache and used by no request. "adapter" without a digest: the page of an evicted adapter
-    that other adapters' tiles still use, or of an adapter beyond the limit of the list."""
-
-    kind: Literal["free", "kv", "cached", "adapter"]
-    tier: str | None
-    model: str | None
-    adapter: str | None  # content digest
-    pages: int
-
-
-class TierState(msgspec.Struct, frozen=True, array_like=True):
-    name: str
-    waiting: int
-    running: int
-    preempted: int  # preemptions of its requests since the process started
-    floor_pages: int
-    held_pages: int  # distinct pages that its running requests hold, their adapters' among them
-
-
-class RequestState(msgspec.Struct, frozen=True, array_like=True):
-    """A request in flight. `number` counts arrivals; several texts of one HTTP request share its `request_id`."""
-
-    number: int
-    request_id: str
-    tier: str
-    model: str
-    adapter: str | None  # content digest
-    state: Literal["waiting", "preempted", "prefill", "decode"]
-    prompt_tokens: int
-    completion_tokens: int
-    age_s: float
-
-
-class Preemption(msgspec.Struct, frozen=True, array_like=True):
-    """One preemption, counted from 1. `kind`: whether its KV is recomputed or swapped."""
-
-    number: int
-    age_s: float
-    request_id: str
-    tier: str
-    caused_by: str  # tier
-    kind: Literal["recompute", "swap"]
-
-
-class AdapterPlace(msgspec.Struct, frozen=True, array_like=True):
-    digest: str
-    where: Literal["device", "host", "disk"]
-    bytes: int
-
-
-class ModelPlace(msgspec.Struct, frozen=True, array_like=True):
-    """A base model, and where its weights are. `wait_s`: predicted seconds until its weights are resident for a
-    request that arrives now; 0 if they are."""
-
-    name: str
-    where: Literal["device", "host", "disk"]
-    coming: bool  # towards the device
-    leaving: bool  # it drains: it is being removed, or makes room for another
-    pinned: bool
-    weights_bytes: int
-    tokens_per_page: int
-    page_waste_bytes: int
-    running: int
-    waiting: int
-    wait_s: float
-    loads: int  # since the process started
 
 
 class Snapshot(Frame, frozen=True, tag="snapshot", array_like=True):

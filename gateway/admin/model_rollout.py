@@ -97,7 +97,13 @@ class ModelRollout:
         while True:
             try:
                 return await self._engine.load_model(
-                    model.name, model.path, dtype=model.dtype, context_tokens=model.context_tokens, pinned=model.pinned
+                    model.name,
+                    model.path,
+                    dtype=model.dtype,
+                    quantize=model.quantize,
+                    kv_dtype=model.kv_dtype,
+                    context_tokens=model.context_tokens,
+                    pinned=model.pinned,
                 )
             except ModelFailed as error:
                 if error.code != "unloading":

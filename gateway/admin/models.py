@@ -17,22 +17,34 @@ from billing.clock import database_now
 from billing.errors import AlreadyExists, InvalidValue, NotPossibleYet
 from gateway.admin.writes import Writes
 from gateway.catalog import adapters, base_models
-from gateway.catalog.base_models import FALLBACKS_MAX, MODELS_MAX, TENANTS_MAX, BaseModel, Dtype, ModelChange
+from gateway.catalog.base_models import (
+    FALLBACKS_MAX,
+    MODELS_MAX,
+    TENANTS_MAX,
+    BaseModel,
+    Dtype,
+    KvDtype,
+    ModelChange,
+    Quantize,
+)
 
 CONTEXT_TOKENS_MAX = 16_777_216
 # Columns of a row that changes nothing of the model, and of one whose files are those of laneway.toml.
 UNCHANGED: dict[str, Any] = {
     "active": True, "pinned": None, "tenants": None, "fallbacks": None, "max_tokens_default": None,
 }  # fmt: skip
-CONFIGURED_FILES: dict[str, Any] = {"path": None, "dtype": None, "context_tokens": None}
+CONFIGURED_FILES: dict[str, Any] = dict.fromkeys(("path", "dtype", "quantize", "kv_dtype", "context_tokens"))
 
 
 class NewModel(msgspec.Struct, frozen=True, kw_only=True):
-    """A directory below gateway.models_dir, to be served as a base model. `dtype` None: that of the other models."""
+    """A directory below gateway.models_dir, to be served as a base model. `dtype` None: that of the other models;
+    `quantize` None: "none"; `kv_dtype` None: "auto"."""
 
     name: str
     path: str
     dtype: Dtype | None = None
+    quantize: Quantize | None = None
+    kv_dtype: KvDtype | None = None
     context_tokens: int | None = None
     change: ModelChange = ModelChange()
 
@@ -58,6 +70,8 @@ class ModelWrites:
             path=str(base_models.directory_in(self._writes.config.models_dir, wanted.path)),
             directory=wanted.path,
             dtype=wanted.dtype or (known[0].dtype if known else "float32"),
+            quantize=wanted.quantize or "none",
+            kv_dtype=wanted.kv_dtype or "auto",
             context_tokens=wanted.context_tokens,
             pinned=wanted.change.pinned is True,
             tenants=None,
@@ -82,7 +96,10 @@ class ModelWrites:
         new = self.check_addable(connection, wanted)
         before = self._find(connection, wanted.name)
         values = self._checked(connection, wanted.name, wanted.change).values()
-        files = {"path": wanted.path, "dtype": new.dtype, "context_tokens": new.context_tokens}
+        files: dict[str, Any] = {
+            "path": wanted.path, "dtype": new.dtype, "quantize": new.quantize, "kv_dtype": new.kv_dtype,
+            "context_tokens": new.context_tokens,
+        }  # fmt: skip
         if before is None or not before.active:
             base_models.change(connection, wanted.name, **(UNCHANGED | files | values))
         elif values:

@@ -33,13 +33,16 @@ PATH = r"^[a-zA-Z0-9][a-zA-Z0-9._/-]{0,255}$"
 
 Origin = Literal["config", "added"]
 Dtype = Literal["float32", "bfloat16", "float16"]
+Quantize = Literal["none", "fp8", "int8", "int4"]
+KvDtype = Literal["auto", "fp8"]
 
 
 class BaseModel(msgspec.Struct, frozen=True, kw_only=True):
     """A base model, removed models included (`active` False).
 
     `id` None: a model of laneway.toml that was never changed. `path`: the absolute directory; `directory`: as an
-    operator or laneway.toml gave it. `tenants`: ids of the tenants that may call the model; None: all. `context_tokens`
+    operator or laneway.toml gave it. `quantize`: the format that the engine makes of unquantised weights on loading.
+    `kv_dtype` "auto": `dtype`. `tenants`: ids of the tenants that may call the model; None: all. `context_tokens`
     None: from config.json. `max_tokens_default` None: gateway.max_tokens_default. Moments in Unix seconds."""
 
     id: str | None
@@ -48,6 +51,8 @@ class BaseModel(msgspec.Struct, frozen=True, kw_only=True):
     path: str
     directory: str
     dtype: Dtype
+    quantize: Quantize
+    kv_dtype: KvDtype
     context_tokens: int | None
     pinned: bool
     tenants: tuple[str, ...] | None
@@ -57,9 +62,9 @@ class BaseModel(msgspec.Struct, frozen=True, kw_only=True):
     created_at: int | None
     changed_at: int | None
 
-    def files(self) -> tuple[str, str, int | None]:
-        """Path, dtype and context length: a model must be loaded again only when one of these changes."""
-        return self.path, self.dtype, self.context_tokens
+    def files(self) -> tuple[str, str, str, str, int | None]:
+        """Path, dtypes and context length: a model must be loaded again only when one of these changes."""
+        return self.path, self.dtype, self.quantize, self.kv_dtype, self.context_tokens
 
     def allows(self, tenant_id: str | None) -> bool:
         return self.tenants is None or tenant_id in self.tenants
@@ -149,6 +154,8 @@ def _of_section(section: ModelSection, row: sa.Row[Any] | None, allowed: tuple[s
         path=section.path,
         directory=section.path,
         dtype=section.dtype,
+        quantize=section.quantize,
+        kv_dtype=section.kv_dtype,
         context_tokens=section.context_tokens,
         pinned=section.pinned,
         tenants=allowed,
@@ -169,6 +176,8 @@ def _of_row(row: sa.Row[Any], models_dir: Path) -> BaseModel:
         path=str(models_dir / row.path),
         directory=row.path,
         dtype=row.dtype,
+        quantize=row.quantize or "none",
+        kv_dtype=row.kv_dtype or "auto",
         context_tokens=row.context_tokens,
         pinned=False,
         tenants=None,

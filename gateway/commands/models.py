@@ -1,29 +1,53 @@
-"""`laneway models list|add|set|remove|restore`."""
+"""`laneway models list|show|add|set|remove|restore`."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import TypeVar
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import TypeVar, get_args
 
 import click
 import msgspec
 
 from billing.database import Database
+from engine.protocol.frames import ModelInfo
 from gateway.admin.model_rollout import ModelRollout
 from gateway.admin.models import NewModel
 from gateway.catalog.adapters import EVERYONE
-from gateway.catalog.base_models import BaseModel, Dtype, ModelChange, NoSuchDirectory, list_models
+from gateway.catalog.base_models import (
+    BaseModel,
+    Dtype,
+    KvDtype,
+    ModelChange,
+    NoSuchDirectory,
+    Quantize,
+    list_models,
+    model_named,
+)
 from gateway.commands.console import Command, Console, fail, json_option, pass_console, show_row, show_rows
 from gateway.commands.database import read, sentence, with_database, write
 from gateway.engines.engine import Engine, EngineUnavailable
 from gateway.engines.local import LocalEngine
+from gateway.views.models import ModelQualityView, quality_view
 
 CONNECT_S_MAX = 5.0
 LOOK_S_MAX = 1.0
-COLUMNS = ("name", "state", "origin", "pinned", "tenants", "fallbacks", "dtype", "path", "reason")
+COLUMNS = (
+    "name", "state", "origin", "pinned", "tenants", "fallbacks", "dtype", "weights_format", "kv_format", "path",
+    "reason",
+)  # fmt: skip
 T = TypeVar("T")
+
+
+@dataclass(slots=True, frozen=True)
+class EngineState:
+    """The models that a running engine serves, and the models that it refuses, with reasons."""
+
+    served: Mapping[str, ModelInfo]
+    refused: Mapping[str, str]
+
 
 model_argument = click.argument("model")
 
@@ -56,15 +80,30 @@ def models_group() -> None:
 def list_command(console: Console, as_json: bool) -> None:
     """All base models, removed models too, with each model's state in a running engine of this host."""
     models = read(console, lambda c: list_models(c, console.config))
-    states = asyncio.run(_states(console))
-    rows = [_shown(model) | _state(model, states) for model in models]
+    engine = asyncio.run(_engine_state(console))
+    rows = [_shown(model) | _state(model, engine, as_json=as_json) for model in models]
     show_rows(rows, COLUMNS, as_json=as_json)
+
+
+@models_group.command("show")
+@model_argument
+@json_option
+@pass_console
+def show_command(console: Console, model: str, as_json: bool) -> None:
+    """One base model: its settings, its state in a running engine of this host, and the report of its quality."""
+    found = read(console, lambda c: model_named(c, console.config, model))
+    engine = asyncio.run(_engine_state(console))
+    show_row(_shown(found) | _state(found, engine, as_json=as_json), as_json=as_json)
 
 
 @models_group.command("add")
 @click.argument("path")
 @click.option("--name", help="The name that callers write as `model`. Default: PATH.")
 @click.option("--dtype", type=click.Choice(["float32", "bfloat16", "float16"]), help="Default: the other models'.")
+@click.option(
+    "--quantize", type=click.Choice(get_args(Quantize)), help="Format to make of unquantised weights. Default: none."
+)
+@click.option("--kv-dtype", type=click.Choice(get_args(KvDtype)), help="Format of KV. Default: auto, the dtype.")
 @click.option("--context-tokens", type=int, help="Limit of the context. Default: by the model's config.json.")
 @settings_options
 @json_option
@@ -74,6 +113,8 @@ def add_command(
     path: str,
     name: str | None,
     dtype: str | None,
+    quantize: str | None,
+    kv_dtype: str | None,
     context_tokens: int | None,
     pinned: bool | None,
     tenants: tuple[str, ...],
@@ -90,6 +131,8 @@ def add_command(
         name=name or path,
         path=path,
         dtype=None if dtype is None else msgspec.convert(dtype, type=Dtype),
+        quantize=None if quantize is None else msgspec.convert(quantize, type=Quantize),
+        kv_dtype=None if kv_dtype is None else msgspec.convert(kv_dtype, type=KvDtype),
         context_tokens=context_tokens,
         change=_change(pinned, tenants, fallbacks, no_fallbacks, max_tokens_default),
     )
@@ -195,22 +238,37 @@ async def _engine(console: Console, wait_s: float) -> AsyncIterator[Engine]:
         await engine.close()
 
 
-async def _states(console: Console) -> tuple[frozenset[str], dict[str, str]] | None:
-    """The models that the engine serves, and the models that it refuses, with reasons; None: no engine runs."""
+async def _engine_state(console: Console) -> EngineState | None:
+    """None: no engine runs."""
     try:
         async with _engine(console, LOOK_S_MAX) as engine:
-            return frozenset(engine.models), dict(engine.refused)
+            return EngineState(dict(engine.models), dict(engine.refused))
     except EngineUnavailable:
         return None
 
 
-def _state(model: BaseModel, states: tuple[frozenset[str], dict[str, str]] | None) -> dict[str, object]:
-    if not model.active or states is None:
-        return {"state": "active" if model.active else "removed", "reason": None}
-    served, refused = states
-    if model.name in served:
-        return {"state": "serving", "reason": None}
-    return {"state": "refused" if model.name in refused else "loading", "reason": refused.get(model.name)}
+def _state(model: BaseModel, engine: EngineState | None, *, as_json: bool) -> dict[str, object]:
+    """What a running engine says of the model; without `as_json` its quality as a sentence."""
+    info = None if engine is None else engine.served.get(model.name)
+    quality = None if info is None else quality_view(info.quality)
+    state, reason = "active" if model.active else "removed", None
+    if model.active and engine is not None:
+        reason = engine.refused.get(model.name) if info is None else None
+        state = "serving" if info is not None else "loading" if reason is None else "refused"
+    return {
+        "state": state,
+        "reason": reason,
+        "weights_format": None if info is None else info.weights_format or None,
+        "kv_format": None if info is None else info.kv_format or None,
+        "quality": quality if quality is None or as_json else _quality_sentence(quality),
+    }
+
+
+def _quality_sentence(quality: ModelQualityView) -> str:
+    return (
+        f"KL {quality.mean_kl:.4f}, top-1 {quality.top1:.1%}, perplexity {quality.perplexity:.2f} "
+        f"({quality.reference_perplexity:.2f}), layer {quality.worst_layer} off by {quality.worst_layer_error:.1%}"
+    )
 
 
 def _shown(model: BaseModel) -> dict[str, object]:

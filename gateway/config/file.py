@@ -16,6 +16,7 @@ import msgspec
 from msgspec import Meta
 
 import gateway as package
+from engine.protocol.choices import INVALID_CHOICE, name_choices
 from engine.protocol.config import ConfigSection as Section
 from gateway.config.private_files import make_private, write_private
 from gateway.config.settings import (
@@ -250,11 +251,14 @@ def _check_removed(settings: Mapping[str, Any], source: str) -> None:
 
 
 def _named(message: str) -> str:
-    """Rewrite msgspec's "… - at `$.gateway.port`" as "gateway.port: …"."""
+    """Rewrite msgspec's "… - at `$.gateway.port`" as "gateway.port: …"; name the allowed words of a wrong one."""
     text, _, at = message.rpartition(" - at `$")
     if not text:
         return message
-    path = at.rstrip("`").lstrip(".").replace("[...]", "")
+    path = at.rstrip("`").lstrip(".")
+    if text.startswith(INVALID_CHOICE):
+        text += name_choices(Config, path)
+    path = path.replace("[...]", "")
     return f"{path}: {text}" if path else text
 
 
@@ -346,6 +350,10 @@ class EngineModel(Protocol):
     @property
     def dtype(self) -> str: ...
     @property
+    def quantize(self) -> str: ...
+    @property
+    def kv_dtype(self) -> str: ...
+    @property
     def context_tokens(self) -> int | None: ...
     @property
     def pinned(self) -> bool: ...
@@ -356,7 +364,7 @@ def write_engine_file(config: Config, models: Sequence[EngineModel] | None = Non
     replace the models of `config`. Returns the path."""
     engine: dict[str, Any] = msgspec.to_builtins(config.engine)
     del engine["socket"], engine["still_s_max"]  # used by the gateway and the supervisor, unknown to the engine
-    fields = ("name", "path", "dtype", "context_tokens", "pinned")
+    fields = ("name", "path", "dtype", "quantize", "kv_dtype", "context_tokens", "pinned")
     served: Sequence[EngineModel] = config.models if models is None else models
     engine["models"] = [{field: getattr(model, field) for field in fields} for model in served]
     engine["tiers"] = msgspec.to_builtins(config.tiers)

@@ -107,6 +107,8 @@ class ModelSection(Section, frozen=True, kw_only=True):
     path: str = ""  # empty: <data_dir>/models/<name>
     package: str = ""  # from which a missing directory is made; empty: the directory must exist
     dtype: Literal["float32", "bfloat16", "float16"] = "float32"
+    quantize: Literal["none", "fp8", "int8", "int4"] = "none"  # of weights that are not quantised, on loading
+    kv_dtype: Literal["auto", "fp8"] = "auto"  # "auto": dtype
     context_tokens: Annotated[int, Meta(ge=2, le=16_777_216)] | None = None  # None: by its config.json
     pinned: bool = False
     aliases: Annotated[tuple[Name, ...], Meta(max_length=64)] = ()

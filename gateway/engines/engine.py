@@ -242,6 +242,8 @@ class Engine(Protocol):
         path: str | Path,
         *,
         dtype: str = "float32",
+        quantize: str = "none",
+        kv_dtype: str = "auto",
         context_tokens: int | None = None,
         pinned: bool = False,
     ) -> str:

@@ -129,10 +129,20 @@ class LocalEngine:
         path: str | Path,
         *,
         dtype: str = "float32",
+        quantize: str = "none",
+        kv_dtype: str = "auto",
         context_tokens: int | None = None,
         pinned: bool = False,
     ) -> str:
-        loading = self._client.load_model(name, path, dtype=dtype, context_tokens=context_tokens, pinned=pinned)
+        loading = self._client.load_model(
+            name,
+            path,
+            dtype=dtype,
+            quantize=quantize,
+            kv_dtype=kv_dtype,
+            context_tokens=context_tokens,
+            pinned=pinned,
+        )
         return await _translated(loading)
 
     async def unload_model(self, name: str) -> None:

@@ -147,7 +147,13 @@ class ModelLoader:
         """Raises EngineUnavailable."""
         try:
             why = await self._engine.load_model(
-                model.name, model.path, dtype=model.dtype, context_tokens=model.context_tokens, pinned=model.pinned
+                model.name,
+                model.path,
+                dtype=model.dtype,
+                quantize=model.quantize,
+                kv_dtype=model.kv_dtype,
+                context_tokens=model.context_tokens,
+                pinned=model.pinned,
             )
         except ModelFailed as error:
             if error.code == "other_served":

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from engine.protocol.frames import RequestState, Snapshot
+from engine.protocol.frames import Snapshot
+from engine.protocol.snapshot_parts import RequestState
 from gateway.config.settings import TierSection
 from gateway.generation.first_tokens import FirstTokenSummary
 from gateway.views.overview import Attention

@@ -19,8 +19,9 @@ from benchmarks.serving.gateway import Gateway, InboxLine, Measured, Phase, Requ
 from benchmarks.serving.processes import EngineProcess, NotStarted, SocketLine, measure, settings_of, started
 from engine.fake.runner import build_fake_runner
 from engine.protocol.config import EngineConfig, FakeConfig, ModelConfig
-from engine.protocol.frames import Abort, ModelPlace, Preemption, Snapshot, Submit, Watch
+from engine.protocol.frames import Abort, Snapshot, Submit, Watch
 from engine.protocol.inbox import Inbox
+from engine.protocol.snapshot_parts import ModelPlace, Preemption
 
 FAKE = FakeConfig(step_ms=1.0, prefill_ms_per_1k_tokens=1.0, steps_ahead=1, pages=24)
 DEVICE = ceilings.Device("a GPU", copy_bytes_per_s=4e12, product_flops_per_s=7e14, to_device_bytes_per_s=5e10)

@@ -23,7 +23,8 @@ from billing.database import Database
 from billing.ledger.ledger import Held, Ledger
 from billing.ledger.messages import Recompute
 from billing.tables import metadata
-from gateway.catalog import adapters
+from gateway.catalog import adapters, base_models
+from gateway.config.file import parse
 from migrations.upgrade import _migrating, configuration, is_current, upgrade
 from support.billing.books import Books, settlement
 from support.paths import REPO
@@ -142,6 +143,21 @@ def test_answers_in_plain_text_are_deleted_and_their_calls_stay(empty_database_u
     with engine.connect() as connection:
         found = connection.exec_driver_sql("SELECT request_id, answer FROM replays").all()
     assert [tuple(row) for row in found] == [("req_1", None)]
+
+
+def test_models_added_before_there_were_formats_have_the_defaults(empty_database_url: str) -> None:
+    """Revision 0024: their rows have no format, so they are served as before."""
+    just_before(empty_database_url, "0024")
+    engine = sa.create_engine(empty_database_url, poolclass=sa.pool.NullPool)
+    names = "id, name, path, dtype, active, created_at, changed_at"
+    with engine.begin() as connection:
+        connection.exec_driver_sql(
+            f"INSERT INTO base_models ({names}) VALUES ('mod_1', 'm', 'm', 'bfloat16', true, 1, 1)"
+        )
+    upgrade(empty_database_url)
+    with engine.connect() as connection:
+        found = base_models.model_named(connection, parse(b"", Path("/"), "test", {}), "m")
+    assert (found.dtype, found.quantize, found.kv_dtype) == ("bfloat16", "none", "auto")
 
 
 def test_budgets_that_were_there_stay_as_they_are(empty_database_url: str) -> None:

@@ -120,7 +120,7 @@ def another(peer: Peer, handle: int, choose: random.Random) -> bytes:
         Recorded([number, handle - 1] * choose.choice([0, 1, 5000])),
         LoadAdapter(text[:128], choose.choice([text, peer.hello.models[0].name]), choose.choice(TEXTS), True),
         UnloadAdapter(text[:128]),
-        LoadModel(text[:128], choose.choice(TEXTS), choose.choice(["float32", text]), number),
+        LoadModel(text[:128], choose.choice(TEXTS), choose.choice(["float32", text]), number, True, text, text),
         UnloadModel(text[:128]),
         Status(),
         Watch(number),

@@ -18,13 +18,13 @@ from gateway.admin.model_rollout import ModelRollout
 from gateway.admin.models import CONTEXT_TOKENS_MAX, NewModel
 from gateway.admin.writes import Actor
 from gateway.catalog import base_models
-from gateway.catalog.base_models import PATH, BaseModel, Dtype, ModelChange
+from gateway.catalog.base_models import PATH, BaseModel, Dtype, KvDtype, ModelChange, Quantize
 from gateway.config.settings import NAME
 from gateway.engines.engine import EngineUnavailable
 from gateway.routes.admin.reload_after_writes import reload_now
 from gateway.services import Services
 from gateway.views.live import adapter_places
-from gateway.views.models import ModelStates, ModelsView, ModelView, model_view
+from gateway.views.models import ModelStates, ModelsView, ModelView, model_view, quality_limits_view
 
 ENGINE_DOWN_RETRY_S = 5.0
 
@@ -35,13 +35,17 @@ TokensDefault = Annotated[int, Meta(ge=1, le=1_000_000)]
 
 class AddedModel(msgspec.Struct, forbid_unknown_fields=True):
     """`path`: a directory below gateway.models_dir with a model's files as Hugging Face has them; by default `name`.
-    `dtype`: by default that of the other models. `tenants`: ids or slugs that may call the model; null: all.
+    `dtype`: by default that of the other models. `quantize`: the format that the engine makes of unquantised weights on
+    loading; by default none. `kv_dtype`: the format of KV; by default auto, which is `dtype`. `tenants`: ids or slugs
+    that may call the model; null: all.
     `fallbacks`: models that serve a request when this one is unavailable. For a model that was added already, a field
     that is left out does not change."""
 
     name: Annotated[str, Meta(pattern=NAME, examples=["llama-3.1-8b"])]
     path: Annotated[str, Meta(pattern=PATH)] | None = None
     dtype: Dtype | None = None
+    quantize: Quantize | None = None
+    kv_dtype: KvDtype | None = None
     context_tokens: Annotated[int, Meta(ge=2, le=CONTEXT_TOKENS_MAX)] | None = None
     pinned: bool | msgspec.UnsetType = msgspec.UNSET
     tenants: Tenants | msgspec.UnsetType | None = msgspec.UNSET
@@ -73,6 +77,7 @@ class ModelController(Controller):
             adapters=[] if snapshot is None else adapter_places(snapshot, services.registry.names()),
             adapters_total=0 if snapshot is None else snapshot.adapters_total,
             weights_bytes=None if snapshot is None else snapshot.weights_bytes,
+            quality_limits=quality_limits_view(services.config.engine.quality),
             engine_away=engine_down,
         )
 
@@ -85,6 +90,8 @@ class ModelController(Controller):
             name=data.name,
             path=data.path or data.name,
             dtype=data.dtype,
+            quantize=data.quantize,
+            kv_dtype=data.kv_dtype,
             context_tokens=data.context_tokens,
             change=ModelChange(
                 pinned=data.pinned,

@@ -17,6 +17,7 @@ from billing.errors import (
     RowNotFound,
     TenantQuotaExceeded,
 )
+from engine.protocol.choices import INVALID_CHOICE, name_choices
 from gateway import errors
 from gateway.access.keys import KeyRefused
 from gateway.admin.refusals import REFUSALS, ActorKeyEnded, NotPermitted
@@ -46,11 +47,14 @@ def _raise_unauthorized(request: Request[Any, Any, Any], refusal: Exception) -> 
     raise errors.SessionExpired() if request.state.get("by_cookie") else errors.InvalidApiKey() from refusal
 
 
-def _raise_invalid(_: Request[Any, Any, Any], error: ValidationException) -> NoReturn:
+def _raise_invalid(request: Request[Any, Any, Any], error: ValidationException) -> NoReturn:
     """The first field that is wrong."""
     first = error.extra[0] if isinstance(error.extra, list) and error.extra else {}
     param = first.get("key") if isinstance(first, dict) else None
     message = first.get("message") if isinstance(first, dict) else None
+    body = request.route_handler.parsed_data_field
+    if isinstance(message, str) and message.startswith(INVALID_CHOICE) and param is not None and body is not None:
+        message += name_choices(body.annotation, str(param))
     raise errors.InvalidRequest(message or error.detail, param=param) from error
 
 

@@ -25,7 +25,6 @@ from engine.protocol.frames import (
     LoadAdapter,
     LoadModel,
     ModelInfo,
-    ModelPlace,
     Models,
     ModelState,
     Refused,
@@ -36,6 +35,7 @@ from engine.protocol.frames import (
     UnloadModel,
     Watch,
 )
+from engine.protocol.snapshot_parts import ModelPlace
 from support import oracle
 from support.engine.process import EngineProcess, Peer
 
@@ -422,7 +422,12 @@ async def connect_again(subject: Subject) -> Any:
     ("changes", "why"),
     [
         ({"name": ""}, "Expected `str` of length >= 1 - at `$.name`"),
-        ({"dtype": "int3"}, "Invalid enum value 'int3' - at `$.dtype`"),
+        (
+            {"dtype": "int3"},
+            "Invalid enum value 'int3' - at `$.dtype`; it must be bfloat16, float16 or float32",
+        ),
+        ({"quantize": "x"}, "Invalid enum value 'x' - at `$.quantize`; it must be fp8, int4, int8 or none"),
+        ({"kv_dtype": "x"}, "Invalid enum value 'x' - at `$.kv_dtype`; it must be auto or fp8"),
         ({"context_tokens": 1}, "Expected `int` >= 2 - at `$.context_tokens`"),
         ({"dtype": "bfloat16"}, "dtype: the models of one engine share one, here float32"),
     ],

@@ -413,6 +413,26 @@ async def test_no_more_models_than_there_may_be(start_engine: Start, connect: Co
     assert {ending.reason for _, ending in results.values()} == {"length"}
 
 
+async def test_another_format_makes_another_model(start_engine: Start, connect: Connect) -> None:
+    models = [{"name": "plain"}, {"name": "eight", "quantize": "fp8", "kv_dtype": "fp8"}]
+    engine = start_engine(models=models)
+    peer = await connect(engine)
+    infos = {info.name: (info.weights_format, info.kv_format, info.quality) for info in peer.hello.models}
+    assert infos == {"plain": ("float32", "float32", None), "eight": ("fp8", "fp8", None)}
+    peer.send(model("eight", path="", quantize="fp8", kv_dtype="fp8"))
+    assert (await peer.expect(ModelState)).state == "loaded"
+    served = "path '', dtype float32, quantize fp8, kv_dtype fp8, context_tokens None"
+    for changes in ({"quantize": "fp8"}, {"kv_dtype": "fp8"}, {"quantize": "int4", "kv_dtype": "fp8"}):
+        peer.send(model("eight", path="", **changes))
+        state = await peer.expect(ModelState)
+        assert (state.state, state.code) == ("failed", "other_served")
+        assert state.message == f"another model is served under this name: {served}"
+    peer.send(UnloadModel("eight"), model("eight", path="", quantize="int4"))
+    assert [(await peer.expect(ModelState)).state for _ in range(2)] == ["unloaded", "loaded"]
+    [found] = [info for info in (await connect(engine)).hello.models if info.name == "eight"]
+    assert (found.weights_format, found.kv_format) == ("int4", "float32")
+
+
 async def test_a_pinned_model_comes_before_anybody_asks_and_stays(start_engine: Start, connect: Connect) -> None:
     models = [{"name": "one", "pinned": True}, {"name": "two"}, {"name": "three"}]
     engine = start_engine(models=models, weights_bytes=2 << 20, weights_residence_s=0.0)

@@ -350,6 +350,10 @@ async def test_models(start_engine: Start) -> None:
             await other.load_model("more", "/elsewhere")
         with pytest.raises(ModelNotChanged, match=r"\$\.dtype"):
             await other.load_model("third", "/nowhere", dtype="int3")
+        with pytest.raises(ModelNotChanged, match=r"\$\.quantize`; it must be fp8, int4, int8 or none"):
+            await other.load_model("third", "/nowhere", quantize="int3")
+        with pytest.raises(ModelNotChanged, match=r"\$\.kv_dtype`; it must be auto or fp8"):
+            await other.load_model("third", "/nowhere", kv_dtype="int3")
         gone = asyncio.create_task(client.unload_model("more"))
         again = asyncio.create_task(client.load_model("more", "/nowhere"))
         await asyncio.gather(gone, again)

@@ -190,6 +190,54 @@ def test_adding_a_model_again_changes_only_the_given_fields(own: Operated) -> No
     assert changed["max_tokens_default"] == 5
 
 
+@pytest.mark.parametrize("kind", ["sqlite", "postgres"])
+def test_the_formats_of_an_added_model(
+    kind: str,
+    make_stack: Callable[..., Stack],
+    operate: Callable[[Stack], Operated],
+    request: pytest.FixtureRequest,
+) -> None:
+    """They are its own, last through a removal and a new engine, and make another model of the same files."""
+    stack = make_stack(request.getfixturevalue(f"{kind}_url"))
+    own = operate(stack)
+
+    def formats(name: str) -> tuple[str, str, str | None, str | None]:
+        shown = own.operator.ok("GET", f"models/{name}")
+        return shown["quantize"], shown["kv_dtype"], shown["weights_format"], shown["kv_format"]
+
+    made = own.add("eight", quantize="fp8", kv_dtype="fp8")
+    assert (made["state"], made["quality"]) == ("serving", None)
+    own.add("plain", quantize=None, kv_dtype=None)
+    assert formats("eight") == ("fp8", "fp8", "fp8", "fp8")
+    assert formats("plain") == formats(MODEL) == ("none", "auto", "float32", "float32")
+    again = own.operator.ok("POST", "models", {"name": "eight", "quantize": "fp8", "kv_dtype": "fp8"})
+    assert again["changed_at"] == made["changed_at"]
+    for other in ({}, {"quantize": "fp8"}, {"quantize": "int4", "kv_dtype": "fp8"}):
+        refused = own.refusal("POST", "models", {"name": "eight", **other})
+        assert refused == (409, "name", "there is another model 'eight'; remove it first")
+    for field, value, words in (("quantize", "int3", "fp8, int4, int8 or none"), ("kv_dtype", "int8", "auto or fp8")):
+        status, param, why = own.refusal("POST", "models", {"name": "plain", field: value})
+        assert (status, param) == (400, field)
+        assert why.endswith(f"{value!r}; it must be {words}")
+
+    own.operator.ok("DELETE", "models/eight")
+    eventually(lambda: own.state("eight") == "removed")
+    assert formats("eight") == ("fp8", "fp8", None, None)
+    own.operator.ok("POST", "models/eight/restore")
+    assert formats("eight") == ("fp8", "fp8", "fp8", "fp8")
+    stack.kill_engine()
+    stack.start_engine()
+    stack.wait_ready()
+    eventually(lambda: own.state("eight") == "serving", 15)
+    assert formats("eight") == ("fp8", "fp8", "fp8", "fp8")
+    [added] = [
+        line["after"]
+        for line in own.operator.ok("GET", "audit_log", limit=50)["data"]
+        if line["action"] == "model.add" and line["after"]["name"] == "eight"
+    ]
+    assert (added["quantize"], added["kv_dtype"]) == ("fp8", "fp8")
+
+
 def test_two_gateways_and_an_engine_that_starts_again(
     make_stack: Callable[..., Stack], operate: Callable[[Stack], Operated], postgres_url: str
 ) -> None:

@@ -91,6 +91,28 @@ def test_models_come_and_go_by_command(make_stack: Callable[..., Stack], model_d
     assert sorted(lines) == sorted([*["model.add"] * 3, *["model.set"] * 2, "model.remove", "model.restore"])
 
 
+def test_formats_and_quality_by_command(make_stack: Callable[..., Stack], model_dir: Path) -> None:
+    stack = make_stack()
+    shutil.copytree(model_dir, stack.config.models_dir / "eight", ignore=shutil.ignore_patterns("*.safetensors"))
+    told(stack, "prices", "publish", "eight", "--ahead", *PRICE)
+    for option, allowed in (("--quantize", ("none", "fp8", "int8", "int4")), ("--kv-dtype", ("auto", "fp8"))):
+        wrong = command(stack, "models", "add", "eight", option, "int3")
+        assert wrong.exit_code == 2
+        assert option in wrong.stderr
+        assert all(f"'{word}'" in wrong.stderr for word in allowed)
+    made = told(stack, "models", "add", "eight", "--quantize", "fp8", "--kv-dtype", "fp8")
+    assert (made["quantize"], made["kv_dtype"]) == ("fp8", "fp8")
+    eventually(lambda: told(stack, "models", "show", "eight")["state"] == "serving")
+    shown = told(stack, "models", "show", "eight")
+    assert (shown["weights_format"], shown["kv_format"], shown["quality"]) == ("fp8", "fp8", None)
+    plain = {model["name"]: model for model in told(stack, "models", "list")}[MODEL]
+    assert (plain["quantize"], plain["kv_dtype"]) == ("none", "auto")
+    assert (plain["weights_format"], plain["kv_format"]) == ("float32", "float32")
+    assert "there is no base model 'absent'" in refusal(stack, "models", "show", "absent")
+    heads = command(stack, "models", "list").stdout.splitlines()[0].split()
+    assert heads[6:9] == ["DTYPE", "WEIGHTS_FORMAT", "KV_FORMAT"]
+
+
 def stack_models(stack: Stack) -> set[str]:
     """What the engine says that it serves."""
     return {model["name"] for model in told(stack, "models", "list") if model["state"] == "serving"}

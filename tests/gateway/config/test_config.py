@@ -61,6 +61,16 @@ BAD_SETTINGS = {
     "fewer than no threads": ("[engine]\nthreads = -1", "engine.threads: Expected `int` >= 0"),
     "a model with a strange name": ("[[models]]\nname = 'a b'\npath = 'm'", r"models\[0\].name"),
     "a dtype unknown": ("[[models]]\nname = 'm'\npath = 'm'\ndtype = 'int3'", r"models\[0\].dtype: .*'int3'"),
+    "a quantisation unknown": (
+        "[[models]]\nname = 'm'\nquantize = 'int3'",
+        r"models\[0\].quantize: .*'int3'; it must be fp8, int4, int8 or none",
+    ),
+    "a dtype of KV unknown": (
+        "[[models]]\nname = 'm'\nkv_dtype = 'int8'",
+        r"models\[0\].kv_dtype: .*'int8'; it must be auto or fp8",
+    ),
+    "a gate over one": ("[engine.quality]\ntop1_min = 1.1", "engine.quality.top1_min: Expected `float` <= 1"),
+    "a measure that the gate has not": ("[engine.quality]\nkl = 1", "engine.quality: .*unknown field `kl`"),
     "a model twice": ("[[models]]\nname='m'\npath='a'\n[[models]]\nname='m'\npath='b'", "models.name must be unique"),
     "no tiers": ("tiers = []", "tiers: Expected `array` of length >= 1"),
     "a tier twice": (TIER + TIER, "tiers.name must be unique; 'a'"),
@@ -196,11 +206,13 @@ def test_the_engine_reads_what_the_gateway_writes(tmp_path: Path) -> None:
     from engine.protocol import config as engine_config
     from engine.protocol.tiers import SHIPPED_TIERS
 
-    config = parse("[engine]\nthreads = 3\nstep_tokens_max = 128", tmp_path)
+    text = "[engine]\nthreads = 3\nstep_tokens_max = 128\n[engine.quality]\nmean_kl_max = 0.5\n"
+    config = parse(text + "[[models]]\nname = 'm'\nquantize = 'int4'\nkv_dtype = 'fp8'", tmp_path)
     written = configuration.write_engine_file(config)
     read = engine_config.load(written)
     assert (read.threads, read.step_tokens_max) == (3, 128)
     assert read.models[0].path == config.models[0].path
+    assert (read.models[0].quantize, read.models[0].kv_dtype, read.quality.mean_kl_max) == ("int4", "fp8", 0.5)
     assert list(read.tiers) == list(SHIPPED_TIERS), "without [[tiers]] the engine's shipped tiers hold"
 
 

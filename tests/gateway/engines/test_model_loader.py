@@ -34,8 +34,9 @@ FIRST, SECOND = "first", "second"
 
 def model(name: str, *, active: bool = True) -> BaseModel:
     return BaseModel(
-        id=None, name=name, origin="config", path="", directory="", dtype="float32", context_tokens=None, pinned=False,
-        tenants=None, fallbacks=(), max_tokens_default=None, active=active, created_at=None, changed_at=None,
+        id=None, name=name, origin="config", path="", directory="", dtype="float32", quantize="none",
+        kv_dtype="auto", context_tokens=None, pinned=False, tenants=None,
+        fallbacks=(), max_tokens_default=None, active=active, created_at=None, changed_at=None,
     )  # fmt: skip
 
 

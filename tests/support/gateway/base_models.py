@@ -7,6 +7,7 @@ from gateway.catalog.base_models import BaseModel
 
 def model(name: str, *tenants: str) -> BaseModel:
     return BaseModel(
-        id=None, name=name, origin="config", path="", directory="", dtype="float32", context_tokens=None, pinned=False,
-        tenants=tenants or None, fallbacks=(), max_tokens_default=None, active=True, created_at=None, changed_at=None,
+        id=None, name=name, origin="config", path="", directory="", dtype="float32", quantize="none",
+        kv_dtype="auto", context_tokens=None, pinned=False, tenants=tenants or None,
+        fallbacks=(), max_tokens_default=None, active=True, created_at=None, changed_at=None,
     )  # fmt: skip
