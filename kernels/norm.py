@@ -10,7 +10,8 @@ import torch
 import triton
 import triton.language as tl
 
-from kernels.launch import await_previous, launch_options
+from kernels.launch import await_previous, launch_options, let_next_start
+from kernels.quantize import QuantizedRows, check_quantized_rows, is_interpreted, magnitude_bits, row_numbers, row_scale
 
 # A row lies in the registers of one program.
 HIDDEN_MAX = 32768
@@ -25,6 +26,8 @@ def _norm_kernel(
     adapted_ptr,
     weight_ptr,
     out_ptr,
+    numbers_ptr,  # None: the row is not quantised
+    scales_ptr,
     x_stride,
     residual_stride,
     delta_stride,
@@ -32,11 +35,14 @@ def _norm_kernel(
     hidden,
     eps,
     BLOCK: tl.constexpr,
+    INTERPRETED: tl.constexpr,
     PDL: tl.constexpr,
 ):
     row = tl.program_id(0).to(tl.int64)
     columns = tl.arange(0, BLOCK)
     within = columns < hidden
+    if numbers_ptr is not None:
+        let_next_start(PDL)  # a product, which fetches weights meanwhile
     weight = tl.load(weight_ptr + columns, mask=within, other=0.0).to(tl.float32)
     await_previous(PDL)
     x = tl.load(x_ptr + row * x_stride + columns, mask=within, other=0.0)
@@ -52,14 +58,22 @@ def _norm_kernel(
     scale = tl.rsqrt(tl.sum(x * x) / hidden + eps)
     normed = (x * scale).to(x_ptr.dtype.element_ty).to(tl.float32)
     tl.store(out_ptr + row * out_stride + columns, normed * weight, mask=within)
+    if numbers_ptr is not None:
+        rounded = (normed * weight).to(out_ptr.dtype.element_ty).to(tl.float32)
+        quantum = row_scale(tl.max(tl.where(within, magnitude_bits(rounded), 0), 0))
+        tl.store(numbers_ptr + row * hidden + columns, row_numbers(rounded, quantum, INTERPRETED), mask=within)
+        tl.store(scales_ptr + row, quantum)
 
 
-def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float, out: torch.Tensor) -> None:
+def rms_norm(
+    x: torch.Tensor, weight: torch.Tensor, eps: float, out: torch.Tensor, *, quantized: QuantizedRows | None = None
+) -> None:
     """out[r] = x[r] / sqrt(mean(x[r]²) + eps) · weight.
 
     `x`, `out` [rows, hidden] and `weight` [hidden] in one dtype, contiguous within a row; `out` may be `x`. Float32
-    within; rounded before the weight is applied and after, as Hugging Face's models have it."""
-    _launch(x, None, None, None, weight, eps, out)
+    within; rounded before the weight is applied and after, as Hugging Face's models have it. `quantized` [rows, hidden]
+    receives the rounded rows in fp8."""
+    _launch(x, None, None, None, weight, eps, out, quantized)
 
 
 def add_rms_norm(
@@ -71,14 +85,16 @@ def add_rms_norm(
     *,
     delta: torch.Tensor | None = None,
     adapted: torch.Tensor | None = None,
+    quantized: QuantizedRows | None = None,
 ) -> None:
     """residual[r] += x[r] + delta[r] in place, the delta only where `adapted[r]` ≠ 0; out[r] = rms_norm(residual[r]).
 
     `x`, `residual`, `delta`, `out` [rows, hidden] and `weight` [hidden] in one dtype, contiguous within a row;
     `adapted` [rows] int32, given exactly when `delta` is. Deltas of other rows are not read. x + delta is rounded, and
-    so is the new residual, whose rounded value is normed: bit for bit what adding the delta to x beforehand gives."""
+    so is the new residual, whose rounded value is normed: bit for bit what adding the delta to x beforehand gives.
+    `quantized` [rows, hidden] receives the rounded rows of `out` in fp8."""
     assert residual.shape == x.shape
-    _launch(x, residual, delta, adapted, weight, eps, out)
+    _launch(x, residual, delta, adapted, weight, eps, out, quantized)
 
 
 def _launch(
@@ -89,6 +105,7 @@ def _launch(
     weight: torch.Tensor,
     eps: float,
     out: torch.Tensor,
+    quantized: QuantizedRows | None,
 ) -> None:
     rows, hidden = x.shape
     assert out.shape == x.shape
@@ -98,6 +115,8 @@ def _launch(
     assert (delta is None) == (adapted is None)
     for operand in (x, residual, delta, out):
         assert operand is None or (operand.shape == x.shape and operand.dtype == x.dtype and operand.stride(1) == 1)
+    if quantized is not None:
+        check_quantized_rows(quantized, x.shape)
     if rows == 0:
         return
     block = triton.next_power_of_2(hidden)
@@ -108,6 +127,8 @@ def _launch(
         adapted,
         weight,
         out,
+        None if quantized is None else quantized.numbers.view(torch.uint8),
+        None if quantized is None else quantized.scales,
         x.stride(0),
         0 if residual is None else residual.stride(0),
         0 if delta is None else delta.stride(0),
@@ -115,6 +136,7 @@ def _launch(
         hidden,
         eps,
         BLOCK=block,
+        INTERPRETED=is_interpreted(),
         num_warps=min(max(block // ELEMENTS_PER_WARP, 1), 16),
         **launch_options(x.device),
     )
