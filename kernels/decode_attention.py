@@ -13,13 +13,23 @@ import torch
 import triton
 import triton.language as tl
 
+from kernels.kv_layout import fp8_run_bytes, fp8_scales_start
 from kernels.launch import await_previous, launch_options, let_next_start
-from kernels.split_attention import combined_parts
+from kernels.split_attention import attend_fp8_tile, combined_parts, fp8_queries
 
-BLOCK_KEYS = 32  # keys of one tile
-PROGRAMS_PER_SM = 4  # resident at once: each holds STAGES tiles of K and V in shared memory
-STAGES = 3
-WARPS = 2
+
+@dataclass(frozen=True, slots=True)
+class DecodeTuning:
+    """`programs_per_sm`: resident at once; each holds `stages` tiles of K and V in shared memory."""
+
+    block_keys: int  # of one tile
+    warps: int
+    stages: int
+    programs_per_sm: int
+
+
+TUNING = DecodeTuning(block_keys=32, warps=2, stages=3, programs_per_sm=4)
+FP8_TUNING = DecodeTuning(block_keys=64, warps=4, stages=3, programs_per_sm=4)
 ITEMS_PER_PROGRAM = 4  # work items per program at most, so that uneven items are balanced
 TILES_MIN = 8  # tiles of an item, unless the sequence is shorter: below it, combining costs more than it gains
 # int32 of an item in the plan: row, first key, end, page start, sequence, the sequence's first item, its items, unused
@@ -39,6 +49,7 @@ class DecodePlan:
     heads: int
     kv_heads: int
     head_dim: int
+    tuning: DecodeTuning
     programs: int  # grid of the attention kernel
     items_max: int
     items: torch.Tensor  # int32 [1 + items_max, RECORD]; the count of items at [0, 0]
@@ -52,20 +63,29 @@ class DecodePlan:
 
 
 def allocate_decode_plan(
-    capacity: int, heads: int, kv_heads: int, head_dim: int, device: torch.device, *, programs: int | None = None
+    capacity: int,
+    heads: int,
+    kv_heads: int,
+    head_dim: int,
+    device: torch.device,
+    *,
+    programs: int | None = None,
+    tuning: DecodeTuning = TUNING,
 ) -> DecodePlan:
     """Space for up to `capacity` sequences; `nbytes` says how much. `programs` is the grid: by default what the device
-    holds at once. 256 sequences of Llama-3.1-8B on 132 multiprocessors take 9 MB."""
+    holds at once. `tuning`: FP8_TUNING for K and V in fp8. 256 sequences of Llama-3.1-8B on 132 multiprocessors take 9
+    MB."""
     assert capacity > 0
     assert heads % kv_heads == 0
     if programs is None:
-        programs = torch.cuda.get_device_properties(device).multi_processor_count * PROGRAMS_PER_SM
+        programs = torch.cuda.get_device_properties(device).multi_processor_count * tuning.programs_per_sm
     items_max = capacity + programs * ITEMS_PER_PROGRAM // kv_heads + 1
     return DecodePlan(
         capacity=capacity,
         heads=heads,
         kv_heads=kv_heads,
         head_dim=head_dim,
+        tuning=tuning,
         programs=programs,
         items_max=items_max,
         items=torch.zeros(1 + items_max, RECORD, dtype=torch.int32, device=device),
@@ -130,7 +150,7 @@ def plan_decode(plan: DecodePlan, rows: torch.Tensor, kv_lens: torch.Tensor, pag
     _plan_kernel[(1,)](
         rows, kv_lens, page_starts, plan.items, plan.arrivals, sequences,
         PROGRAMS=plan.programs, ITEMS_PER_PROGRAM=ITEMS_PER_PROGRAM, KV_HEADS=plan.kv_heads, TILES_MIN=TILES_MIN,
-        RECORD=RECORD, BLOCK_KEYS=BLOCK_KEYS, BLOCK_SEQUENCES=triton.next_power_of_2(plan.capacity), num_warps=8,
+        RECORD=RECORD, BLOCK_KEYS=plan.tuning.block_keys, BLOCK_SEQUENCES=triton.next_power_of_2(plan.capacity), num_warps=8,
         **launch_options(rows.device),
     )  # fmt: skip
 
@@ -168,8 +188,53 @@ def _attend_item(
 
 
 @triton.jit
+def _attend_fp8_item(
+    queries, kv, scales, pages, page, begin, end, page_stride, scales_stride, scale,
+    KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, TOKENS_PER_PAGE: tl.constexpr,
+    BLOCK_ROWS: tl.constexpr, BLOCK_DIM: tl.constexpr, BLOCK_KEYS: tl.constexpr, STAGES: tl.constexpr,
+):  # fmt: skip
+    """`_attend_item` of K and V in fp8; `scales` are those of the head's keys."""
+    KV_SIZE: tl.constexpr = KV_HEADS * HEAD_DIM
+    dim = tl.arange(0, BLOCK_DIM)
+    of_tile = tl.arange(0, BLOCK_KEYS)
+    queries, factor = fp8_queries(queries, scale)
+    highest = tl.full([BLOCK_ROWS], float("-inf"), tl.float32)
+    total = tl.zeros([BLOCK_ROWS], tl.float32)
+    summed = tl.zeros([BLOCK_ROWS, BLOCK_DIM], tl.float32)
+    key = begin + of_tile
+    at = scales + page.to(tl.int64) * scales_stride + key % TOKENS_PER_PAGE
+    key_scales = tl.load(at, mask=key < end, other=1.0)
+    value_scales = tl.load(at + KV_HEADS * TOKENS_PER_PAGE, mask=key < end, other=1.0)
+    key += BLOCK_KEYS
+    next_page = tl.load(pages + key // TOKENS_PER_PAGE, mask=key < end, other=0)
+    for start in tl.range(begin, end, BLOCK_KEYS, num_stages=STAGES):
+        key = start + of_tile
+        token = page.to(tl.int64) * page_stride + (key % TOKENS_PER_PAGE) * (2 * KV_SIZE)
+        # The loads are masked, not the products: what lies beyond the end may be another's NaN, and 0 · NaN is NaN.
+        there = (key[:, None] < end) & (dim[None, :] < HEAD_DIM)
+        keys = tl.load(kv + token[:, None] + dim[None, :], mask=there, other=0)
+        values = tl.load(kv + KV_SIZE + token[:, None] + dim[None, :], mask=there, other=0)
+        # Scales a tile ahead, and therefore pages two: scales are too small for the pipeline's copies.
+        following = key + BLOCK_KEYS
+        at = scales + next_page.to(tl.int64) * scales_stride + following % TOKENS_PER_PAGE
+        next_key_scales = tl.load(at, mask=following < end, other=1.0)
+        next_value_scales = tl.load(at + KV_HEADS * TOKENS_PER_PAGE, mask=following < end, other=1.0)
+        page = next_page
+        following += BLOCK_KEYS
+        next_page = tl.load(pages + following // TOKENS_PER_PAGE, mask=following < end, other=0)
+        summed, highest, total = attend_fp8_tile(
+            summed, highest, total, queries, factor, keys, values, key_scales.to(tl.float32),
+            value_scales.to(tl.float32), key[None, :] < end,
+        )  # fmt: skip
+        key_scales = next_key_scales
+        value_scales = next_value_scales
+    return summed, highest, total
+
+
+@triton.jit
 def _decode_kernel(
-    q, out, kv, pages, items, arrivals, partials, weights, q_stride, out_stride, page_stride, layer_start, scale,
+    q, out, kv, scales, pages, items, arrivals, partials, weights, q_stride, out_stride, page_stride, layer_start,
+    scales_stride, scales_start, scale,
     KV_HEADS: tl.constexpr, GROUP: tl.constexpr, HEAD_DIM: tl.constexpr, TOKENS_PER_PAGE: tl.constexpr,
     RECORD: tl.constexpr, BLOCK_ROWS: tl.constexpr, GROUP_ROWS: tl.constexpr, BLOCK_DIM: tl.constexpr,
     BLOCK_KEYS: tl.constexpr, BLOCK_PARTS: tl.constexpr, STAGES: tl.constexpr, PDL: tl.constexpr,
@@ -207,10 +272,17 @@ def _decode_kernel(
         next_end = tl.load(next_record + 2)
         next_page_start = tl.load(next_record + 3)
         next_count = tl.load(next_record + 6)
-        summed, highest, total = _attend_item(
-            queries, kv + layer_start + head * HEAD_DIM, pages + page_start, page, begin, end, page_stride, scale,
-            KV_HEADS * HEAD_DIM, HEAD_DIM, TOKENS_PER_PAGE, BLOCK_ROWS, BLOCK_DIM, BLOCK_KEYS, STAGES,
-        )  # fmt: skip
+        if scales is not None:
+            summed, highest, total = _attend_fp8_item(
+                queries, kv + layer_start + head * HEAD_DIM, scales + scales_start + head * TOKENS_PER_PAGE,
+                pages + page_start, page, begin, end, page_stride, scales_stride, scale,
+                KV_HEADS, HEAD_DIM, TOKENS_PER_PAGE, BLOCK_ROWS, BLOCK_DIM, BLOCK_KEYS, STAGES,
+            )  # fmt: skip
+        else:
+            summed, highest, total = _attend_item(
+                queries, kv + layer_start + head * HEAD_DIM, pages + page_start, page, begin, end, page_stride, scale,
+                KV_HEADS * HEAD_DIM, HEAD_DIM, TOKENS_PER_PAGE, BLOCK_ROWS, BLOCK_DIM, BLOCK_KEYS, STAGES,
+            )  # fmt: skip
         key = next_begin + first_keys
         page = tl.load(pages + next_page_start + key // TOKENS_PER_PAGE, mask=key < next_end, other=0)
         summed = summed / total[:, None]
@@ -258,7 +330,8 @@ def decode_attention(
 
     q, out [rows, heads × head_dim], contiguous within a row; rows that no planned sequence names are not touched.
     kv [pages, page elements] is the arena in q's dtype, whose page holds [layers, tokens_per_page, K then V, kv_heads,
-    head_dim] and perhaps waste. `pages` int32 is the page tables one after another. `plan` says the rest: `plan_decode`
+    head_dim] and perhaps waste; or, for fp8, the arena [pages, page_bytes] uint8, laid out as `kv_layout` says. Then the
+    plan's tuning should be FP8_TUNING, and products are in float16 for q of 16 bits. `pages` int32 is the page tables one after another. `plan` says the rest: `plan_decode`
     must have been called for this step. What lies beyond a sequence's keys may be NaN. Float32 softmax and sums; the
     result is the same bits each time. The grid is the plan's, whatever the batch, and the host reads nothing.
 
@@ -267,20 +340,27 @@ def decode_attention(
     """
     heads, kv_heads, head_dim = plan.heads, plan.kv_heads, plan.head_dim
     group = heads // kv_heads
-    run = tokens_per_page * 2 * kv_heads * head_dim
+    run, scales, scales_start = tokens_per_page * 2 * kv_heads * head_dim, None, 0
+    if kv.dtype == torch.uint8:
+        run, scales = fp8_run_bytes(tokens_per_page, kv_heads, head_dim), kv.view(torch.float16)
+        scales_start = (layer * run + fp8_scales_start(tokens_per_page, kv_heads, head_dim)) // 2
+    tuning = plan.tuning
     assert q.shape == out.shape
     assert q.shape[1] == heads * head_dim
-    assert q.dtype == out.dtype == kv.dtype
+    assert q.dtype == out.dtype
+    assert kv.dtype in (q.dtype, torch.uint8)
     assert pages.dtype == torch.int32
     assert q.stride(1) == out.stride(1) == kv.stride(1) == pages.stride(0) == 1
     assert (layer + 1) * run <= kv.shape[1]
     block_dim = max(16, triton.next_power_of_2(head_dim))
     group_rows = triton.next_power_of_2(group)
     _decode_kernel[(plan.programs,)](
-        q, out, kv, pages, plan.items, plan.arrivals, plan.partials, plan.weights,
-        q.stride(0), out.stride(0), kv.stride(0), layer * run, scale * math.log2(math.e),
+        q, out, kv, scales, pages, plan.items, plan.arrivals, plan.partials, plan.weights,
+        q.stride(0), out.stride(0), kv.stride(0), layer * run, 0 if scales is None else scales.stride(0), scales_start,
+        scale * math.log2(math.e),
         KV_HEADS=kv_heads, GROUP=group, HEAD_DIM=head_dim, TOKENS_PER_PAGE=tokens_per_page, RECORD=RECORD,
-        BLOCK_ROWS=max(16, group_rows), GROUP_ROWS=group_rows, BLOCK_DIM=block_dim, BLOCK_KEYS=BLOCK_KEYS,
-        BLOCK_PARTS=max(1, COMBINED_ELEMENTS // (group_rows * block_dim)), STAGES=STAGES, num_warps=WARPS,
+        BLOCK_ROWS=max(16, group_rows), GROUP_ROWS=group_rows, BLOCK_DIM=block_dim,
+        BLOCK_KEYS=tuning.block_keys, BLOCK_PARTS=max(1, COMBINED_ELEMENTS // (group_rows * block_dim)),
+        STAGES=tuning.stages, num_warps=tuning.warps,
         **launch_options(q.device),
     )  # fmt: skip

@@ -14,12 +14,16 @@ import torch
 import triton
 import triton.language as tl
 
+from kernels.kv_layout import fp8_run_bytes, fp8_scales_start
 from kernels.launch import await_previous, launch_options, let_next_start
 from kernels.prefill_blocks import BLOCK_KEYS, BLOCK_ROWS, FIELDS, blocks_split_max, parts_max, queries_per_block
-from kernels.split_attention import combined_parts
+from kernels.split_attention import attend_fp8_tile, combined_parts, fp8_queries
 
 STAGES = 3
 WARPS = 4
+FP8_BLOCK_KEYS = 32
+FP8_STAGES = 3
+FP8_WARPS = 4
 PROGRAMS_PER_SM = 2  # resident at once
 COMBINED_ROWS = 16
 COMBINED_PARTS = 4
@@ -100,9 +104,61 @@ def _attend_keys(
 
 
 @triton.jit
+def _attend_fp8_keys(
+    summed, highest, total, queries, factor, kv, scales, pages, seen, begin, end, page_stride, scales_stride,
+    MASKED: tl.constexpr, KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, TOKENS_PER_PAGE: tl.constexpr,
+    BLOCK_DIM: tl.constexpr, BLOCK_KEYS: tl.constexpr, STAGES: tl.constexpr,
+):  # fmt: skip
+    """`_attend_keys` of K and V in fp8; `scales` are those of the head's keys, `factor` of `fp8_queries`."""
+    KV_SIZE: tl.constexpr = KV_HEADS * HEAD_DIM
+    dim = tl.arange(0, BLOCK_DIM)
+    of_tile = tl.arange(0, BLOCK_KEYS)
+    key = begin + of_tile
+    page = tl.load(pages + key // TOKENS_PER_PAGE, mask=key < end, other=0)
+    at = scales + page.to(tl.int64) * scales_stride + key % TOKENS_PER_PAGE
+    key_scales = tl.load(at, mask=key < end, other=1.0)
+    value_scales = tl.load(at + KV_HEADS * TOKENS_PER_PAGE, mask=key < end, other=1.0)
+    key += BLOCK_KEYS
+    next_page = tl.load(pages + key // TOKENS_PER_PAGE, mask=key < end, other=0)
+    for start in tl.range(begin, end, BLOCK_KEYS, num_stages=STAGES):
+        key = start + of_tile
+        token = page.to(tl.int64) * page_stride + (key % TOKENS_PER_PAGE) * (2 * KV_SIZE)
+        # The loads are masked, not the products: what lies beyond the end may be another's NaN, and 0 · NaN is NaN.
+        at = kv + token[:, None] + dim[None, :]
+        if MASKED:
+            there = (key[:, None] < end) & (dim[None, :] < HEAD_DIM)
+            keys = tl.load(at, mask=there, other=0)
+            values = tl.load(at + KV_SIZE, mask=there, other=0)
+            visible = key[None, :] < seen[:, None]
+        elif HEAD_DIM == BLOCK_DIM:
+            keys = tl.load(at)
+            values = tl.load(at + KV_SIZE)
+            visible = None
+        else:
+            keys = tl.load(at, mask=dim[None, :] < HEAD_DIM, other=0)
+            values = tl.load(at + KV_SIZE, mask=dim[None, :] < HEAD_DIM, other=0)
+            visible = None
+        # Scales a tile ahead, and therefore pages two: scales are too small for the pipeline's copies.
+        following = key + BLOCK_KEYS
+        at = scales + next_page.to(tl.int64) * scales_stride + following % TOKENS_PER_PAGE
+        next_key_scales = tl.load(at, mask=following < end, other=1.0)
+        next_value_scales = tl.load(at + KV_HEADS * TOKENS_PER_PAGE, mask=following < end, other=1.0)
+        page = next_page
+        following += BLOCK_KEYS
+        next_page = tl.load(pages + following // TOKENS_PER_PAGE, mask=following < end, other=0)
+        summed, highest, total = attend_fp8_tile(
+            summed, highest, total, queries, factor, keys, values, key_scales.to(tl.float32),
+            value_scales.to(tl.float32), visible,
+        )  # fmt: skip
+        key_scales = next_key_scales
+        value_scales = next_value_scales
+    return summed, highest, total
+
+
+@triton.jit
 def _prefill_kernel(
-    q, out, kv, row_starts, q_lens, kv_lens, page_starts, pages, blocks, partials, weights,
-    q_stride, out_stride, page_stride, layer_start, scale,
+    q, out, kv, scales, row_starts, q_lens, kv_lens, page_starts, pages, blocks, partials, weights,
+    q_stride, out_stride, page_stride, layer_start, scales_stride, scales_start, scale,
     KV_HEADS: tl.constexpr, GROUP: tl.constexpr, HEAD_DIM: tl.constexpr, TOKENS_PER_PAGE: tl.constexpr,
     FIELDS: tl.constexpr, QUERIES: tl.constexpr, BLOCK_ROWS: tl.constexpr, BLOCK_DIM: tl.constexpr,
     BLOCK_KEYS: tl.constexpr, STAGES: tl.constexpr, PDL: tl.constexpr,
@@ -131,15 +187,29 @@ def _prefill_kernel(
         summed = tl.zeros([BLOCK_ROWS, BLOCK_DIM], tl.float32)
         pages += tl.load(page_starts + sequence)
         kv += layer_start + head * HEAD_DIM
-        seen_by_all = tl.minimum((before + first + 1) // BLOCK_KEYS * BLOCK_KEYS, end)
-        summed, highest, total = _attend_keys(
-            summed, highest, total, queries, kv, pages, query, begin, seen_by_all, page_stride, scale,
-            False, KV_SIZE, HEAD_DIM, TOKENS_PER_PAGE, BLOCK_DIM, BLOCK_KEYS, STAGES,
-        )  # fmt: skip
-        summed, highest, total = _attend_keys(
-            summed, highest, total, queries, kv, pages, before + query + 1, seen_by_all, end, page_stride, scale,
-            True, KV_SIZE, HEAD_DIM, TOKENS_PER_PAGE, BLOCK_DIM, BLOCK_KEYS, STAGES,
-        )  # fmt: skip
+        if scales is not None:
+            scales += scales_start + head * TOKENS_PER_PAGE
+            queries, factor = fp8_queries(queries, scale)
+            # Tiles that every row sees whole.
+            seen_by_all = begin + tl.maximum(tl.minimum(before + first + 1, end) - begin, 0) // BLOCK_KEYS * BLOCK_KEYS
+            summed, highest, total = _attend_fp8_keys(
+                summed, highest, total, queries, factor, kv, scales, pages, query, begin, seen_by_all, page_stride,
+                scales_stride, False, KV_HEADS, HEAD_DIM, TOKENS_PER_PAGE, BLOCK_DIM, BLOCK_KEYS, STAGES,
+            )  # fmt: skip
+            summed, highest, total = _attend_fp8_keys(
+                summed, highest, total, queries, factor, kv, scales, pages, before + query + 1, seen_by_all, end,
+                page_stride, scales_stride, True, KV_HEADS, HEAD_DIM, TOKENS_PER_PAGE, BLOCK_DIM, BLOCK_KEYS, STAGES,
+            )  # fmt: skip
+        else:
+            seen_by_all = tl.minimum((before + first + 1) // BLOCK_KEYS * BLOCK_KEYS, end)
+            summed, highest, total = _attend_keys(
+                summed, highest, total, queries, kv, pages, query, begin, seen_by_all, page_stride, scale,
+                False, KV_SIZE, HEAD_DIM, TOKENS_PER_PAGE, BLOCK_DIM, BLOCK_KEYS, STAGES,
+            )  # fmt: skip
+            summed, highest, total = _attend_keys(
+                summed, highest, total, queries, kv, pages, before + query + 1, seen_by_all, end, page_stride, scale,
+                True, KV_SIZE, HEAD_DIM, TOKENS_PER_PAGE, BLOCK_DIM, BLOCK_KEYS, STAGES,
+            )  # fmt: skip
         summed = summed / total[:, None]
         at_out = out + row[:, None] * out_stride + column
         if partials is None:
@@ -206,7 +276,8 @@ def prefill_attention(
 
     q, out [rows, heads × head_dim], contiguous within a row: the new tokens of s are the q_lens[s] rows from
     row_starts[s] on; other rows are not touched. kv [pages, page elements] is the arena in q's dtype, whose page holds
-    [layers, tokens_per_page, K then V, kv_heads, head_dim] and perhaps waste; the new tokens' K and V are there.
+    [layers, tokens_per_page, K then V, kv_heads, head_dim] and perhaps waste; or, for fp8, the arena [pages, page_bytes]
+    uint8, laid out as `kv_layout` says, and products are in float16 for q of 16 bits. The new tokens' K and V are there.
     `row_starts`, `q_lens`, `kv_lens`, `page_starts` int32 [sequences]; `pages` int32 is the page tables one after
     another, that of s from page_starts[s]. `blocks` int32 [blocks, FIELDS] is `prefill_blocks` on the device; a block
     of sequence −1 is padding. `partials` must be given if that was asked to split, and for as many programs; with it,
@@ -217,9 +288,13 @@ def prefill_attention(
     them, and a chunk of a few tokens still fills it.
     """
     head_dim = q.shape[1] // heads
-    run = tokens_per_page * 2 * kv_heads * head_dim
+    run, scales, scales_start = tokens_per_page * 2 * kv_heads * head_dim, None, 0
+    if kv.dtype == torch.uint8:
+        run, scales = fp8_run_bytes(tokens_per_page, kv_heads, head_dim), kv.view(torch.float16)
+        scales_start = (layer * run + fp8_scales_start(tokens_per_page, kv_heads, head_dim)) // 2
     assert q.shape == out.shape
-    assert q.dtype == out.dtype == kv.dtype
+    assert q.dtype == out.dtype
+    assert kv.dtype in (q.dtype, torch.uint8)
     assert heads % kv_heads == 0
     assert q.stride(1) == out.stride(1) == kv.stride(1) == 1
     assert (layer + 1) * run <= kv.shape[1]
@@ -234,11 +309,14 @@ def prefill_attention(
         "QUERIES": queries_per_block(heads, kv_heads), "BLOCK_ROWS": BLOCK_ROWS,
         "BLOCK_DIM": max(16, triton.next_power_of_2(head_dim)), **launch_options(q.device),
     }  # fmt: skip
+    tuning = {"BLOCK_KEYS": BLOCK_KEYS, "STAGES": STAGES, "num_warps": WARPS}
+    if scales is not None:
+        tuning = {"BLOCK_KEYS": FP8_BLOCK_KEYS, "STAGES": FP8_STAGES, "num_warps": FP8_WARPS}
     parts, weights = (None, None) if partials is None else (partials.partials, partials.weights)
     _prefill_kernel[(blocks.shape[0] * kv_heads,)](
-        q, out, kv, row_starts, q_lens, kv_lens, page_starts, pages, blocks, parts, weights,
-        q.stride(0), out.stride(0), kv.stride(0), layer * run, scale * math.log2(math.e),
-        TOKENS_PER_PAGE=tokens_per_page, BLOCK_KEYS=BLOCK_KEYS, STAGES=STAGES, num_warps=WARPS, **shape,
+        q, out, kv, scales, row_starts, q_lens, kv_lens, page_starts, pages, blocks, parts, weights,
+        q.stride(0), out.stride(0), kv.stride(0), layer * run, 0 if scales is None else scales.stride(0), scales_start,
+        scale * math.log2(math.e), TOKENS_PER_PAGE=tokens_per_page, **tuning, **shape,
     )  # fmt: skip
     if partials is not None:
         assert partials.weights.shape[1] == kv_heads * BLOCK_ROWS

@@ -9,14 +9,27 @@ from collections.abc import Sequence
 
 import torch
 
+from kernels.kv_layout import fp8_run_bytes, fp8_scales_start
+from kernels.reference_kv import dequantise_heads
+
 
 def gather_keys_values(
     kv: torch.Tensor, table: torch.Tensor, keys: int, *, layer: int, kv_heads: int, head_dim: int, tokens_per_page: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """K and V [keys, kv_heads, head_dim] of one sequence in one layer. kv [pages, page elements]; `table` holds its
-    page numbers in order. Nothing beyond `keys` is looked at."""
-    run = tokens_per_page * 2 * kv_heads * head_dim
+    """K and V [keys, kv_heads, head_dim] of one sequence in one layer, float32 where they are fp8. kv [pages, page
+    elements], or for fp8 [pages, page_bytes] uint8; `table` holds its page numbers in order. Nothing beyond `keys` is
+    looked at."""
     used = table[: -(-keys // tokens_per_page)].long()
+    if kv.dtype == torch.uint8:
+        run, start = (count(tokens_per_page, kv_heads, head_dim) for count in (fp8_run_bytes, fp8_scales_start))
+        runs = kv[used, layer * run : (layer + 1) * run]
+        numbers = runs[:, :start].reshape(-1, 2, kv_heads, head_dim)[:keys]
+        scales = runs[:, start : start + 4 * tokens_per_page * kv_heads].contiguous().view(torch.float16)
+        scales = scales.view(-1, 2, kv_heads, tokens_per_page).permute(0, 3, 1, 2).reshape(-1, 2, kv_heads)[:keys]
+        both = torch.empty(numbers.shape, device=kv.device)
+        dequantise_heads(numbers, scales, both)
+        return both[:, 0], both[:, 1]
+    run = tokens_per_page * 2 * kv_heads * head_dim
     rows = kv[used, layer * run : (layer + 1) * run].reshape(-1, 2, kv_heads, head_dim)[:keys]
     return rows[:, 0], rows[:, 1]
 

@@ -8,6 +8,9 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 
+from kernels.kv_layout import fp8_run_bytes, fp8_scales_start
+from kernels.reference_kv import quantise_heads
+
 
 def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float, out: torch.Tensor) -> None:
     """out[r] = x[r] / sqrt(mean(x[r]²) + eps) · weight."""
@@ -67,7 +70,8 @@ def rotary_write(
     k_norm: torch.Tensor | None = None,
     eps: float = 0.0,
 ) -> None:
-    """q rotated to `q_out`, k rotated and v as it is to their page and slot of the arena."""
+    """q rotated to `q_out`, k rotated and v as it is to their page and slot of the arena, which is uint8 where they are
+    fp8."""
     live = (write_pages >= 0).nonzero()[:, 0]
     head_dim = qkv.shape[1] // (heads + 2 * kv_heads)
     rows = _with_delta(qkv, delta, adapted)[live].view(-1, heads + 2 * kv_heads, head_dim)
@@ -76,9 +80,17 @@ def rotary_write(
         q, k = _normed(q, q_norm, eps), _normed(k, k_norm, eps)
     q, k = (_rotated(x, cos[live, None], sin[live, None]) for x in (q, k))
     q_out[live] = q.flatten(1)
-    run = tokens_per_page * 2 * kv_heads * head_dim
-    slots = kv[:, layer * run : (layer + 1) * run].view(kv.shape[0], tokens_per_page, 2 * kv_heads * head_dim)
-    slots[write_pages[live].long(), write_slots[live].long()] = torch.cat((k, v), dim=1).flatten(1)
+    at = write_pages[live].long(), write_slots[live].long()
+    written = torch.cat((k, v), dim=1)
+    size, run = tokens_per_page * 2 * kv_heads * head_dim, tokens_per_page * 2 * kv_heads * head_dim
+    if kv.dtype == torch.uint8:
+        run = fp8_run_bytes(tokens_per_page, kv_heads, head_dim)
+        written, scales = quantise_heads(written)
+        start = layer * run + fp8_scales_start(tokens_per_page, kv_heads, head_dim)
+        of_page = kv[:, start : start + tokens_per_page * 2 * kv_heads * 2].view(torch.float16)
+        of_page.view(kv.shape[0], 2 * kv_heads, tokens_per_page).transpose(1, 2)[at] = scales
+    slots = kv[:, layer * run : layer * run + size].view(kv.shape[0], tokens_per_page, 2 * kv_heads * head_dim)
+    slots[at] = written.flatten(1)
 
 
 def gather_ids(ids: torch.Tensor, source: torch.Tensor, previous: torch.Tensor, out: torch.Tensor) -> None:

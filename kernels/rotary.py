@@ -9,6 +9,8 @@ import torch
 import triton
 import triton.language as tl
 
+from kernels.kv_layout import fp8_run_bytes, fp8_scales_start
+
 TABLE_BLOCK = 256
 HEADS_BLOCK = 4
 WARPS = 4
@@ -50,6 +52,38 @@ def _head_norm(first, second, weight_ptr, lanes, inside, head_dim, eps):
 
 
 @triton.jit
+def _e4m3(x):
+    """The bits of float8_e4m3fn of float32 numbers |x| < 464, to nearest even, as uint8. In integers: not every device
+    and not the interpreter converts so."""
+    bits = x.to(tl.int32, bitcast=True)
+    size = bits & 0x7FFFFFFF
+    normal = ((size + 0x7FFFF + ((size >> 20) & 1)) >> 20) - 120 * 8
+    # Below 2⁻⁶ the codes count units of 2⁻⁹, which is the last place of floats from 2¹⁴ on.
+    small = (size.to(tl.float32, bitcast=True) + 16384.0).to(tl.int32, bitcast=True) - 0x46800000
+    code = tl.minimum(tl.where(size < 0x3C800000, small, normal), 0x7E)
+    return (code | ((bits >> 24) & 0x80)).to(tl.uint8)
+
+
+@triton.jit
+def _quantised(first, second):
+    """Both halves of heads [heads, half] float32 as uint8, and their scales float16 [heads]: `reference_kv` says how.
+    Lanes beyond a head are 0."""
+    # As integers, so that a NaN is above every number.
+    largest = tl.max(tl.maximum(first.to(tl.int32, bitcast=True) & 0x7FFFFFFF,
+                                second.to(tl.int32, bitcast=True) & 0x7FFFFFFF), 1)  # fmt: skip
+    exact = tl.math.div_rn(largest.to(tl.float32, bitcast=True), 448.0)
+    finite = exact <= 65504.0  # float16's largest number; false of NaN
+    exact = tl.where(finite, exact, 1.0)
+    nearest = exact.to(tl.float16)
+    above = tl.where(nearest.to(tl.float32) < exact, 1, 0)
+    bits = tl.maximum(nearest.to(tl.int16, bitcast=True).to(tl.int32) + above, 1)
+    scale = bits.to(tl.int16).to(tl.float16, bitcast=True).to(tl.float32)[:, None]
+    first = tl.where(finite[:, None], _e4m3(tl.math.div_rn(first, scale)), 0x7F)
+    second = tl.where(finite[:, None], _e4m3(tl.math.div_rn(second, scale)), 0x7F)
+    return first, second, tl.where(finite, bits, 0x7FFF).to(tl.int16).to(tl.float16, bitcast=True)
+
+
+@triton.jit
 def _rotary_kernel(
     qkv_ptr,
     delta_ptr,  # None: nothing is added
@@ -62,15 +96,19 @@ def _rotary_kernel(
     write_slots_ptr,
     q_out_ptr,
     kv_ptr,
+    scales_ptr,  # None: K and V are written in q's dtype; else their numbers are fp8, and kv_ptr uint8
     qkv_stride,
     delta_stride,
     q_stride,
     page_stride,
     layer_offset,
+    scales_page_stride,
+    scales_offset,
     eps,
     heads: tl.constexpr,
     kv_heads: tl.constexpr,
     head_dim: tl.constexpr,
+    tokens_per_page: tl.constexpr,
     HEADS_BLOCK: tl.constexpr,
     HALF_BLOCK: tl.constexpr,
 ):
@@ -113,8 +151,17 @@ def _rotary_kernel(
     token = layer_offset + slot * (2 * kv_heads * head_dim) - heads * head_dim
     kv = kv_ptr + page.to(tl.int64) * page_stride + token + offsets
     to_kv = (head < tl.where(page >= 0, heads + 2 * kv_heads, 0))[:, None] & (head >= heads)[:, None] & inside[None, :]
-    tl.store(kv, out_first, mask=to_kv)
-    tl.store(kv + half, out_second, mask=to_kv)
+    if scales_ptr is not None:
+        # Of the numbers as the model's dtype rounds them; lanes beyond a head are 0.
+        kv_first, kv_second, scales = _quantised(out_first.to(tl.float32), out_second.to(tl.float32))
+        scale_at = scales_offset + (head - heads) * tokens_per_page + slot
+        of_kv = (head >= heads) & (head < tl.where(page >= 0, heads + 2 * kv_heads, 0))
+        tl.store(scales_ptr + page.to(tl.int64) * scales_page_stride + scale_at, scales, mask=of_kv)
+        tl.store(kv, kv_first, mask=to_kv)
+        tl.store(kv + half, kv_second, mask=to_kv)
+    else:
+        tl.store(kv, out_first, mask=to_kv)
+        tl.store(kv + half, out_second, mask=to_kv)
 
 
 def rotary_tables(positions: torch.Tensor, frequencies: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> None:
@@ -160,10 +207,16 @@ def rotary_write(
     page elements], norm weights [head_dim], in one dtype, contiguous within a row; `cos`, `sin` [rows, head_dim / 2]
     float32, contiguous; `write_pages`, `write_slots`, `adapted` [rows] int32. A page holds layers, each of
     `tokens_per_page` slots, each K of all heads, then V of all heads. Head halves rotate together, as in Hugging Face's
-    Llama. Float32 within; rounded where single ops would round: after the delta, after the norm, at the end."""
+    Llama. Float32 within; rounded where single ops would round: after the delta, after the norm, at the end.
+
+    `kv` uint8 [pages, page_bytes]: K and V are written in fp8 with a scale per head, as `kv_layout` and
+    `reference_kv.quantise_heads` say, of the numbers as they would be in the model's dtype."""
     rows, width = qkv.shape
     head_dim = width // (heads + 2 * kv_heads)
-    run = tokens_per_page * 2 * kv_heads * head_dim
+    run, scales, scales_start = tokens_per_page * 2 * kv_heads * head_dim, None, 0
+    if kv.dtype == torch.uint8:
+        run, scales = fp8_run_bytes(tokens_per_page, kv_heads, head_dim), kv.view(torch.float16)
+        scales_start = (layer * run + fp8_scales_start(tokens_per_page, kv_heads, head_dim)) // 2
     assert width == (heads + 2 * kv_heads) * head_dim
     assert head_dim % 2 == 0
     assert q_out.shape == (rows, heads * head_dim)
@@ -175,7 +228,7 @@ def rotary_write(
     assert (delta is None) == (adapted is None)
     assert (q_norm is None) == (k_norm is None)
     assert delta is None or delta.shape == qkv.shape
-    for operand in (qkv, delta, q_out, kv, q_norm, k_norm):
+    for operand in (qkv, delta, q_out, None if scales is not None else kv, q_norm, k_norm):
         assert operand is None or (operand.dtype == qkv.dtype and operand.stride(-1) == 1)
     if rows == 0:
         return
@@ -191,15 +244,19 @@ def rotary_write(
         write_slots,
         q_out,
         kv,
+        scales,
         qkv.stride(0),
         0 if delta is None else delta.stride(0),
         q_out.stride(0),
         kv.stride(0),
         layer * run,
+        0 if scales is None else scales.stride(0),
+        scales_start,
         eps,
         heads=heads,
         kv_heads=kv_heads,
         head_dim=head_dim,
+        tokens_per_page=tokens_per_page,
         HEADS_BLOCK=HEADS_BLOCK,
         HALF_BLOCK=triton.next_power_of_2(head_dim // 2),
         num_warps=WARPS,

@@ -15,8 +15,7 @@ from torch import Tensor
 
 from engine.models.config import DecoderConfig
 from engine.step import PROMPT_LOGPROB_ROWS_MAX
-from kernels.decode_attention import PROGRAMS_PER_SM as DECODE_PROGRAMS_PER_SM
-from kernels.decode_attention import DecodePlan, allocate_decode_plan
+from kernels.decode_attention import FP8_TUNING, TUNING, DecodePlan, allocate_decode_plan
 from kernels.lora_work import LoraScratch, TileTable
 from kernels.prefill_attention import PROGRAMS_PER_SM as PREFILL_PROGRAMS_PER_SM
 from kernels.prefill_attention import PrefillPartials, allocate_prefill_partials
@@ -74,9 +73,17 @@ class StepSizes:
 
 
 def step_form(
-    config: DecoderConfig, dtype: torch.dtype, table: TileTable, sizes: StepSizes, multiprocessors: int
+    config: DecoderConfig,
+    dtype: torch.dtype,
+    table: TileTable,
+    sizes: StepSizes,
+    multiprocessors: int,
+    *,
+    kv_fp8: bool = False,
 ) -> StepMemory:
-    """The memory that steps of this model need, as tensors without storage. `table`: of adapters."""
+    """The memory that steps of this model need, as tensors without storage. `table`: of adapters. `kv_fp8`: the
+    model's K and V are fp8."""
+    tuning = FP8_TUNING if kv_fp8 else TUNING
 
     def empty(rows: int, width: int, kind: torch.dtype = dtype) -> Tensor:
         return torch.empty(rows, width, dtype=kind, device=META)
@@ -101,7 +108,13 @@ def step_form(
         packed=torch.empty(sizes.words, dtype=torch.int32, device=META),
         work=work,
         plan=allocate_decode_plan(
-            sizes.plan, heads, kv_heads, head_dim, META, programs=multiprocessors * DECODE_PROGRAMS_PER_SM
+            sizes.plan,
+            heads,
+            kv_heads,
+            head_dim,
+            META,
+            programs=multiprocessors * tuning.programs_per_sm,
+            tuning=tuning,
         ),
         partials=allocate_prefill_partials(
             kv_heads, head_dim, META, programs=multiprocessors * PREFILL_PROGRAMS_PER_SM

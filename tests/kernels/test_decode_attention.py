@@ -10,7 +10,7 @@ import torch
 
 from kernels import decode_attention as kernel
 from kernels import reference_attention as reference
-from kernels.decode_attention import allocate_decode_plan, decode_attention, plan_decode
+from kernels.decode_attention import FP8_TUNING, TUNING, allocate_decode_plan, decode_attention, plan_decode
 from support.kernels.paged_kv import DEVICE, DTYPES, Shape, assert_same, int32, paged
 
 ON_GPU = torch.cuda.is_available()
@@ -49,7 +49,13 @@ def matrix() -> list[tuple[Shape, str, torch.dtype]]:
 
 
 def check(
-    shape: Shape, kv_lens: list[int], dtype: torch.dtype, *, programs: int | None = None, shared: int = 0
+    shape: Shape,
+    kv_lens: list[int],
+    dtype: torch.dtype,
+    *,
+    programs: int | None = None,
+    shared: int = 0,
+    fp8: bool = False,
 ) -> torch.Tensor:
     """One launch for two layers' worth of K and V, into NaN-filled rows, some of which nobody may write."""
     torch.manual_seed(len(kv_lens))
@@ -63,14 +69,14 @@ def check(
     q = qkv.to(dtype).to(DEVICE)[:, : shape.q_size]
     plan = allocate_decode_plan(
         len(kv_lens) + 3, shape.heads, shape.kv_heads, shape.head_dim, DEVICE,
-        programs=programs or (None if ON_GPU else 12),
+        programs=programs or (None if ON_GPU else 12), tuning=FP8_TUNING if fp8 else TUNING,
     )  # fmt: skip
     plan.partials.fill_(torch.nan)
     plan.weights.fill_(torch.nan)
     out = torch.empty(0)
     planned = False
     for layer in range(shape.layers):  # a second layer finds the plan as the first left it
-        arena = paged(shape, kv_lens, dtype, layer=layer, dice=random.Random(7), shared=shared)
+        arena = paged(shape, kv_lens, dtype, layer=layer, dice=random.Random(7), shared=shared, fp8=fp8)
         if not planned:
             plan_decode(plan, int32(rows), int32(kv_lens), int32(arena.page_starts))
             planned = True

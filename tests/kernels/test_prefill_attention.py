@@ -51,13 +51,19 @@ def matrix() -> list[tuple[Shape, str, torch.dtype]]:
 
 
 def check(
-    shape: Shape, chunks: list[tuple[int, int]], dtype: torch.dtype, *, shared: int = 0, programs: int | None = None
+    shape: Shape,
+    chunks: list[tuple[int, int]],
+    dtype: torch.dtype,
+    *,
+    shared: int = 0,
+    programs: int | None = None,
+    fp8: bool = False,
 ) -> bool:
     """Whether any block's keys were split. `programs`: None where none shall be."""
     q_lens, kv_lens = [new for new, _ in chunks], [keys for _, keys in chunks]
     torch.manual_seed(len(chunks))
     layer = shape.layers - 1
-    arena = paged(shape, kv_lens, dtype, layer=layer, dice=random.Random(sum(kv_lens)), shared=shared)
+    arena = paged(shape, kv_lens, dtype, layer=layer, dice=random.Random(sum(kv_lens)), shared=shared, fp8=fp8)
     # Chunks lie in the rows in another order than in the lists, with rows of nobody between them.
     order = random.Random(5).sample(range(len(chunks)), len(chunks))
     row_starts, total_rows = [0] * len(chunks), 2

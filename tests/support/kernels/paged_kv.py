@@ -7,6 +7,9 @@ from dataclasses import dataclass
 
 import torch
 
+from kernels.kv_layout import fp8_run_bytes, fp8_scales_start
+from kernels.reference_kv import E4M3_NAN, quantise_heads
+
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 # Outputs are averages of values of about 1; the reference computes in float32 from the same rounded inputs. What is
 # left is the rounding of p before p·V and that of the output.
@@ -37,23 +40,55 @@ class Shape:
 
 @dataclass(frozen=True)
 class Paged:
-    kv: torch.Tensor  # [pages, page elements]
+    kv: torch.Tensor  # [pages, page elements], or of fp8 [pages, page_bytes] uint8
     pages: torch.Tensor  # int32
     page_starts: list[int]
 
 
+class _Fp8Page:
+    """One layer's run of one page in fp8."""
+
+    def __init__(self, shape: Shape, page: torch.Tensor, layer: int) -> None:
+        sizes = shape.tokens_per_page, shape.kv_heads, shape.head_dim
+        run, start = fp8_run_bytes(*sizes), fp8_scales_start(*sizes)
+        own = page[layer * run : (layer + 1) * run]
+        heads = 2 * shape.kv_heads
+        self.numbers = own[:start].view(shape.tokens_per_page, heads, shape.head_dim)
+        scales = own[start : start + 2 * heads * shape.tokens_per_page].view(torch.float16)
+        self.scales = scales.view(heads, shape.tokens_per_page).T
+
+    def fill(self, tokens: int) -> None:
+        """The first tokens, N(0, 1) times a factor of the head."""
+        if self.scales[:tokens].isnan().any():  # a shared page is filled by whoever comes first
+            numbers = torch.randn(self.numbers[:tokens].shape)
+            numbers *= 2.0 ** torch.randint(-3, 2, numbers.shape[:2])[..., None]
+            self.numbers[:tokens], self.scales[:tokens] = quantise_heads(numbers)
+
+
 def paged(
-    shape: Shape, kv_lens: list[int], dtype: torch.dtype, *, layer: int, dice: random.Random, shared: int = 0
+    shape: Shape,
+    kv_lens: list[int],
+    dtype: torch.dtype,
+    *,
+    layer: int,
+    dice: random.Random,
+    shared: int = 0,
+    fp8: bool = False,
 ) -> Paged:
     """Every sequence's keys and values, N(0, 1), in `layer` of pages drawn at random. The first `shared` pages are the
     same for all sequences that have so many full ones. All else in the arena is NaN: free pages, other layers, waste,
-    and the rows of a last page beyond its sequence's end."""
+    and the rows of a last page beyond its sequence's end. `fp8`: numbers and scales alike."""
     size, width = shape.tokens_per_page, 2 * shape.kv_heads * shape.head_dim
     used = [-(-keys // size) for keys in kv_lens]
     total = sum(used) + shared + 3
     numbers = dice.sample(range(total), total)
     common = [numbers.pop() for _ in range(shared)]
-    kv = torch.full((total, shape.layers * size * width + shape.waste), torch.nan, dtype=dtype)
+    if fp8:
+        run = fp8_run_bytes(size, shape.kv_heads, shape.head_dim)
+        # Of two such bytes float16 makes NaN, too.
+        kv = torch.full((total, shape.layers * run + 2 * shape.waste), E4M3_NAN, dtype=torch.uint8)
+    else:
+        kv = torch.full((total, shape.layers * size * width + shape.waste), torch.nan, dtype=dtype)
     flat: list[int] = [dice.randrange(total) for _ in range(dice.randrange(3))]
     starts = []
     for keys, count in zip(kv_lens, used, strict=True):
@@ -62,7 +97,11 @@ def paged(
         starts.append(len(flat))
         flat += table
         for index in range(count):
-            elements = min(size, keys - index * size) * width
+            tokens = min(size, keys - index * size)
+            if fp8:
+                _Fp8Page(shape, kv[table[index]], layer).fill(tokens)
+                continue
+            elements = tokens * width
             begin = layer * size * width
             page = kv[table[index], begin : begin + elements]
             if page.isnan().any():  # a shared page is filled by whoever comes first
