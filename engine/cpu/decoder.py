@@ -13,6 +13,7 @@ from torch import Tensor
 
 from engine.cpu.batch import PackedBatch, Span
 from engine.models.config import DecoderConfig
+from engine.models.linear import CpuProduct
 from engine.models.shape import GATE_UP, QKV, rotary_frequencies
 from engine.models.weights import LayerWeights, Weights
 
@@ -49,7 +50,7 @@ class PagedKv:
 class Decoder:
     """A model's weights and arithmetic. Weights, arena and batches are on one device, in one dtype."""
 
-    def __init__(self, config: DecoderConfig, weights: Weights, kv: PagedKv) -> None:
+    def __init__(self, config: DecoderConfig, weights: Weights[CpuProduct], kv: PagedKv) -> None:
         self.config = config
         self.kv = kv
         self.dtype = weights.norm.dtype
@@ -84,7 +85,13 @@ class Decoder:
         return hidden
 
     def _attention(
-        self, index: int, layer: LayerWeights, batch: PackedBatch, work: _Workspace, hidden: Tensor, lora: Lora | None
+        self,
+        index: int,
+        layer: LayerWeights[CpuProduct],
+        batch: PackedBatch,
+        work: _Workspace,
+        hidden: Tensor,
+        lora: Lora | None,
     ) -> None:
         config = self.config
         x = F.rms_norm(hidden, (config.hidden,), layer.input_norm, config.norm_eps)
@@ -104,7 +111,9 @@ class Decoder:
         if lora is not None:
             lora.apply(index, "o_proj", work.attended, hidden)
 
-    def _mlp(self, index: int, layer: LayerWeights, work: _Workspace, hidden: Tensor, lora: Lora | None) -> None:
+    def _mlp(
+        self, index: int, layer: LayerWeights[CpuProduct], work: _Workspace, hidden: Tensor, lora: Lora | None
+    ) -> None:
         config = self.config
         x = F.rms_norm(hidden, (config.hidden,), layer.post_norm, config.norm_eps)
         layer.gate_up(x, out=work.gate_up)

@@ -27,6 +27,7 @@ from engine.cpu.sampler import sample
 from engine.cpu.weights import CpuModel, CpuWeights
 from engine.models.compatibility import check_any_served, check_weights_fit, loading_order, note_refusal
 from engine.models.dummy import dummy_digest
+from engine.models.quantized import quantized_digest
 from engine.models.weights import model_digest
 from engine.protocol.config import EngineConfig, ModelConfig
 from engine.protocol.frames import Logprobs, ModelInfo, PromptLogprobs
@@ -144,7 +145,9 @@ class TorchRunner:
         check_weights_fit(found.bytes, self.weights.bytes_max)
         info = ModelInfo(
             model.name,
-            model.digest or (dummy_digest(model.name) if model.dummy else model_digest(directory)),
+            quantized_digest(
+                model.digest or (dummy_digest(model.name) if model.dummy else model_digest(directory)), model.quantize
+            ),
             min(shape.context_tokens, model.context_tokens or shape.context_tokens),
             shape.vocab,
             self.page_bytes // token_bytes,

@@ -26,7 +26,7 @@ from engine.models.compatibility import check_dtype
 from engine.models.config import DecoderConfig, ModelRefused, check_vocabulary, load_config
 from engine.models.dummy import dummy_weights
 from engine.models.files import stamps, weight_files
-from engine.models.weights import LoadStopped, check_weights, cpu_bytes, load_weights, packs
+from engine.models.loading import LoadStopped, check_weights, cpu_bytes, load_weights, packs
 from engine.protocol.config import ModelConfig
 from engine.step import WeightsMove, WeightsTable
 
@@ -53,23 +53,26 @@ class CpuModel:
         """Check everything but the numbers. `dtype` is the engine's. Raises ValueError with the reason, OSError."""
         check_dtype(config, str(dtype).removeprefix("torch."))
         directory = Path(config.path)
-        shape = load_config(directory)
+        shape = load_config(directory, quantized=True)
         check_vocabulary(directory, shape.vocab)
         if config.dummy:
             return cls(config, shape, dtype, (), cpu_bytes(shape, dtype, packed=False))
         files = weight_files(directory)
         seen = stamps(files)
-        check_weights(directory, shape)
-        return cls(config, shape, dtype, seen, cpu_bytes(shape, dtype, packed=packs(files)))
+        matrices = check_weights(directory, shape, config.quantize)
+        size = cpu_bytes(shape, dtype, packed=packs(files), matrices=matrices, quantize=config.quantize)
+        return cls(config, shape, dtype, seen, size)
 
     def build_decoder(self, arena: Tensor, stopped: Callable[[], bool] = lambda: False) -> Decoder:
         """Read the weights. K and V are in `arena` [pages, page_bytes] uint8. Raises ModelRefused, OSError,
         LoadStopped."""
         if self.config.dummy:
-            weights = dummy_weights(self.shape, self.dtype)
+            weights = dummy_weights(self.shape, self.dtype, self.config.quantize)
         else:
             self._check_unchanged()
-            weights = load_weights(Path(self.config.path), self.shape, self.dtype, stopped)
+            weights = load_weights(
+                Path(self.config.path), self.shape, self.dtype, stopped, quantize=self.config.quantize
+            )
             self._check_unchanged()  # files may have been replaced during the read
         return Decoder(self.shape, weights, PagedKv(arena, self.shape, self.dtype))
 

@@ -14,9 +14,9 @@ from torch import Tensor
 from adapters.files.spec import BaseShape
 from engine.gpu.lora import LoraDeltas, stacks
 from engine.gpu.packing import StepTensors
+from engine.gpu.products import GpuProduct, PlainProduct, ProductMemory
 from engine.gpu.step_memory import StepMemory, Workspace
 from engine.models.config import DecoderConfig
-from engine.models.linear import Linear
 from engine.models.shape import rotary_frequencies
 from engine.models.weights import LayerWeights, Weights
 from kernels.decode_attention import decode_attention, plan_decode
@@ -24,6 +24,7 @@ from kernels.embed import embed
 from kernels.lora_work import LoraWork, Stack
 from kernels.norm import add_rms_norm, rms_norm
 from kernels.prefill_attention import prefill_attention
+from kernels.quantize import QuantizedRows, quantize_rows
 from kernels.rotary import rotary_tables, rotary_write
 from kernels.swiglu import swiglu
 
@@ -39,7 +40,7 @@ class GpuLora:
 class GpuDecoder:
     """A model's weights and arithmetic on one GPU. `kv`: the arena viewed in the model's dtype."""
 
-    def __init__(self, config: DecoderConfig, base: BaseShape, weights: Weights, arena: Tensor) -> None:
+    def __init__(self, config: DecoderConfig, base: BaseShape, weights: Weights[GpuProduct], arena: Tensor) -> None:
         """`base`: the same model as adapters see it. `arena` [pages, page_bytes] uint8."""
         self.config = config
         self.dtype = weights.norm.dtype
@@ -50,6 +51,8 @@ class GpuDecoder:
         used = self.tokens_per_page * config.kv_elements_per_token() * self.dtype.itemsize
         self.page_waste = arena.shape[1] - used  # bytes
         self._weights = weights
+        layers = [product for layer in weights.layers for product in (layer.qkv, layer.o, layer.gate_up, layer.down)]
+        self._has_few_row_products = any(not isinstance(product, PlainProduct) for product in layers)
         self._frequencies = rotary_frequencies(config).to(self.device)
         self._scale = config.head_dim**-0.5
         self._stacks = stacks(base)
@@ -70,23 +73,29 @@ class GpuDecoder:
         if lora is not None:
             lora.deltas.begin_step()
         rotary_tables(step.positions, self._frequencies, work.cos, work.sin)
-        rms_norm(work.hidden, weights.layers[0].input_norm, config.norm_eps, work.x)
+        if self._has_few_row_products:
+            memory.products.scratch.arrivals.zero_()  # steps of other models use the same memory
+        first = weights.layers[0]
+        quantized = work.x_fp8 if first.qkv.reads_fp8 else None
+        rms_norm(work.hidden, first.input_norm, config.norm_eps, work.x, quantized=quantized)
         for index, layer in enumerate(weights.layers):
             self._attention(index, layer, step, memory, work, lora, decodes)
-            norm = weights.layers[index + 1].input_norm if index + 1 < config.layers else weights.norm
-            self._mlp(index, layer, norm, step, work, lora)
+            following = weights.layers[index + 1] if index + 1 < config.layers else None
+            self._mlp(index, layer, following, step, memory, work, lora)
         last = work.x if decodes else work.x.index_select(0, step.sampled[:samples])
-        weights.lm_head(last, out=logits)
+        weights.lm_head(last, None, logits, memory.products)
 
     def reported_logits(self, rows: Tensor, memory: StepMemory) -> Tensor:
         """Logits [reports, vocab] of `rows` int64 [reports] of the step that was launched last, in `memory.reported`.
         Not part of a graph."""
-        return self._weights.lm_head(memory.work.x.index_select(0, rows), out=memory.reported[: rows.shape[0]])
+        logits = memory.reported[: rows.shape[0]]
+        self._weights.lm_head(memory.work.x.index_select(0, rows), None, logits, memory.products)
+        return logits
 
     def _attention(
         self,
         index: int,
-        layer: LayerWeights,
+        layer: LayerWeights[GpuProduct],
         step: StepTensors,
         memory: StepMemory,
         work: Workspace,
@@ -94,7 +103,7 @@ class GpuDecoder:
         decodes: bool,
     ) -> None:
         config = self.config
-        delta = _product(layer.qkv, work.x, work.qkv, lora, index, self._stacks.qkv)
+        delta = _product(layer.qkv, work.x, work.x_fp8, work.qkv, memory.products, lora, index, self._stacks.qkv)
         rotary_write(
             work.qkv,
             work.q,
@@ -114,8 +123,11 @@ class GpuDecoder:
             eps=config.norm_eps,
         )
         self._attend(index, step, memory, work, decodes)
-        delta = _product(layer.o, work.attended, work.added, lora, index, self._stacks.o)
-        self._join_residual(work, layer.post_norm, delta, step.adapted)
+        rows = work.attended_fp8
+        if layer.o.reads_fp8:
+            quantize_rows(work.attended, rows)
+        delta = _product(layer.o, work.attended, rows, work.added, memory.products, lora, index, self._stacks.o)
+        self._join_residual(work, layer.post_norm, delta, step.adapted, layer.gate_up)
 
     def _attend(self, index: int, step: StepTensors, memory: StepMemory, work: Workspace, decodes: bool) -> None:
         """The prefill kernel computes all rows of a mixed step, those of decodes too (decision 0028)."""
@@ -153,28 +165,62 @@ class GpuDecoder:
     def _mlp(
         self,
         index: int,
-        layer: LayerWeights,
-        next_norm: Tensor,
+        layer: LayerWeights[GpuProduct],
+        following: LayerWeights[GpuProduct] | None,
         step: StepTensors,
+        memory: StepMemory,
         work: Workspace,
         lora: GpuLora | None,
     ) -> None:
-        delta = _product(layer.gate_up, work.x, work.gate_up, lora, index, self._stacks.gate_up)
-        swiglu(work.gate_up, work.activated, delta=delta, adapted=None if delta is None else step.adapted)
-        delta = _product(layer.down, work.activated, work.added, lora, index, self._stacks.down)
-        self._join_residual(work, next_norm, delta, step.adapted)
+        """`following`: the next layer; None after the last one."""
+        products = memory.products
+        delta = _product(layer.gate_up, work.x, work.x_fp8, work.gate_up, products, lora, index, self._stacks.gate_up)
+        rows = work.activated_fp8
+        swiglu(
+            work.gate_up,
+            work.activated,
+            delta=delta,
+            adapted=None if delta is None else step.adapted,
+            quantized=rows if layer.down.reads_fp8 else None,
+        )
+        delta = _product(layer.down, work.activated, rows, work.added, products, lora, index, self._stacks.down)
+        if following is None:
+            self._join_residual(work, self._weights.norm, delta, step.adapted, self._weights.lm_head)
+        else:
+            self._join_residual(work, following.input_norm, delta, step.adapted, following.qkv)
 
-    def _join_residual(self, work: Workspace, norm: Tensor, delta: Tensor | None, adapted: Tensor) -> None:
-        adapted_rows = None if delta is None else adapted
-        eps = self.config.norm_eps
-        add_rms_norm(work.added, work.hidden, norm, eps, work.x, delta=delta, adapted=adapted_rows)
+    def _join_residual(
+        self, work: Workspace, norm: Tensor, delta: Tensor | None, adapted: Tensor, reader: GpuProduct
+    ) -> None:
+        """`reader`: the product of the normed rows."""
+        add_rms_norm(
+            work.added,
+            work.hidden,
+            norm,
+            self.config.norm_eps,
+            work.x,
+            delta=delta,
+            adapted=None if delta is None else adapted,
+            quantized=work.x_fp8 if reader.reads_fp8 else None,
+        )
 
 
-def _product(linear: Linear, x: Tensor, out: Tensor, lora: GpuLora | None, layer: int, stack: Stack) -> Tensor | None:
-    """The base's x · Wᵀ into `out`, and beside it the delta that its consumer adds; None: no row is adapted."""
+def _product(
+    product: GpuProduct,
+    x: Tensor,
+    quantized: QuantizedRows,
+    out: Tensor,
+    memory: ProductMemory,
+    lora: GpuLora | None,
+    layer: int,
+    stack: Stack,
+) -> Tensor | None:
+    """The base's x · Wᵀ into `out`, and beside it the delta that its consumer adds, computed from the unquantised x;
+    None: no row is adapted."""
+    rows = quantized if product.reads_fp8 else None
     if lora is None:
-        linear(x, out=out)
+        product(x, rows, out, memory)
         return None
     lora.deltas.fork()
-    linear(x, out=out)
+    product(x, rows, out, memory)
     return lora.deltas.join(lora.work, layer, stack, x)

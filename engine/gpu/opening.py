@@ -9,8 +9,10 @@ from pathlib import Path
 import torch
 
 from adapters.files.spec import BaseShape
+from engine.gpu.products import check_products
 from engine.models.config import DecoderConfig, ModelRefused, check_vocabulary, load_config
 from engine.models.dummy import dummy_digest
+from engine.models.quantized import quantized_digest
 from engine.models.slab_source import DummySource, FileSource, SlabSource
 from engine.models.weights import model_digest
 from engine.protocol.config import ModelConfig
@@ -43,16 +45,17 @@ def open_model(model: ModelConfig, dtype: torch.dtype, device: torch.device) -> 
     if dtype_of(model.dtype) != dtype:
         raise ModelRefused(f"dtype: the models of one engine share one, this is {model.dtype} and the others {dtype}")
     directory = Path(model.path)
-    shape = load_config(directory)
+    shape = load_config(directory, quantized=True)
     if model.context_tokens is not None:
         shape = dataclasses.replace(shape, context_tokens=min(shape.context_tokens, model.context_tokens))
     source: SlabSource
     if model.dummy:
         found = dummy_digest(model.name)
-        source = DummySource(shape, dtype, device, seed=int(found[:8], 16))
+        source = DummySource(shape, dtype, device, seed=int(found[:8], 16), quantize=model.quantize)
     else:
         check_vocabulary(directory, shape.vocab)
-        source = FileSource(directory, shape, dtype)
+        source = FileSource(directory, shape, dtype, model.quantize)
         found = model.digest or model_digest(directory)
-    digest = model.digest or found
+    check_products(source.layout, device)
+    digest = quantized_digest(model.digest or found, model.quantize)
     return OpenedModel(model.name, shape, BaseShape.from_directory(directory), source, digest, model.pinned)

@@ -38,6 +38,7 @@ from engine.gpu.layouts import LayoutLimits, StepLayouts
 from engine.gpu.model import STEPS_AHEAD, WARM_ROWS, WARM_SENDS, GpuModel, SharedStepState
 from engine.gpu.opening import OpenedModel, open_model
 from engine.gpu.packing import NOWHERE, PackedStep, Packer, StepLayout
+from engine.gpu.products import make_product
 from engine.gpu.step_memory import StepMemories, StepMemory, StepSizes, form_bytes, step_form
 from engine.gpu.weights import GpuWeights
 from engine.models.config import DecoderConfig, ModelRefused
@@ -174,7 +175,7 @@ class GpuRunner:
         forms = []
         for model in opened:
             token_bytes = model.shape.kv_elements_per_token() * self._dtype.itemsize
-            forms.append(self._form(model.shape, self._layouts(model.shape, self.page_bytes // token_bytes)))
+            forms.append(self._form(model, self._layouts(model.shape, self.page_bytes // token_bytes)))
         self._memories.place(max(forms, key=form_bytes))
         self._common.draws.reserve(max(model.shape.vocab for model in opened))
 
@@ -203,14 +204,14 @@ class GpuRunner:
     def _build_in(self, opened: OpenedModel, slab: Tensor) -> GpuModel:
         """Build a model over its registered slab."""
         shape, name = opened.shape, opened.name
-        weights = slab_weights(slab, opened.source.layout, shape)
+        weights = slab_weights(slab, opened.source.layout, shape, make_product)
         decoder = GpuDecoder(shape, opened.base, weights, self._arena)
         per_page, size = decoder.tokens_per_page, self.weights.weights_bytes(name)
         info = ModelInfo(
             name, opened.digest, shape.context_tokens, shape.vocab, per_page, self.pages, size, opened.pinned
         )
         layouts = self._layouts(shape, per_page)
-        memory = self._memories.place(self._form(shape, layouts))
+        memory = self._memories.place(self._form(opened, layouts))
         self._common.packer.ensure(layouts.words_max())
         self._common.draws.reserve(shape.vocab)
         self._numbers += 1
@@ -313,7 +314,8 @@ class GpuRunner:
         meanwhile."""
         device, words = self._arena.device, served.warm_words()
         sizes = StepSizes(words, WARM_ROWS, WARM_ROWS, self._limits.sequences)
-        form = step_form(opened.shape, self._dtype, self._rows.table, sizes, self._multiprocessors)
+        layout = opened.source.layout
+        form = step_form(opened.shape, self._dtype, self._rows.table, sizes, self._multiprocessors, layout)
         common = SharedStepState(
             Packer(words, WARM_SENDS, pinned=True),
             torch.zeros(WARM_ROWS, dtype=torch.int32, device=device),
@@ -333,10 +335,11 @@ class GpuRunner:
         programs = self._multiprocessors * PROGRAMS_PER_SM
         return StepLayouts(own, self._rows.table.tiles_max, shape.heads, shape.kv_heads, programs)
 
-    def _form(self, shape: DecoderConfig, layouts: StepLayouts) -> StepMemory:
+    def _form(self, opened: OpenedModel, layouts: StepLayouts) -> StepMemory:
         limits = self._limits
         sizes = StepSizes(layouts.words_max(), limits.rows, limits.sequences, limits.sequences)
-        return step_form(shape, self._dtype, self._rows.table, sizes, self._multiprocessors)
+        layout = opened.source.layout
+        return step_form(opened.shape, self._dtype, self._rows.table, sizes, self._multiprocessors, layout)
 
     def _draw_ids(self, pending: PendingStep, layout: StepLayout, masks: Masks) -> PendingLogprobs | None:
         """Draw into the fixed buffer that the next step reads; the errors of rows that cannot be prepared are added to

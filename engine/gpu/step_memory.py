@@ -13,12 +13,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from engine.gpu.products import ProductMemory, product_form, reads_fp8
 from engine.models.config import DecoderConfig
+from engine.models.slab import SlabLayout
 from engine.step import PROMPT_LOGPROB_ROWS_MAX
 from kernels.decode_attention import FP8_TUNING, TUNING, DecodePlan, allocate_decode_plan
 from kernels.lora_work import LoraScratch, TileTable
 from kernels.prefill_attention import PROGRAMS_PER_SM as PREFILL_PROGRAMS_PER_SM
 from kernels.prefill_attention import PrefillPartials, allocate_prefill_partials
+from kernels.quantize import QuantizedRows
 from kernels.sample import Scratch, new_scratch
 
 ALIGN_BYTES = 256
@@ -41,6 +44,25 @@ class Workspace:
     activated: Tensor  # [rows, inter]
     cos: Tensor  # [rows, head_dim / 2] float32
     sin: Tensor
+    # The same activations in fp8, and their row scales; [0, …] in a model whose products read no fp8.
+    x_numbers: Tensor
+    x_scales: Tensor
+    attended_numbers: Tensor
+    attended_scales: Tensor
+    activated_numbers: Tensor
+    activated_scales: Tensor
+
+    @property
+    def x_fp8(self) -> QuantizedRows:
+        return QuantizedRows(self.x_numbers, self.x_scales)
+
+    @property
+    def attended_fp8(self) -> QuantizedRows:
+        return QuantizedRows(self.attended_numbers, self.attended_scales)
+
+    @property
+    def activated_fp8(self) -> QuantizedRows:
+        return QuantizedRows(self.activated_numbers, self.activated_scales)
 
     def first(self, rows: int) -> Workspace:
         """Views of the first rows."""
@@ -60,6 +82,7 @@ class StepMemory:
     logits: Tensor  # [sequences, vocab]
     reported: Tensor  # [at most PROMPT_LOGPROB_ROWS_MAX, vocab]: logits for prompt logprobs; no graph writes them
     scratch: Scratch  # of the draw
+    products: ProductMemory
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,11 +101,12 @@ def step_form(
     table: TileTable,
     sizes: StepSizes,
     multiprocessors: int,
+    layout: SlabLayout,
     *,
     kv_fp8: bool = False,
 ) -> StepMemory:
-    """The memory that steps of this model need, as tensors without storage. `table`: of adapters. `kv_fp8`: the
-    model's K and V are fp8."""
+    """The memory that steps of this model need, as tensors without storage. `table`: of adapters. `layout`: of the
+    model's weights. `kv_fp8`: the model's K and V are fp8."""
     tuning = FP8_TUNING if kv_fp8 else TUNING
 
     def empty(rows: int, width: int, kind: torch.dtype = dtype) -> Tensor:
@@ -101,6 +125,7 @@ def step_form(
         activated=empty(rows, config.intermediate),
         cos=empty(rows, half, torch.float32),
         sin=empty(rows, half, torch.float32),
+        **_fp8_rows(config, rows if reads_fp8(layout) else 0),
     )
     on_no_device = TileTable(torch.empty(0, dtype=dtype, device=META), table.entries.to(META))
     widest = max(qkv, config.hidden, 2 * config.intermediate)
@@ -124,7 +149,18 @@ def step_form(
         logits=empty(sizes.sequences, config.vocab),
         reported=empty(min(rows, PROMPT_LOGPROB_ROWS_MAX), config.vocab),
         scratch=new_scratch(sizes.sequences, config.vocab, META),
+        products=product_form(layout, dtype, rows),
     )
+
+
+def _fp8_rows(config: DecoderConfig, rows: int) -> dict[str, Tensor]:
+    """The fields of Workspace for `rows` rows in fp8."""
+    widths = {"x": config.hidden, "attended": config.q_size, "activated": config.intermediate}
+    fields = {}
+    for name, width in widths.items():
+        fields[f"{name}_numbers"] = torch.empty(rows, width, dtype=torch.float8_e4m3fn, device=META)
+        fields[f"{name}_scales"] = torch.empty(rows, dtype=torch.float32, device=META)
+    return fields
 
 
 def form_bytes(form: StepMemory) -> int:

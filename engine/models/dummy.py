@@ -11,6 +11,10 @@ import torch
 from torch import Tensor
 
 from engine.models.config import DecoderConfig
+from engine.models.linear import CpuProduct, Linear
+from engine.models.loading import quantized_product
+from engine.models.matrices import quantize_matrix
+from engine.models.quantized import formats_on_loading
 from engine.models.weights import Weights, assemble, fused_tensors
 
 # As transformers initialises; activations stay finite over many layers.
@@ -27,13 +31,27 @@ def dummy_vector(name: str) -> float:
     return 0.0 if name.endswith("bias") else 1.0
 
 
-def dummy_weights(config: DecoderConfig, dtype: torch.dtype) -> Weights:
+def dummy_weights(config: DecoderConfig, dtype: torch.dtype, quantize: str = "none") -> Weights[CpuProduct]:
     """On the CPU: matrices normal with deviation STD, norms 1, biases 0. The same for each call with one shape."""
     generator, tied = torch.Generator().manual_seed(0), bool(config.tied)
-    shapes = {fused.name: fused.shape for fused in fused_tensors(config, tied=tied)}
+    known = {fused.name: fused for fused in fused_tensors(config, tied=tied)}
+    formats = formats_on_loading(config, quantize)
+    embedding: list[Tensor] = []
 
     def draw(name: str) -> Tensor:
-        tensor = torch.empty(shapes[name], dtype=dtype)
-        return tensor.fill_(dummy_vector(name)) if tensor.dim() == 1 else tensor.normal_(0, STD, generator=generator)
+        tensor = torch.empty(known[name].shape, dtype=dtype)
+        if tensor.dim() == 1:
+            return tensor.fill_(dummy_vector(name))
+        tensor.normal_(0, STD, generator=generator)
+        if name == "embedding":
+            embedding.append(tensor)
+        return tensor
 
-    return assemble(config, draw, tied=tied)
+    def product(name: str, bias: Tensor | None) -> CpuProduct:
+        weight = embedding[0] if name == "embedding" else draw(name)
+        if name not in formats:
+            return Linear(weight, bias)
+        format = formats[name]
+        return quantized_product(quantize_matrix(weight, format, name), format, known[name], dtype, bias)
+
+    return assemble(config, draw, product, tied=tied)

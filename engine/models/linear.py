@@ -1,9 +1,14 @@
-"""One weight matrix, in the layouts that its device multiplies fastest.
+"""One weight matrix, in the layouts that a CPU multiplies fastest.
 
-On a CPU a step of a few rows takes as long as MKL takes to read the weights: benchmarks/cpu_decode.py measures it.
+A step of a few rows takes as long as MKL takes to read the weights: benchmarks/cpu_decode.py measures it.
 """
 
 from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Callable
+from typing import Protocol
 
 import torch
 import torch.nn.functional as F
@@ -13,15 +18,37 @@ from torch import Tensor
 # is a matrix-vector product and gains nothing; above PACKED_ROWS the plain layout is as fast.
 PACKED_ROWS = 8
 
+# Activations of int8 products have 16 bits: a high and a low byte, each a product of its own. With 8 bits alone the
+# mean divergence of SmolLM2 is ten times as large (docs/LOG.md, 2026-11-27).
+HIGH_BYTE = 256
+INT16_LARGEST = 127 * HIGH_BYTE  # so that the rounded high byte is at most 127
+# The matrix [out, in] with which `multiplies_int8` compares both kinds of product, and how often.
+MEASURED_SHAPE = (1536, 768)
+MEASURED_PRODUCTS = 8
+MEASURED_TURNS = 5
+SMALLEST_SCALE = 1e-30  # of a row of zeros, whose numbers are 0 with any scale
+
+
+class CpuProduct(Protocol):
+    """y = x · Wᵀ (+ b) on a CPU."""
+
+    def __call__(self, x: Tensor, out: Tensor) -> Tensor:
+        """Write y [rows, out] into `out`, and return it."""
+        ...
+
+    def add_to(self, y: Tensor, x: Tensor) -> None:
+        """y += x · Wᵀ. Only without a bias."""
+        ...
+
 
 class Linear:
-    """y = x · Wᵀ (+ b)."""
+    """y = x · Wᵀ (+ b) on a CPU, W in the dtype of x."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None = None, *, packed: bool = False) -> None:
-        """`weight` [out, in] and `bias` [out], on their device. `packed` keeps a second copy for few rows, where this
-        torch can (float32 with MKL); elsewhere it does nothing."""
-        # MKL multiplies 2 to 64 rows up to twice as fast with [in, out]; cuBLAS does not care, and keeps a view.
-        self._plain = weight.t().contiguous() if weight.device.type == "cpu" else weight.t()
+        """`weight` [out, in] and `bias` [out]. `packed` keeps a second copy for few rows, where this torch can (float32
+        with MKL); elsewhere it does nothing."""
+        # MKL multiplies 2 to 64 rows up to twice as fast with [in, out].
+        self._plain = weight.t().contiguous()
         self._bias = bias
         self._out_in = self._plain.t()
         self._packed: Tensor | None = None
@@ -55,6 +82,63 @@ class Linear:
 
 def can_pack(weight: Tensor) -> bool:
     """Whether this torch has MKL's packed products, for this weight."""
-    if weight.device.type != "cpu" or weight.dtype != torch.float32:
+    if weight.dtype != torch.float32:
         return False
     return torch.backends.mkl.is_available() and bool(torch.backends.mkldnn.is_available())  # type: ignore[no-untyped-call]
+
+
+class Int8Linear:
+    """y = x · Wᵀ (+ b) on a CPU, W in 8 bits with a scale a row, x [rows, in] in 16 bits with a scale a row.
+
+    The sums are exact in int32 (in ≤ 2¹⁷), so a row's result is the same bits in any batch."""
+
+    def __init__(self, weight: Tensor, scales: Tensor, bias: Tensor | None) -> None:
+        """`weight` int8 [out, in], `scales` float32 [out], `bias` [out]."""
+        self._weight = weight.contiguous().t()  # torch._int_mm multiplies fastest with the transpose of [out, in]
+        self._scales = scales.float()
+        self._bias = bias
+
+    def __call__(self, x: Tensor, out: Tensor) -> Tensor:
+        out.copy_(self._product(x))
+        return out if self._bias is None else out.add_(self._bias)
+
+    def add_to(self, y: Tensor, x: Tensor) -> None:
+        assert self._bias is None
+        y.add_(self._product(x))
+
+    def _product(self, x: Tensor) -> Tensor:
+        """float32 [rows, out]"""
+        rows, columns = x.shape
+        largest = torch.linalg.vector_norm(x.float(), torch.inf, dim=1, keepdim=True)
+        scales = (largest / INT16_LARGEST).clamp_(min=SMALLEST_SCALE)
+        numbers = (x / scales).round_().to(torch.int16)
+        # The low byte as a signed number, and the high byte that remains when it is taken away.
+        parts = torch.empty((2, rows, columns), dtype=torch.int8)
+        parts[1] = numbers.view(torch.int8).view(rows, columns, 2)[..., 0]
+        parts[0] = numbers.add_(HIGH_BYTE // 2).view(torch.int8).view(rows, columns, 2)[..., 1]
+        if rows == 1:  # one row has a path of its own in oneDNN, which is faster than that of two rows
+            high, low = torch._int_mm(parts[0], self._weight), torch._int_mm(parts[1], self._weight)
+        else:
+            high, low = torch._int_mm(parts.view(2 * rows, columns), self._weight).view(2, rows, -1).unbind()
+        return high.float().mul_(HIGH_BYTE).add_(low).mul_(self._scales).mul_(scales)
+
+
+@functools.cache
+def multiplies_int8() -> bool:
+    """Whether this CPU multiplies a row in 8 bits faster than in float32: with VNNI several times, without it (AVX2
+    alone) six times slower. Measured once a process."""
+    numbers = torch.randint(-127, 128, MEASURED_SHAPE, dtype=torch.int8)
+    x, out = torch.randn(1, MEASURED_SHAPE[1]), torch.empty(1, MEASURED_SHAPE[0])
+    narrow, wide = Int8Linear(numbers, torch.ones(MEASURED_SHAPE[0]), None), Linear(numbers.float())
+    return _seconds(lambda: narrow(x, out)) < _seconds(lambda: wide(x, out))
+
+
+def _seconds(multiply: Callable[[], object]) -> float:
+    """Of the fastest of MEASURED_TURNS turns."""
+    taken = []
+    for _ in range(MEASURED_TURNS):
+        began = time.perf_counter()
+        for _ in range(MEASURED_PRODUCTS):
+            multiply()
+        taken.append(time.perf_counter() - began)
+    return min(taken)

@@ -52,6 +52,11 @@ class MatrixFormat:
         if self.has_zeros and self.element != "int4":
             raise ModelRefused(f"{self.element}: zeros are supported for int4 only")
 
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """Which tensors a matrix of this format has."""
+        return PARTS if self.has_zeros else PARTS[:2]
+
     def groups(self, in_features: int) -> int:
         """Scales of a row."""
         return 1 if self.group is None else -(-in_features // self.group)

@@ -1,11 +1,13 @@
-"""A weights slab: the offset of each tensor in it, and the stretch of a file that fills each part.
+"""A weights slab: the offset of each tensor in it, and what fills each part.
 
-Computed from the files' headers, which checks names and shapes; no weight is read.
+Computed from the files' headers, which checks names and shapes; no weight is read. A quantised matrix is two or three
+parts: its numbers, its scales and its zeros.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,7 +16,9 @@ from torch import Tensor
 
 from engine.models.config import DecoderConfig
 from engine.models.files import WeightFiles
-from engine.models.weights import Weights, assemble, fused_tensors, is_tied
+from engine.models.matrices import MatrixFormat, Part, QuantizedMatrix
+from engine.models.quantized import StackedMatrix
+from engine.models.weights import Fused, Product, Weights, assemble, fused_tensors, is_tied
 
 # Every tensor begins at a multiple of this, which GPU products read fastest.
 ALIGN_BYTES = 256
@@ -22,25 +26,45 @@ ALIGN_BYTES = 256
 
 @dataclass(frozen=True, slots=True)
 class SlabPart:
-    """One tensor of the slab. `stacked`: as in `weights.Fused`."""
+    """One tensor of the slab. `fused`: the tensor of the decoder to which it belongs. `part`: which tensor of a
+    quantised matrix it is; None for a tensor that is not quantised."""
 
     offset: int
     shape: tuple[int, ...]
-    stacked: tuple[tuple[str, int], ...]
+    dtype: torch.dtype
+    fused: Fused
+    part: Part | None
+
+    @property
+    def nbytes(self) -> int:
+        return math.prod(self.shape) * self.dtype.itemsize
+
+    @property
+    def row_bytes(self) -> int:
+        return math.prod(self.shape[1:]) * self.dtype.itemsize
 
 
 @dataclass(frozen=True, slots=True)
 class SlabLayout:
-    """The slab of one model in one dtype. A tied lm_head is the embedding and has no part of its own."""
+    """The slab of one model, whose vectors and unquantised matrices have one dtype. A tied lm_head is the embedding and
+    has no part of its own. `formats`: of the quantised matrices, by the name of the fused tensor."""
 
     dtype: torch.dtype
     parts: dict[str, SlabPart]
     bytes: int
+    formats: Mapping[str, MatrixFormat]
 
     def view(self, slab: Tensor, name: str) -> Tensor:
+        """A part as a view of `slab`. The names of a quantised matrix's parts are those of `part_name`."""
         part = self.parts[name]
-        size = math.prod(part.shape) * self.dtype.itemsize
-        return slab[part.offset : part.offset + size].view(self.dtype).view(part.shape)
+        return slab[part.offset : part.offset + part.nbytes].view(part.dtype).view(part.shape)
+
+    def view_matrix(self, slab: Tensor, name: str) -> QuantizedMatrix:
+        """A quantised matrix as views of `slab`."""
+        zeros = self.view(slab, part_name(name, "zeros")) if self.formats[name].has_zeros else None
+        return QuantizedMatrix(
+            self.view(slab, part_name(name, "data")), self.view(slab, part_name(name, "scales")), zeros
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,31 +78,64 @@ class Stretch:
     dtype: torch.dtype
 
 
-def slab_layout(config: DecoderConfig, dtype: torch.dtype, *, tied: bool) -> SlabLayout:
+def part_name(fused: str, part: Part) -> str:
+    return fused if part == "data" else f"{fused}.{part}"
+
+
+def slab_layout(
+    config: DecoderConfig, dtype: torch.dtype, *, tied: bool, formats: Mapping[str, MatrixFormat] | None = None
+) -> SlabLayout:
+    """`formats`: of the matrices that are quantised, by the name of the fused tensor."""
+    formats = formats or {}
     parts: dict[str, SlabPart] = {}
     position = 0
-    for name, shape, stacked in fused_tensors(config, tied=tied):
-        parts[name] = SlabPart(position, shape, stacked)
-        size = math.prod(shape) * dtype.itemsize
-        position += -(-size // ALIGN_BYTES) * ALIGN_BYTES
-    return SlabLayout(dtype, parts, position)
+
+    def add(name: str, shape: tuple[int, ...], kind: torch.dtype, fused: Fused, part: Part | None) -> None:
+        nonlocal position
+        parts[name] = added = SlabPart(position, shape, kind, fused, part)
+        position += -(-added.nbytes // ALIGN_BYTES) * ALIGN_BYTES
+
+    for fused in fused_tensors(config, tied=tied):
+        if fused.name not in formats:
+            add(fused.name, fused.shape, dtype, fused, None)
+            continue
+        format, (rows, columns) = formats[fused.name], fused.shape
+        for part in format.parts:
+            shape = format.part_shape(part, rows, columns)
+            add(part_name(fused.name, part), shape, format.part_dtype(part), fused, part)
+    return SlabLayout(dtype, parts, position, formats)
 
 
-def slab_weights(slab: Tensor, layout: SlabLayout, config: DecoderConfig) -> Weights:
-    """The tensors as views of `slab` uint8 [bytes], whatever its contents. On a CPU, `Linear` makes copies."""
-    return assemble(config, lambda name: layout.view(slab, name), tied="lm_head" not in layout.parts)
+def slab_weights(
+    slab: Tensor,
+    layout: SlabLayout,
+    config: DecoderConfig,
+    product: Callable[[Tensor | QuantizedMatrix, MatrixFormat | None, Tensor | None], Product],
+) -> Weights[Product]:
+    """The tensors as views of `slab` uint8 [bytes], whatever its contents. `product(matrix, format, bias)` makes what
+    multiplies by a matrix."""
+
+    def make(name: str, bias: Tensor | None) -> Product:
+        if name in layout.formats:
+            return product(layout.view_matrix(slab, name), layout.formats[name], bias)
+        return product(layout.view(slab, name), None, bias)
+
+    return assemble(config, lambda name: layout.view(slab, name), make, tied="lm_head" not in layout.parts)
 
 
 def slab_stretches(
-    files: WeightFiles, config: DecoderConfig, dtype: torch.dtype
+    files: WeightFiles, config: DecoderConfig, dtype: torch.dtype, matrices: Mapping[str, StackedMatrix]
 ) -> tuple[SlabLayout, tuple[Stretch, ...]]:
-    """The slab's layout, and the stretches of a directory's files that fill it, in slab order. Raises ModelRefused
-    naming the tensor."""
-    layout = slab_layout(config, dtype, tied=is_tied(config, files))
+    """The slab's layout, and the stretches of a directory's files that fill its unquantised tensors, in slab order.
+    Raises ModelRefused naming the tensor."""
+    formats = {name: matrix.format for name, matrix in matrices.items()}
+    layout = slab_layout(config, dtype, tied=is_tied(config, files), formats=formats)
     stretches = []
     for part in layout.parts.values():
+        if part.part is not None:
+            continue
         offset = part.offset
-        for name, rows in part.stacked:
+        for name, rows in part.fused.stacked:
             stored = files.find(name, (rows, *part.shape[1:]))
             count = math.prod(stored.shape)
             stretches.append(Stretch(offset, count, stored.file, stored.start, stored.dtype))

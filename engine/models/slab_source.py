@@ -6,18 +6,23 @@ Several threads may read from either at once. It must never know where the slab 
 from __future__ import annotations
 
 import bisect
-import os
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
+from engine.models.checkpoints import load_quantization
 from engine.models.config import DecoderConfig
 from engine.models.dummy import STD, dummy_vector
-from engine.models.files import WeightFiles, read_numbers, stamp
-from engine.models.slab import SlabLayout, slab_layout, slab_stretches
+from engine.models.files import OpenFiles, StampedFiles, WeightFiles, read_numbers
+from engine.models.quantized import StackedMatrix, formats_on_loading, quantized_matrices
+from engine.models.slab import SlabLayout, SlabPart, Stretch, slab_layout, slab_stretches
+
+# Clears the first bit of the exponent of fp8 bytes: none of them is a NaN, and the largest number is 1.875.
+FP8_FINITE = 0xBF
+# Standard deviations of uniformly random bytes: fp8 ones under FP8_FINITE, and the others.
+DRAWN_STD = {"fp8": 0.60, "int8": 73.9, "int4": 4.6}
 
 
 class SlabSource(Protocol):
@@ -30,60 +35,91 @@ class SlabSource(Protocol):
 
 
 class FileSource:
-    """The safetensors of a directory. Numbers of another dtype are converted."""
+    """The safetensors of a directory. Numbers of another dtype are converted; matrices that are published quantised
+    keep their numbers, and others are quantised as `quantize` says."""
 
-    def __init__(self, directory: Path, config: DecoderConfig, dtype: torch.dtype) -> None:
+    def __init__(self, directory: Path, config: DecoderConfig, dtype: torch.dtype, quantize: str = "none") -> None:
         """Reads the headers only. Raises ModelRefused, OSError."""
         with WeightFiles(directory) as files:
-            self.layout, self._stretches = slab_stretches(files, config, dtype)
+            self._matrices = quantized_matrices(config, files, load_quantization(directory), quantize)
+            self.layout, stretches = slab_stretches(files, config, dtype, self._matrices)
             self._stamps = files.stamps()
-        self._offsets = [stretch.offset for stretch in self._stretches]
+        quantized = [part for part in self.layout.parts.values() if part.part is not None]
+        self._pieces: list[Stretch | SlabPart] = sorted([*stretches, *quantized], key=lambda piece: piece.offset)
+        self._offsets = [piece.offset for piece in self._pieces]
+
+    @property
+    def matrices(self) -> dict[str, StackedMatrix]:
+        """The quantised matrices, by the name of the fused tensor."""
+        return self._matrices
+
+    def open_files(self) -> StampedFiles:
+        """The files, refused if they changed since the model was registered."""
+        return StampedFiles(self._stamps)
 
     def fill(self, start: int, target: Tensor) -> None:
         stop = start + int(target.shape[0])
-        item = self.layout.dtype.itemsize
         first = max(0, bisect.bisect_right(self._offsets, start) - 1)
-        with ExitStack() as files:
-            opened: dict[Path, int] = {}
-            for stretch in self._stretches[first:]:
-                if stretch.offset >= stop:
+        with self.open_files() as files:
+            for piece in self._pieces[first:]:
+                if piece.offset >= stop:
                     break
-                begin, end = max(start, stretch.offset), min(stop, stretch.offset + stretch.count * item)
+                size = piece.nbytes if isinstance(piece, SlabPart) else piece.count * self.layout.dtype.itemsize
+                begin, end = max(start, piece.offset), min(stop, piece.offset + size)
                 if begin >= end:
                     continue
-                if stretch.file not in opened:
-                    opened[stretch.file] = self._open(stretch.file, files)
-                numbers = target[begin - start : end - start].view(self.layout.dtype)
-                at = stretch.start + (begin - stretch.offset) // item * stretch.dtype.itemsize
-                read_numbers(opened[stretch.file], stretch.file, at, stretch.dtype, numbers)
+                into = target[begin - start : end - start]
+                if isinstance(piece, SlabPart):
+                    self._fill_rows(files, piece, begin - piece.offset, into)
+                else:
+                    numbers = into.view(self.layout.dtype)
+                    at = piece.start + (begin - piece.offset) // self.layout.dtype.itemsize * piece.dtype.itemsize
+                    read_numbers(files.descriptor(piece.file), piece.file, at, piece.dtype, numbers)
 
-    def _open(self, path: Path, files: ExitStack) -> int:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        files.callback(os.close, descriptor)
-        if stamp(os.fstat(descriptor)) != self._stamps[path]:
-            raise OSError(f"{path} has changed since the model was registered")
-        return descriptor
+    def _fill_rows(self, files: OpenFiles, part: SlabPart, begin: int, target: Tensor) -> None:
+        """Bytes of a quantised matrix's part, from its byte `begin` on: whole rows are read, and cut."""
+        assert part.part is not None
+        first, last = begin // part.row_bytes, -(-(begin + len(target)) // part.row_bytes)
+        rows = self._matrices[part.fused.name].read_part(files, part.part, first, last)
+        skipped = begin - first * part.row_bytes
+        target.copy_(rows.contiguous().view(torch.uint8).view(-1)[skipped : skipped + len(target)])
 
 
 class DummySource:
-    """Random weights for benchmarks: matrices normal, norms 1, biases 0, as in `dummy.dummy_weights`. The same for
-    one seed and the same calls of `fill`."""
+    """Random weights for benchmarks: matrices normal, norms 1, biases 0, as in `dummy.dummy_weights`; quantised
+    matrices have random numbers and equal scales. The same for one seed and the same calls of `fill`."""
 
-    def __init__(self, config: DecoderConfig, dtype: torch.dtype, device: torch.device, seed: int = 0) -> None:
+    def __init__(
+        self, config: DecoderConfig, dtype: torch.dtype, device: torch.device, seed: int = 0, quantize: str = "none"
+    ) -> None:
         """Numbers are drawn on `device`: a GPU draws in a second what takes a CPU minutes."""
-        self.layout = slab_layout(config, dtype, tied=bool(config.tied))
+        formats = formats_on_loading(config, quantize)
+        self.layout = slab_layout(config, dtype, tied=bool(config.tied), formats=formats)
         self._device = device
         self._seed = seed
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
 
     def fill(self, start: int, target: Tensor) -> None:
-        numbers = target.view(self.layout.dtype)
+        stop = start + int(target.shape[0])
         with torch.cuda.stream(self._stream):  # of None it does nothing
             generator = torch.Generator(self._device).manual_seed(self._seed * 1_000_003 + start)
+            for part in self.layout.parts.values():
+                begin, end = max(start, part.offset), min(stop, part.offset + part.nbytes)
+                if begin < end:
+                    self._draw(part, target[begin - start : end - start], generator)
+
+    def _draw(self, part: SlabPart, target: Tensor, generator: torch.Generator) -> None:
+        numbers = target.view(part.dtype)
+        if len(part.shape) == 1:
+            numbers.fill_(dummy_vector(part.fused.name))
+        elif part.part is None:
             drawn = torch.empty(numbers.shape, dtype=numbers.dtype, device=self._device)
             numbers.copy_(drawn.normal_(0, STD, generator=generator))
-        stop, item = start + int(target.shape[0]), self.layout.dtype.itemsize
-        for name, part in self.layout.parts.items():
-            begin, end = max(start, part.offset), min(stop, part.offset + part.shape[0] * item)
-            if len(part.shape) == 1 and begin < end:
-                numbers[(begin - start) // item : (end - start) // item] = dummy_vector(name)
+        elif part.part == "scales":
+            numbers.fill_(STD / DRAWN_STD[self.layout.formats[part.fused.name].element])
+        else:
+            drawn = torch.empty(numbers.shape, dtype=torch.uint8, device=self._device)
+            drawn.random_(0, 256, generator=generator)
+            if self.layout.formats[part.fused.name].element == "fp8":
+                drawn.bitwise_and_(FP8_FINITE)
+            numbers.copy_(drawn)

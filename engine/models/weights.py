@@ -1,5 +1,5 @@
-"""A model's weights as the decoder uses them: which tensors of the files are stacked into one, their loading into a
-CPU's memory, and the digest of a model."""
+"""A model's weights as the decoder uses them: which tensors of the files are stacked into one, and the digest of a
+model."""
 
 from __future__ import annotations
 
@@ -10,43 +10,38 @@ import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Generic, NamedTuple, TypeVar
 
-import torch
 from torch import Tensor
 
 from engine.models.config import DecoderConfig
 from engine.models.files import WeightFiles, stamps, weight_files
-from engine.models.linear import Linear, can_pack
 
 DIGEST_CACHE = ".laneway-digest.json"
-# Models with larger files are not packed, since packing doubles their memory.
-PACK_BYTES_MAX = 1024 * 1024 * 1024
 HEAD = "lm_head.weight"
 
+# What multiplies by a weight matrix on a device, in the matrix's format.
+Product = TypeVar("Product")
+
 
 @dataclass(frozen=True, slots=True)
-class LayerWeights:
+class LayerWeights(Generic[Product]):
     input_norm: Tensor  # [hidden]
-    qkv: Linear  # hidden → q_size + 2 kv_size
+    qkv: Product  # hidden → q_size + 2 kv_size
     q_norm: Tensor | None  # [head_dim]
     k_norm: Tensor | None  # [head_dim]
-    o: Linear  # q_size → hidden
+    o: Product  # q_size → hidden
     post_norm: Tensor  # [hidden]
-    gate_up: Linear  # hidden → 2 intermediate
-    down: Linear  # intermediate → hidden
+    gate_up: Product  # hidden → 2 intermediate
+    down: Product  # intermediate → hidden
 
 
 @dataclass(frozen=True, slots=True)
-class Weights:
+class Weights(Generic[Product]):
     embedding: Tensor  # [vocab, hidden]
-    layers: tuple[LayerWeights, ...]
+    layers: tuple[LayerWeights[Product], ...]
     norm: Tensor  # [hidden]
-    lm_head: Linear  # hidden → vocab
-
-
-class LoadStopped(Exception):
-    """The load was cancelled."""
+    lm_head: Product  # hidden → vocab
 
 
 class Fused(NamedTuple):
@@ -56,6 +51,11 @@ class Fused(NamedTuple):
     name: str
     shape: tuple[int, ...]
     stacked: tuple[tuple[str, int], ...]
+
+    @property
+    def is_linear(self) -> bool:
+        """Whether it is a matrix of a layer, which may be quantised. Embedding and lm_head are not."""
+        return len(self.shape) == 2 and self.name.startswith("layers.")
 
 
 def fused_tensors(config: DecoderConfig, *, tied: bool) -> Iterator[Fused]:
@@ -94,71 +94,32 @@ def is_tied(config: DecoderConfig, files: WeightFiles) -> bool:
     return config.tied if config.tied is not None else HEAD not in files
 
 
-def assemble(config: DecoderConfig, tensor: Callable[[str], Tensor], *, tied: bool, packed: bool = False) -> Weights:
-    """Weights from `tensor(name)`, called once for each fused tensor. `packed`: as in `Linear`."""
+def assemble(
+    config: DecoderConfig,
+    tensor: Callable[[str], Tensor],
+    product: Callable[[str, Tensor | None], Product],
+    *,
+    tied: bool,
+) -> Weights[Product]:
+    """Weights from `tensor(name)`, called once for each vector, each bias and the embedding, and `product(name, bias)`,
+    called once for each matrix; a tied lm_head is the product of `embedding`."""
 
-    def layer(own: str) -> LayerWeights:
+    def layer(own: str) -> LayerWeights[Product]:
         return LayerWeights(
             input_norm=tensor(own + "input_norm"),
-            qkv=Linear(tensor(own + "qkv"), tensor(own + "qkv_bias") if config.qkv_bias else None, packed=packed),
+            qkv=product(own + "qkv", tensor(own + "qkv_bias") if config.qkv_bias else None),
             q_norm=tensor(own + "q_norm") if config.qk_norm else None,
             k_norm=tensor(own + "k_norm") if config.qk_norm else None,
-            o=Linear(tensor(own + "o"), packed=packed),
+            o=product(own + "o", None),
             post_norm=tensor(own + "post_norm"),
-            gate_up=Linear(tensor(own + "gate_up"), packed=packed),
-            down=Linear(tensor(own + "down"), packed=packed),
+            gate_up=product(own + "gate_up", None),
+            down=product(own + "down", None),
         )
 
     embedding = tensor("embedding")
     layers = tuple(layer(f"layers.{index}.") for index in range(config.layers))
-    head = embedding if tied else tensor("lm_head")
-    return Weights(embedding, layers, tensor("norm"), Linear(head, packed=packed))
-
-
-def check_weights(directory: Path, config: DecoderConfig) -> None:
-    """Check names and shapes, reading the headers only. Raises ModelRefused naming the tensor, OSError."""
-    with WeightFiles(directory) as files:
-        for fused in fused_tensors(config, tied=is_tied(config, files)):
-            for name, rows in fused.stacked:
-                files.find(name, (rows, *fused.shape[1:]))
-
-
-def load_weights(
-    directory: Path, config: DecoderConfig, dtype: torch.dtype, stopped: Callable[[], bool] = lambda: False
-) -> Weights:
-    """Read every tensor of the decoder into a CPU's memory. Raises ModelRefused naming the tensor, OSError, and
-    LoadStopped soon after `stopped()`."""
-    with WeightFiles(directory) as files:
-        tied = is_tied(config, files)
-        known = {fused.name: fused for fused in fused_tensors(config, tied=tied)}
-
-        def read(name: str) -> Tensor:
-            if stopped():
-                raise LoadStopped
-            fused, row = known[name], 0
-            tensor = torch.empty(fused.shape, dtype=dtype)
-            for source, rows in fused.stacked:
-                files.read(files.find(source, (rows, *fused.shape[1:])), tensor[row : row + rows])
-                row += rows
-            return tensor
-
-        return assemble(config, read, tied=tied, packed=packs(weight_files(directory)))
-
-
-def packs(files: list[Path]) -> bool:
-    """Whether a model of these files is small enough to be packed."""
-    return sum(path.stat().st_size for path in files) <= PACK_BYTES_MAX
-
-
-def cpu_bytes(config: DecoderConfig, dtype: torch.dtype, *, packed: bool) -> int:
-    """Memory that `load_weights` takes: each matrix once, twice if packed; the embedding beside lm_head, tied or not.
-    (MKL pads a packed tiny matrix by up to 0.1 MB, which is not counted.)"""
-    qkv = config.q_size + 2 * config.kv_size
-    layer = config.hidden * (qkv + config.q_size + 3 * config.intermediate)
-    matrices = config.layers * layer + config.vocab * config.hidden
-    norms = config.layers * (2 * config.hidden + 2 * config.head_dim * config.qk_norm + qkv * config.qkv_bias)
-    copies = 2 if packed and can_pack(torch.empty(1, 1, dtype=dtype)) else 1
-    return (matrices * copies + norms + config.hidden + config.vocab * config.hidden) * dtype.itemsize
+    norm = tensor("norm")
+    return Weights(embedding, layers, norm, product("embedding" if tied else "lm_head", None))
 
 
 def model_digest(directory: Path) -> str:

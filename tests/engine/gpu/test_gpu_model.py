@@ -27,10 +27,11 @@ from engine.gpu.graphs import RUNS_BEFORE, GraphKind, Graphs, Run, _end_capture
 from engine.gpu.layouts import LayoutLimits, StepLayouts
 from engine.gpu.model import GpuModel, SharedStepState
 from engine.gpu.packing import PackedStep, Packer
+from engine.gpu.products import make_product
 from engine.gpu.runner import GpuRunner, PendingStep
 from engine.gpu.step_memory import StepMemories, StepSizes, form_bytes, step_form
 from engine.models.config import load_config
-from engine.models.slab import slab_weights
+from engine.models.slab import slab_layout, slab_weights
 from engine.models.slab_source import FileSource
 from engine.protocol.frames import ModelInfo, Sampling
 from engine.step import PENDING_ID, Chunk, Masks, Sequence, Step
@@ -111,7 +112,7 @@ class Served:
             source = FileSource(directory, shape, torch.float32)
             slab = torch.zeros(source.layout.bytes, dtype=torch.uint8)
             source.fill(0, slab)
-            weights = slab_weights(slab, source.layout, shape)
+            weights = slab_weights(slab, source.layout, shape, make_product)
             decoder = GpuDecoder(shape, BaseShape.from_directory(directory), weights, self.arena)
             limits = LayoutLimits(
                 LIMITS.rows, LIMITS.sequences, 4 * -(-shape.context_tokens // decoder.tokens_per_page)
@@ -119,7 +120,7 @@ class Served:
             layouts = StepLayouts(limits, 1, shape.heads, shape.kv_heads, programs=8)
             packer.ensure(layouts.words_max())
             sizes = StepSizes(layouts.words_max(), limits.rows, limits.sequences, limits.sequences)
-            forms.append((decoder, layouts, step_form(shape, torch.float32, rows.table, sizes, multiprocessors=4)))
+            forms.append((decoder, layouts, step_form(shape, torch.float32, rows.table, sizes, 4, source.layout)))
         memories.place(max((form for _, _, form in forms), key=form_bytes))
         for number, (decoder, layouts, form) in enumerate(forms):
             info = ModelInfo("m", "", 512, oracle.TINY_VOCAB, decoder.tokens_per_page, 24)
@@ -376,7 +377,8 @@ def test_a_model_that_works_elsewhere_compiles_and_says_nothing(directories: lis
     packer = Packer(model.warm_words(), 8, pinned=False)
     sizes = StepSizes(model.warm_words(), 49, 49, 49)
     shape, table = load_config(directories[1]), served.common.adapters.rows.table  # type: ignore[union-attr]
-    memory = StepMemories(CPU).place(step_form(shape, torch.float32, table, sizes, multiprocessors=4))
+    layout = slab_layout(shape, torch.float32, tied=True)
+    memory = StepMemories(CPU).place(step_form(shape, torch.float32, table, sizes, 4, layout))
     stream: Any = None
     common = SharedStepState(
         packer,

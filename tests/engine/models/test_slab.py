@@ -6,17 +6,20 @@ import json
 import os
 from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from engine.models.config import ModelRefused, check_vocabulary, load_config
+from engine.models.config import DecoderConfig, ModelRefused, check_vocabulary, load_config
 from engine.models.files import HEADER_BYTES_MAX, INDEX, WeightFiles, weight_files
 from engine.models.linear import Linear
+from engine.models.loading import load_weights
+from engine.models.matrices import MatrixFormat, QuantizedMatrix
 from engine.models.slab import ALIGN_BYTES, slab_weights
 from engine.models.slab_source import DummySource, FileSource, SlabSource
-from engine.models.weights import Weights, load_weights, model_digest
+from engine.models.weights import Weights, model_digest
 from support import oracle
 
 CPU = torch.device("cpu")
@@ -29,7 +32,19 @@ def filled(source: SlabSource, piece: int) -> torch.Tensor:
     return slab
 
 
-def tensors(weights: Weights) -> list[torch.Tensor | None]:
+def weights_of(source: SlabSource, config: DecoderConfig, piece: int = 4096) -> Weights[Linear]:
+    """The weights in a slab that was filled in pieces. None of them is quantised."""
+
+    def product(
+        matrix: torch.Tensor | QuantizedMatrix, format: MatrixFormat | None, bias: torch.Tensor | None
+    ) -> Linear:
+        assert isinstance(matrix, torch.Tensor)
+        return Linear(matrix, bias)
+
+    return slab_weights(filled(source, piece), source.layout, config, product)
+
+
+def tensors(weights: Weights[Any]) -> list[torch.Tensor | None]:
     found: list[torch.Tensor | None] = [weights.embedding, weights.norm, weights.lm_head._plain]
     for layer in weights.layers:
         for field in fields(layer):
@@ -38,7 +53,7 @@ def tensors(weights: Weights) -> list[torch.Tensor | None]:
     return found
 
 
-def assert_same(one: Weights, other: Weights) -> None:
+def assert_same(one: Weights[Any], other: Weights[Any]) -> None:
     for left, right in zip(tensors(one), tensors(other), strict=True):
         assert (left is None) == (right is None)
         assert left is None or (right is not None and torch.equal(left, right))
@@ -55,7 +70,7 @@ def test_a_slab_filled_in_pieces_is_what_loading_whole_tensors_makes(
     config = load_config(directory)
     source = FileSource(directory, config, dtype)
     assert all(part.offset % ALIGN_BYTES == 0 for part in source.layout.parts.values())
-    assert_same(slab_weights(filled(source, piece), source.layout, config), load_weights(directory, config, dtype))
+    assert_same(weights_of(source, config, piece), load_weights(directory, config, dtype))
 
 
 def test_a_model_in_several_files(tmp_path: Path) -> None:
@@ -68,7 +83,7 @@ def test_a_model_in_several_files(tmp_path: Path) -> None:
         save_file({name: numbers[name] for name in names[index::3]}, directory / f"part-{index}.safetensors")
     (directory / "model.safetensors").unlink()
     source = FileSource(directory, config, torch.float32)
-    assert_same(slab_weights(filled(source, 4096), source.layout, config), whole)
+    assert_same(weights_of(source, config), whole)
 
 
 def sharded(directory: Path, count: int = 2) -> dict[str, str]:
@@ -96,7 +111,7 @@ def test_a_second_copy_of_the_weights_is_not_read(tmp_path: Path) -> None:
     for arrange in (lambda: None, lambda: sharded(directory)):
         arrange()
         source = FileSource(directory, config, torch.float32)
-        assert_same(slab_weights(filled(source, 4096), source.layout, config), whole)
+        assert_same(weights_of(source, config), whole)
         assert "consolidated.safetensors" not in {path.name for path in weight_files(directory)}
     sharded_digest = model_digest(directory)
     (directory / "consolidated.safetensors").unlink()
@@ -245,9 +260,9 @@ def test_files_that_changed_since_they_were_checked_are_not_read(tmp_path: Path)
 def test_random_weights_are_the_same_for_one_seed_with_norms_of_one(family: str, tmp_path: Path) -> None:
     config = load_config(oracle.save_tiny(family, tmp_path))
     source = DummySource(config, torch.bfloat16, CPU, seed=3)
-    weights = slab_weights(filled(source, 4096), source.layout, config)
+    weights = weights_of(source, config)
     again = DummySource(config, torch.bfloat16, CPU, seed=3)
-    assert_same(weights, slab_weights(filled(again, 4096), again.layout, config))
+    assert_same(weights, weights_of(again, config))
     for layer in weights.layers:
         assert torch.all(layer.input_norm == 1)
         assert layer.q_norm is None or torch.all(layer.q_norm == 1)

@@ -1,0 +1,172 @@
+"""What multiplies by a weight matrix on a GPU, for each format of the matrix.
+
+A product is launched alike eagerly and in a captured graph: which kernel runs depends on the number of rows alone.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+from engine.models.config import ModelRefused
+from engine.models.matrices import MatrixFormat, QuantizedMatrix
+from engine.models.slab import SlabLayout
+from kernels.dequantize import dequantize
+from kernels.quantize import QuantizedRows
+from kernels.quantized_product import ProductScratch, allocate_product_scratch, quantized_product
+
+# Steps of at most so many rows read a quantised matrix once, in a kernel of our own. Larger steps: fp8 rows are
+# multiplied by cuBLAS or CUTLASS (torch._scaled_mm), and other formats are dequantised first (docs/LOG.md).
+FP8_FEW_ROWS = 64
+FEW_ROWS = 64
+# Rows and columns of torch._scaled_mm are multiples of this.
+SCALED_MULTIPLE = 16
+# Compute capability from which a GPU converts and multiplies fp8.
+FP8_CAPABILITY = (8, 9)
+META = torch.device("meta")
+
+
+class ProductMemory(NamedTuple):
+    """Memory of a model's quantised products, which one launch after another uses.
+
+    `dequantized` [elements]: the largest matrix that is dequantised. `scratch`: of products of few rows."""
+
+    dequantized: Tensor
+    scratch: ProductScratch
+
+
+class GpuProduct(Protocol):
+    """y = x · Wᵀ (+ b)."""
+
+    reads_fp8: bool
+    """Whether the rows are read in fp8."""
+
+    def __call__(self, x: Tensor, quantized: QuantizedRows | None, out: Tensor, memory: ProductMemory) -> None:
+        """Write y [rows, out] into `out`. `x` [rows, in]; `quantized`: the same rows in fp8, for `reads_fp8`."""
+        ...
+
+
+class PlainProduct:
+    """W in the model's dtype."""
+
+    reads_fp8 = False
+
+    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
+        """`weight` [out, in]."""
+        self._transposed = weight.t()
+        self._bias = bias
+
+    def __call__(self, x: Tensor, quantized: QuantizedRows | None, out: Tensor, memory: ProductMemory) -> None:
+        _multiply(x, self._transposed, self._bias, out)
+
+
+class Fp8Product:
+    """W and x in fp8, with a scale a row each: the tensor cores multiply fp8."""
+
+    reads_fp8 = True
+
+    def __init__(self, matrix: QuantizedMatrix, bias: Tensor | None) -> None:
+        self._matrix = matrix
+        self._transposed = matrix.data.view(torch.float8_e4m3fn).t()
+        self._column_scales = matrix.scales.view(1, -1)
+        self._bias = bias
+
+    def __call__(self, x: Tensor, quantized: QuantizedRows | None, out: Tensor, memory: ProductMemory) -> None:
+        assert quantized is not None
+        if x.shape[0] <= FP8_FEW_ROWS:
+            data, scales, _ = self._matrix
+            quantized_product(quantized, data, scales, None, out, memory.scratch, element="fp8", group=x.shape[1])
+            if self._bias is not None:
+                out.add_(self._bias)
+            return
+        torch._scaled_mm(
+            quantized.numbers,
+            self._transposed,
+            scale_a=quantized.scales[:, None],
+            scale_b=self._column_scales,
+            bias=self._bias,
+            out_dtype=out.dtype,
+            use_fast_accum=True,
+            out=out,
+        )
+
+
+class DequantizedProduct:
+    """W in any format, x in the model's dtype: the numbers of W are converted, in registers for few rows."""
+
+    reads_fp8 = False
+
+    def __init__(self, matrix: QuantizedMatrix, format: MatrixFormat, bias: Tensor | None) -> None:
+        self._matrix = matrix
+        self._format = format
+        self._bias = bias
+
+    def __call__(self, x: Tensor, quantized: QuantizedRows | None, out: Tensor, memory: ProductMemory) -> None:
+        (data, scales, zeros), columns = self._matrix, x.shape[1]
+        element, group = self._format.element, self._format.group or columns
+        if x.shape[0] <= FEW_ROWS:
+            quantized_product(x, data, scales, zeros, out, memory.scratch, element=element, group=group)
+            if self._bias is not None:
+                out.add_(self._bias)
+            return
+        weight = memory.dequantized[: data.shape[0] * columns].view(data.shape[0], columns)
+        dequantize(data, scales, zeros, weight, element=element, group=group)
+        _multiply(x, weight.t(), self._bias, out)
+
+
+def make_product(matrix: Tensor | QuantizedMatrix, format: MatrixFormat | None, bias: Tensor | None) -> GpuProduct:
+    """The product for a matrix of the slab (`slab.slab_weights`)."""
+    if isinstance(matrix, Tensor):
+        return PlainProduct(matrix, bias)
+    assert format is not None
+    rows, row_bytes = matrix.data.shape  # for fp8, a byte is a column
+    if multiplies_fp8(format, rows, row_bytes):
+        return Fp8Product(matrix, bias)
+    return DequantizedProduct(matrix, format, bias)
+
+
+def multiplies_fp8(format: MatrixFormat, outs: int, columns: int) -> bool:
+    """Whether a matrix [outs, columns] of this format is multiplied in fp8."""
+    aligned = outs % SCALED_MULTIPLE == 0 and columns % SCALED_MULTIPLE == 0
+    return format.element == "fp8" and format.group is None and format.scale_dtype == torch.float32 and aligned
+
+
+def product_form(layout: SlabLayout, dtype: torch.dtype, rows_max: int) -> ProductMemory:
+    """The memory that products of a model of this layout need, as tensors without storage; nothing for a model that is
+    not quantised."""
+    shapes = [layout.parts[name].fused.shape for name in layout.formats]
+    rows = min(rows_max, max(FP8_FEW_ROWS, FEW_ROWS))
+    dequantized = [
+        math.prod(layout.parts[name].fused.shape)
+        for name, format in layout.formats.items()
+        if rows_max > FEW_ROWS and not multiplies_fp8(format, *layout.parts[name].fused.shape)
+    ]
+    scratch = (
+        allocate_product_scratch(rows, max(shape[0] for shape in shapes), META)
+        if shapes
+        else ProductScratch(*(torch.empty(0, dtype=kind, device=META) for kind in (torch.int32, torch.float32)))
+    )
+    return ProductMemory(torch.empty(max(dequantized, default=0), dtype=dtype, device=META), scratch)
+
+
+def reads_fp8(layout: SlabLayout) -> bool:
+    """Whether any product of a model of this layout reads its rows in fp8."""
+    return any(multiplies_fp8(format, *layout.parts[name].fused.shape) for name, format in layout.formats.items())
+
+
+def check_products(layout: SlabLayout, device: torch.device) -> None:
+    """Raises ModelRefused for fp8 weights on a GPU without fp8."""
+    capability = torch.cuda.get_device_capability(device)
+    if capability < FP8_CAPABILITY and any(format.element == "fp8" for format in layout.formats.values()):
+        needed, found = (".".join(map(str, version)) for version in (FP8_CAPABILITY, capability))
+        raise ModelRefused(f"fp8 weights need a GPU of compute capability {needed} or newer; this one has {found}")
+
+
+def _multiply(x: Tensor, transposed: Tensor, bias: Tensor | None, out: Tensor) -> None:
+    if bias is None:
+        torch.mm(x, transposed, out=out)
+    else:
+        torch.addmm(bias, x, transposed, out=out)

@@ -1,0 +1,165 @@
+"""The quantised matrices of a model: published quantised, or quantised while they are loaded.
+
+A matrix of the decoder stacks modules of the checkpoint (q, k and v). Its rows are those of the modules in turn, so all
+of them must be in one format.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from engine.models.checkpoints import CheckpointFormat
+from engine.models.config import DecoderConfig, ModelRefused
+from engine.models.files import OpenFiles, StoredTensor, WeightFiles, read_numbers
+from engine.models.matrices import MatrixFormat, Part, QuantizedMatrix, quantize_matrix
+from engine.models.matrix_readers import MatrixReader
+from engine.models.weights import Fused, fused_tensors, is_tied
+
+# Formats that `quantize` of a model names. A group of int4 is small, because no calibration corrects its errors.
+QUANTIZE_FORMATS = {
+    "fp8": MatrixFormat("fp8", None, torch.float32),
+    "int8": MatrixFormat("int8", None, torch.float32),
+    "int4": MatrixFormat("int4", 64, torch.float16),
+}
+# Part of the digest of a model that is quantised on loading: raised when `quantize_matrix` or QUANTIZE_FORMATS gives
+# other numbers.
+QUANTIZE_VERSION = 1
+WEIGHT = ".weight"
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedReader(MatrixReader):
+    """A module stored in a floating-point dtype, quantised when its rows are read.
+
+    Row scales are remembered, so that the scales, which follow the numbers in a slab, need no second read."""
+
+    stored: StoredTensor
+    scales: Tensor  # [out, groups], NaN where they were not read yet
+
+    def _read(self, files: OpenFiles, part: Part, start: int, stop: int) -> tuple[str, Tensor]:
+        name = self.module + WEIGHT
+        known = self.scales[start:stop]
+        if part == "scales" and not torch.isnan(known).any():
+            return name, known.clone()
+        rows = torch.empty((stop - start, self.in_features), dtype=self.stored.dtype)
+        at = self.stored.start + start * self.in_features * self.stored.dtype.itemsize
+        read_numbers(files.descriptor(self.stored.file), self.stored.file, at, self.stored.dtype, rows)
+        matrix = quantize_matrix(rows, self.format, name)
+        known.copy_(matrix.scales)
+        return name, matrix.scales if part == "scales" else matrix.data
+
+
+@dataclass(frozen=True, slots=True)
+class StackedMatrix:
+    """A quantised matrix of the decoder [out, in]: the modules that are stacked in it, all in `format`."""
+
+    format: MatrixFormat
+    readers: tuple[MatrixReader, ...]
+
+    @property
+    def out_features(self) -> int:
+        return sum(reader.out_features for reader in self.readers)
+
+    @property
+    def in_features(self) -> int:
+        return self.readers[0].in_features
+
+    def read_part(self, files: OpenFiles, part: Part, start: int, stop: int) -> Tensor:
+        """Rows start ≤ row < stop of one of the matrix's tensors, on the host. Raises OSError, ModelRefused."""
+        found, first = [], 0
+        for reader in self.readers:
+            begin, end = max(start, first), min(stop, first + reader.out_features)
+            if begin < end:
+                found.append(reader.read_part(files, part, begin - first, end - first))
+            first += reader.out_features
+        rows = found[0] if len(found) == 1 else torch.cat(found)
+        return rows.to(self.format.part_dtype(part))
+
+    def read(self, files: OpenFiles) -> QuantizedMatrix:
+        """The whole matrix, on the host. Raises OSError, ModelRefused."""
+        data, scales = (self.read_part(files, part, 0, self.out_features) for part in ("data", "scales"))
+        zeros = self.read_part(files, "zeros", 0, self.out_features) if self.format.has_zeros else None
+        return QuantizedMatrix(data, scales, zeros)
+
+
+def quantized_matrices(
+    config: DecoderConfig, files: WeightFiles, checkpoint: CheckpointFormat | None, quantize: str
+) -> dict[str, StackedMatrix]:
+    """By the name of the fused tensor: the matrices that are quantised in the files, or are to be quantised as
+    `quantize` ("none" or one of QUANTIZE_FORMATS) says. Reads headers only. Raises ModelRefused naming the module."""
+    if checkpoint is not None and quantize != "none":
+        raise ModelRefused(f"quantize: {quantize}, but the checkpoint is quantised already ({checkpoint.method})")
+    if checkpoint is None and quantize == "none":
+        return {}
+    found: dict[str, StackedMatrix] = {}
+    formats = formats_on_loading(config, quantize)
+    for fused in fused_tensors(config, tied=is_tied(config, files)):
+        if not fused.is_linear:
+            continue
+        if checkpoint is None:
+            found[fused.name] = _on_loading(files, fused, formats[fused.name])
+        else:
+            readers = list(_published(files, fused, checkpoint))
+            if readers:
+                found[fused.name] = _stacked(fused, readers)
+    return found
+
+
+def formats_on_loading(config: DecoderConfig, quantize: str) -> dict[str, MatrixFormat]:
+    """The formats of a model's matrices that are quantised on loading, by the name of the fused tensor."""
+    if quantize == "none":
+        return {}
+    matrices = [fused for fused in fused_tensors(config, tied=True) if fused.is_linear]
+    return {fused.name: _fitting(QUANTIZE_FORMATS[quantize], fused.shape[1]) for fused in matrices}
+
+
+def quantized_digest(digest: str, quantize: str) -> str:
+    """The digest of a model of this digest that is quantised on loading: other numbers, so another content."""
+    if quantize == "none":
+        return digest
+    return hashlib.sha256(f"{digest} quantize={quantize} version={QUANTIZE_VERSION}".encode()).hexdigest()
+
+
+def _fitting(format: MatrixFormat, columns: int) -> MatrixFormat:
+    """A group that is as wide as the row is one scale a row."""
+    return dataclasses.replace(format, group=None) if (format.group or 0) >= columns else format
+
+
+def _on_loading(files: WeightFiles, fused: Fused, format: MatrixFormat) -> StackedMatrix:
+    columns = fused.shape[1]
+    readers = []
+    for name, rows in fused.stacked:
+        scales = torch.full((rows, format.groups(columns)), torch.nan, dtype=format.scale_dtype)
+        stored = files.find(name, (rows, columns))
+        readers.append(LoadedReader(name.removesuffix(WEIGHT), rows, columns, format, stored, scales))
+    return StackedMatrix(format, tuple(readers))
+
+
+def _published(files: WeightFiles, fused: Fused, checkpoint: CheckpointFormat) -> Iterator[MatrixReader]:
+    """The readers of the stacked modules; none if all are stored in a floating-point dtype."""
+    modules = [name.removesuffix(WEIGHT) for name, _ in fused.stacked]
+    readers = [
+        checkpoint.reader(files, module, rows, fused.shape[1])
+        for module, (_, rows) in zip(modules, fused.stacked, strict=True)
+    ]
+    plain = [module for module, reader in zip(modules, readers, strict=True) if reader is None]
+    if plain and len(plain) < len(modules):
+        raise ModelRefused(f"{plain[0]} is not quantised, and others of {', '.join(modules)} are")
+    return (reader for reader in readers if reader is not None)
+
+
+def _stacked(fused: Fused, readers: list[MatrixReader]) -> StackedMatrix:
+    """Row scales are widened to float32, which products of fp8 rows read."""
+    first = readers[0].format
+    for reader in readers:
+        if dataclasses.replace(reader.format, scale_dtype=first.scale_dtype) != first:
+            raise ModelRefused(f"{reader.module} is {reader.format}, and {readers[0].module} is {first}")
+    kinds = {reader.format.scale_dtype for reader in readers}
+    wide = first.group is None or len(kinds) > 1
+    return StackedMatrix(dataclasses.replace(first, scale_dtype=torch.float32) if wide else first, tuple(readers))
