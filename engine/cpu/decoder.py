@@ -59,12 +59,12 @@ class Decoder:
 
     def forward(self, batch: PackedBatch, lora: Lora | None) -> Tensor:
         """Logits [samples, vocab] of `batch.sampled`; K and V of every row are in the arena afterwards."""
-        return self._head(self._layers(batch, lora), batch.sampled)
+        return self._head(self.run_layers(self.embed(batch), batch, lora), batch.sampled)
 
     def forward_reported(self, batch: PackedBatch, lora: Lora | None) -> tuple[Tensor, Tensor]:
         """`forward`, and logits [reports, vocab] of `batch.reported`. The head runs twice, so that the logits of a
         sample do not depend on the rows that are reported beside it."""
-        hidden = self._layers(batch, lora)
+        hidden = self.run_layers(self.embed(batch), batch, lora)
         return self._head(hidden, batch.sampled), self._head(hidden, batch.reported)
 
     def _head(self, hidden: Tensor, rows: Tensor) -> Tensor:
@@ -72,12 +72,15 @@ class Decoder:
         last = F.rms_norm(hidden.index_select(0, rows), (config.hidden,), weights.norm, config.norm_eps)
         return weights.lm_head(last, out=last.new_empty(last.shape[0], config.vocab))
 
-    def _layers(self, batch: PackedBatch, lora: Lora | None) -> Tensor:
-        """The residual stream [rows, hidden] after all layers."""
+    def embed(self, batch: PackedBatch) -> Tensor:
+        """The residual stream [rows, hidden] before the first layer."""
+        return F.embedding(batch.ids, self._weights.embedding)
+
+    def run_layers(self, hidden: Tensor, batch: PackedBatch, lora: Lora | None) -> Tensor:
+        """The residual stream [rows, hidden] after all layers, in place."""
         config, weights = self.config, self._weights
         if batch.fresh_pages.numel():
             self.kv.clear(batch.fresh_pages)
-        hidden = F.embedding(batch.ids, weights.embedding)
         work = _Workspace(config, batch, self._frequencies, hidden, self.kv.tokens_per_page)
         for index, layer in enumerate(weights.layers):
             self._attention(index, layer, batch, work, hidden, lora)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
+from types import TracebackType
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -25,16 +27,97 @@ class LoadStopped(Exception):
     """The load was cancelled."""
 
 
-def check_weights(directory: Path, config: DecoderConfig, quantize: str = "none") -> dict[str, StackedMatrix]:
+def check_weights(
+    directory: Path, config: DecoderConfig, quantize: str = "none", kept: Collection[int] = ()
+) -> dict[str, StackedMatrix]:
     """Check names and shapes, reading the headers only. Returns the quantised matrices by the name of the fused tensor.
     Raises ModelRefused naming the tensor, OSError."""
     with WeightFiles(directory) as files:
-        matrices = quantized_matrices(config, files, load_quantization(directory), quantize)
+        matrices = quantized_matrices(config, files, load_quantization(directory), quantize, kept)
         for fused in fused_tensors(config, tied=is_tied(config, files)):
             if fused.name not in matrices:
                 for name, rows in fused.stacked:
                     files.find(name, (rows, *fused.shape[1:]))
         return matrices
+
+
+class CpuWeightReader:
+    """Reads the tensors of a model into a CPU's memory, in `dtype`. A context manager: the files are open in it.
+
+    A matrix of int8 with row scales is multiplied as such where this CPU does that faster; every other quantised matrix
+    is dequantised."""
+
+    def __init__(
+        self,
+        directory: Path,
+        config: DecoderConfig,
+        dtype: torch.dtype,
+        *,
+        quantize: str = "none",
+        kept: Collection[int] = (),
+        stopped: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """`quantize`, `kept`: as in `quantized_matrices`. Reads headers only. Raises ModelRefused, OSError."""
+        self._files = WeightFiles(directory)
+        try:
+            self.tied = is_tied(config, self._files)
+            self.matrices = quantized_matrices(config, self._files, load_quantization(directory), quantize, kept)
+            self._packed = packs(weight_files(directory)) and not self.matrices
+        except BaseException:
+            self._files.close()
+            raise
+        self._known = {fused.name: fused for fused in fused_tensors(config, tied=self.tied)}
+        self._dtype = dtype
+        self._quantize = quantize
+        self._stopped = stopped
+        self._embedding: Tensor | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._files.close()
+
+    def read_tensor(self, name: str) -> Tensor:
+        """A tensor that the files hold in a floating-point dtype. Raises OSError, LoadStopped."""
+        self._check_stopped()
+        if name == "embedding" and self._embedding is not None:
+            return self._embedding
+        fused, row = self._known[name], 0
+        tensor = torch.empty(fused.shape, dtype=self._dtype)
+        for source, rows in fused.stacked:
+            self._files.read(self._files.find(source, (rows, *fused.shape[1:])), tensor[row : row + rows])
+            row += rows
+        if name == "embedding" and self.tied:
+            self._embedding = tensor
+        return tensor
+
+    def read_product(self, name: str, bias: Tensor | None) -> CpuProduct:
+        """The product of a matrix, in its format. Raises ModelRefused, OSError, LoadStopped."""
+        self._check_stopped()
+        if name in self.matrices:
+            matrix, format = self.matrices[name].read(self._files), self.matrices[name].format
+            return quantized_product(matrix, format, self._known[name], self._dtype, bias)
+        weight = self.read_tensor(name)
+        if self._quantize == "int8" and not self._known[name].is_linear and multiplies_int8():
+            format = QUANTIZE_FORMATS[self._quantize]
+            return quantized_product(
+                quantize_matrix(weight, format, name), format, self._known[name], self._dtype, None
+            )
+        return Linear(weight, bias, packed=self._packed)
+
+    def read_reference(self, name: str, bias: Tensor | None) -> CpuProduct:
+        """The product of the same matrix in `dtype`: what the files hold before it is quantised on loading, or what
+        they hold quantised, dequantised. Raises ModelRefused, OSError, LoadStopped."""
+        self._check_stopped()
+        if name in self.matrices and self._quantize == "none":
+            matrix, format = self.matrices[name].read(self._files), self.matrices[name].format
+            return Linear(dequantize_matrix(matrix, format, self._known[name].shape[1]).to(self._dtype), bias)
+        return Linear(self.read_tensor(name), bias)
+
+    def _check_stopped(self) -> None:
+        if self._stopped():
+            raise LoadStopped
 
 
 def load_weights(
@@ -44,43 +127,12 @@ def load_weights(
     stopped: Callable[[], bool] = lambda: False,
     *,
     quantize: str = "none",
+    kept: Collection[int] = (),
 ) -> Weights[CpuProduct]:
-    """Read every tensor of the decoder into a CPU's memory. A matrix of int8 with row scales is multiplied as such
-    where this CPU does that faster; every other quantised matrix is dequantised to `dtype`. Raises ModelRefused naming
-    the tensor, OSError, and LoadStopped soon after `stopped()`."""
-    with WeightFiles(directory) as files:
-        tied = is_tied(config, files)
-        known = {fused.name: fused for fused in fused_tensors(config, tied=tied)}
-        matrices = quantized_matrices(config, files, load_quantization(directory), quantize)
-        packed = packs(weight_files(directory)) and not matrices
-        whole: dict[str, Tensor] = {}
-
-        def read(name: str) -> Tensor:
-            if stopped():
-                raise LoadStopped
-            if name in whole:  # the embedding, for a tied lm_head
-                return whole[name]
-            fused, row = known[name], 0
-            tensor = torch.empty(fused.shape, dtype=dtype)
-            for source, rows in fused.stacked:
-                files.read(files.find(source, (rows, *fused.shape[1:])), tensor[row : row + rows])
-                row += rows
-            if name == "embedding" and tied:
-                whole[name] = tensor
-            return tensor
-
-        def product(name: str, bias: Tensor | None) -> CpuProduct:
-            if name in matrices:
-                if stopped():
-                    raise LoadStopped
-                return quantized_product(matrices[name].read(files), matrices[name].format, known[name], dtype, bias)
-            weight = read(name)
-            if quantize == "int8" and multiplies_int8():
-                format = QUANTIZE_FORMATS[quantize]
-                return quantized_product(quantize_matrix(weight, format, name), format, known[name], dtype, None)
-            return Linear(weight, bias, packed=packed)
-
-        return assemble(config, read, product, tied=tied)
+    """Read every tensor of the decoder into a CPU's memory. Raises ModelRefused naming the tensor, OSError, and
+    LoadStopped soon after `stopped()`."""
+    with CpuWeightReader(directory, config, dtype, quantize=quantize, kept=kept, stopped=stopped) as reader:
+        return assemble(config, reader.read_tensor, reader.read_product, tied=reader.tied)
 
 
 def quantized_product(

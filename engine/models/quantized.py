@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -89,41 +89,66 @@ class StackedMatrix:
 
 
 def quantized_matrices(
-    config: DecoderConfig, files: WeightFiles, checkpoint: CheckpointFormat | None, quantize: str
+    config: DecoderConfig,
+    files: WeightFiles,
+    checkpoint: CheckpointFormat | None,
+    quantize: str,
+    kept: Collection[int] = (),
 ) -> dict[str, StackedMatrix]:
     """By the name of the fused tensor: the matrices that are quantised in the files, or are to be quantised as
-    `quantize` ("none" or one of QUANTIZE_FORMATS) says. Reads headers only. Raises ModelRefused naming the module."""
+    `quantize` ("none" or one of QUANTIZE_FORMATS) says. `kept`: layers that are not quantised on loading. Reads headers
+    only. Raises ModelRefused naming the module."""
     if checkpoint is not None and quantize != "none":
         raise ModelRefused(f"quantize: {quantize}, but the checkpoint is quantised already ({checkpoint.method})")
     if checkpoint is None and quantize == "none":
         return {}
     found: dict[str, StackedMatrix] = {}
-    formats = formats_on_loading(config, quantize)
+    formats = formats_on_loading(config, quantize, kept)
     for fused in fused_tensors(config, tied=is_tied(config, files)):
         if not fused.is_linear:
             continue
-        if checkpoint is None:
+        if fused.name in formats:
             found[fused.name] = _on_loading(files, fused, formats[fused.name])
-        else:
+        elif checkpoint is not None:
             readers = list(_published(files, fused, checkpoint))
             if readers:
                 found[fused.name] = _stacked(fused, readers)
     return found
 
 
-def formats_on_loading(config: DecoderConfig, quantize: str) -> dict[str, MatrixFormat]:
-    """The formats of a model's matrices that are quantised on loading, by the name of the fused tensor."""
+def formats_on_loading(config: DecoderConfig, quantize: str, kept: Collection[int] = ()) -> dict[str, MatrixFormat]:
+    """The formats of a model's matrices that are quantised on loading, by the name of the fused tensor. `kept`: layers
+    that are not quantised."""
     if quantize == "none":
         return {}
-    matrices = [fused for fused in fused_tensors(config, tied=True) if fused.is_linear]
+    left = {f"layers.{index}" for index in kept}
+    matrices = [
+        fused
+        for fused in fused_tensors(config, tied=True)
+        if fused.is_linear and fused.name.rpartition(".")[0] not in left
+    ]
     return {fused.name: _fitting(QUANTIZE_FORMATS[quantize], fused.shape[1]) for fused in matrices}
 
 
-def quantized_digest(digest: str, quantize: str) -> str:
-    """The digest of a model of this digest that is quantised on loading: other numbers, so another content."""
+def quantized_digest(digest: str, quantize: str, kept: Collection[int] = ()) -> str:
+    """The digest of a model of this digest that is quantised on loading, all but the layers `kept`: other numbers, so
+    another content."""
     if quantize == "none":
         return digest
-    return hashlib.sha256(f"{digest} quantize={quantize} version={QUANTIZE_VERSION}".encode()).hexdigest()
+    text = f"{digest} quantize={quantize} version={QUANTIZE_VERSION} kept={sorted(kept)}"
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def format_name(matrices: Mapping[str, StackedMatrix], checkpoint: CheckpointFormat | None, dtype: str) -> str:
+    """What an operator reads of a model's weights: `bfloat16`, `fp8`, or `int4 g128 (awq)` for a published checkpoint.
+    A group is named where every row has several scales."""
+    if not matrices:
+        return dtype
+    names = {
+        matrix.format.element + ("" if matrix.format.group is None else f" g{matrix.format.group}")
+        for matrix in matrices.values()
+    }
+    return ", ".join(sorted(names)) + ("" if checkpoint is None else f" ({checkpoint.method})")
 
 
 def _fitting(format: MatrixFormat, columns: int) -> MatrixFormat:

@@ -103,23 +103,30 @@ def assemble(
 ) -> Weights[Product]:
     """Weights from `tensor(name)`, called once for each vector, each bias and the embedding, and `product(name, bias)`,
     called once for each matrix; a tied lm_head is the product of `embedding`."""
-
-    def layer(own: str) -> LayerWeights[Product]:
-        return LayerWeights(
-            input_norm=tensor(own + "input_norm"),
-            qkv=product(own + "qkv", tensor(own + "qkv_bias") if config.qkv_bias else None),
-            q_norm=tensor(own + "q_norm") if config.qk_norm else None,
-            k_norm=tensor(own + "k_norm") if config.qk_norm else None,
-            o=product(own + "o", None),
-            post_norm=tensor(own + "post_norm"),
-            gate_up=product(own + "gate_up", None),
-            down=product(own + "down", None),
-        )
-
     embedding = tensor("embedding")
-    layers = tuple(layer(f"layers.{index}.") for index in range(config.layers))
+    layers = tuple(assemble_layer(config, index, tensor, product) for index in range(config.layers))
     norm = tensor("norm")
     return Weights(embedding, layers, norm, product("embedding" if tied else "lm_head", None))
+
+
+def assemble_layer(
+    config: DecoderConfig,
+    index: int,
+    tensor: Callable[[str], Tensor],
+    product: Callable[[str, Tensor | None], Product],
+) -> LayerWeights[Product]:
+    """One layer, as `assemble` makes it."""
+    own = f"layers.{index}."
+    return LayerWeights(
+        input_norm=tensor(own + "input_norm"),
+        qkv=product(own + "qkv", tensor(own + "qkv_bias") if config.qkv_bias else None),
+        q_norm=tensor(own + "q_norm") if config.qk_norm else None,
+        k_norm=tensor(own + "k_norm") if config.qk_norm else None,
+        o=product(own + "o", None),
+        post_norm=tensor(own + "post_norm"),
+        gate_up=product(own + "gate_up", None),
+        down=product(own + "down", None),
+    )
 
 
 def model_digest(directory: Path) -> str:

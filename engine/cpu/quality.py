@@ -1,0 +1,103 @@
+"""A model in two versions on a CPU, a layer at a time, for the quality gate."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from engine.compute.quality import WINDOW_TOKENS, LayerRun
+from engine.cpu.batch import pack
+from engine.cpu.decoder import Decoder, PagedKv
+from engine.models.config import DecoderConfig
+from engine.models.linear import CpuProduct
+from engine.models.loading import CpuWeightReader
+from engine.models.weights import LayerWeights, Weights, assemble_layer
+from engine.protocol.config import ModelConfig
+from engine.protocol.frames import Sampling
+from engine.step import Chunk, Sequence
+
+PAGE_TOKENS = 16
+
+
+class CpuMeasuredModel:
+    """Implements engine.compute.quality.MeasuredModel."""
+
+    def __init__(self, model: ModelConfig, shape: DecoderConfig, dtype: torch.dtype) -> None:
+        """Raises ModelRefused, OSError."""
+        self.layers = shape.layers
+        self.vocab = shape.vocab
+        self.may_keep_layers = model.quantize != "none"
+        self._model = model
+        self._shape = shape
+        self._dtype = dtype
+        self._one_layer = dataclasses.replace(shape, layers=1)
+        with self._open() as reader:
+            self._embedding = reader.read_tensor("embedding")
+            self._norm = reader.read_tensor("norm")
+            head = "embedding" if reader.tied else "lm_head"
+            self._head = reader.read_product(head, None)
+            self._reference_head = reader.read_reference(head, None)
+
+    def embed(self, ids: Tensor) -> Tensor:
+        return F.embedding(ids, self._embedding)
+
+    def load_layer(self, index: int) -> tuple[LayerRun, LayerRun, LayerRun, int]:
+        with self._open() as reader:
+            quantized = assemble_layer(self._shape, index, reader.read_tensor, reader.read_product)
+            reference = assemble_layer(self._shape, index, reader.read_tensor, reader.read_reference)
+            matrices = sum(name.startswith(f"layers.{index}.") for name in reader.matrices)
+        kv_dtype = self._model.kv_dtype
+        return self._run(reference, "auto"), self._run(quantized, kv_dtype), self._run(reference, kv_dtype), matrices
+
+    def logits(self, hidden: Tensor, *, quantized: bool) -> Tensor:
+        normed = F.rms_norm(hidden, (self._shape.hidden,), self._norm, self._shape.norm_eps)
+        head = self._head if quantized else self._reference_head
+        return head(normed, normed.new_empty(normed.shape[0], self.vocab)).float()
+
+    def _open(self) -> CpuWeightReader:
+        return CpuWeightReader(Path(self._model.path), self._shape, self._dtype, quantize=self._model.quantize)
+
+    def _run(self, layer: LayerWeights[CpuProduct], kv_dtype: str) -> LayerRun:
+        """The layer, over windows that each have pages of their own."""
+        unused = self._reference_head
+        weights = Weights(self._embedding, (layer,), self._norm, unused)
+        token_bytes = self._one_layer.kv_elements_per_token() * self._dtype.itemsize
+
+        def run(hidden: Tensor) -> Tensor:
+            windows = hidden.shape[0]
+            pages = -(-WINDOW_TOKENS // PAGE_TOKENS)
+            arena = torch.zeros(windows * pages, PAGE_TOKENS * token_bytes, dtype=torch.uint8)
+            decoder = Decoder(self._one_layer, weights, PagedKv(arena, self._one_layer, self._dtype))
+            batch = pack(window_chunks(windows, pages), decoder.kv.tokens_per_page, hidden.device, self._dtype)
+            return decoder.run_layers(hidden.flatten(0, 1).clone(), batch, None).view(hidden.shape)
+
+        return run
+
+
+def window_chunks(windows: int, pages: int) -> list[Chunk]:
+    """A prompt of WINDOW_TOKENS for each window, in `pages` pages of its own. The ids are not read: the layers' input
+    is given."""
+    chunks = []
+    for window in range(windows):
+        own = Sequence(
+            handle=window,
+            gateway=0,
+            request_id="",
+            model="",
+            adapter=None,
+            namespace="",
+            tier="",
+            share="",
+            prompt_ids=[0] * WINDOW_TOKENS,
+            max_tokens=1,
+            sampling=Sampling(),
+            stop_ids=frozenset(),
+            arrived_at=0.0,
+        )
+        own.pages = list(range(window * pages, (window + 1) * pages))
+        chunks.append(Chunk(own, 0, WINDOW_TOKENS, sample=False))
+    return chunks
