@@ -134,15 +134,15 @@ class GptqReader(MatrixReader):
     def _read(self, files: OpenFiles, part: Part, start: int, stop: int) -> tuple[str, Tensor]:
         if part == "data":
             words = read_columns(files, self.qweight.stored, start, stop)
-            data = words.t().contiguous().view(torch.uint8)
+            data = _transposed(words).view(torch.uint8)
             return self.qweight.name, data if self.format.element == "int4" else data.bitwise_xor_(INT8_ZERO)
         if part == "zeros":
-            return self.qzeros.name, self._zeros(files, start, stop).t().contiguous()
+            return self.qzeros.name, _transposed(self._zeros(files, start, stop))
         if not self.format.has_zeros:
             expected = INT4_ZERO if self.format.element == "int4" else INT8_ZERO
             if (self._zeros(files, start, stop) != expected).any():
                 raise ModelRefused(f"{self.qzeros.name}: its zeros are not {expected}, as the config's `sym` says")
-        return self.scales.name, read_columns(files, self.scales.stored, start, stop).t().contiguous()
+        return self.scales.name, _transposed(read_columns(files, self.scales.stored, start, stop))
 
     def _zeros(self, files: OpenFiles, start: int, stop: int) -> Tensor:
         """uint8 [groups, stop - start]"""
@@ -169,13 +169,13 @@ class AwqReader(MatrixReader):
 
     def _read(self, files: OpenFiles, part: Part, start: int, stop: int) -> tuple[str, Tensor]:
         if part == "scales":
-            return self.scales.name, read_columns(files, self.scales.stored, start, stop).t().contiguous()
+            return self.scales.name, _transposed(read_columns(files, self.scales.stored, start, stop))
         tensor = self.qweight if part == "data" else self.qzeros
         assert tensor is not None
         first, last = start // WORD_NIBBLES, -(-stop // WORD_NIBBLES)
         words = read_columns(files, tensor.stored, first, last).view(torch.uint8)
         outputs = _awq_data(words) if part == "data" else _awq_zeros(words)
-        return tensor.name, outputs[start - first * WORD_NIBBLES : stop - first * WORD_NIBBLES].contiguous()
+        return tensor.name, outputs[start - first * WORD_NIBBLES : stop - first * WORD_NIBBLES]
 
 
 class StackedMatrix:
@@ -221,7 +221,12 @@ def _awq_zeros(words: Tensor) -> Tensor:
     nibbles = torch.stack((words & 15, words >> 4), dim=-1).view(words.shape[0], -1, WORD_NIBBLES)
     ordered = torch.empty_like(nibbles)
     ordered[..., list(AWQ_ORDER)] = nibbles
-    return ordered.flatten(1).t()
+    return _transposed(ordered.flatten(1))
+
+
+def _transposed(matrix: Tensor) -> Tensor:
+    """Contiguous. `Tensor.contiguous` keeps the strides of a single row, which no other dtype can be viewed with."""
+    return torch.empty(matrix.shape[::-1], dtype=matrix.dtype).copy_(matrix.t())
 
 
 def read_bytes(files: OpenFiles, stored: StoredTensor, at: int, target: Tensor) -> None:
