@@ -23,7 +23,13 @@ from engine.models.files import StampedFiles, WeightFiles
 from engine.models.matrices import PARTS, QuantizedMatrix, dequantize_matrix
 from engine.models.matrix_readers import MatrixReader, StackedMatrix
 from support import oracle
-from support.engine.published_formats import PUBLISHED, compressed_config, gptq_config, quantize_directory
+from support.engine.published_formats import (
+    PUBLISHED,
+    compressed_config,
+    gptq_config,
+    quantize_directory,
+    read_projections,
+)
 
 MODULE = "model.layers.0.mlp.down_proj"
 OUT, IN = 72, 160  # neither is a multiple of a block
@@ -570,10 +576,21 @@ def test_any_config_is_read_or_refused(config: Any, key: str) -> None:
 # ---- whole models
 
 
+@pytest.mark.parametrize("name", ["fp8-tensor", "awq", "gptq", "gptq-zeros"])
+def test_the_matrices_of_a_whole_model(name: str, tmp_path: Path) -> None:
+    """Formats that transformers runs only with packages for a GPU, or not at all."""
+    shape = {"hidden_size": 64, "intermediate_size": 128, "head_dim": 16, "num_attention_heads": 4}
+    directory = oracle.save_tiny("qwen2", tmp_path, num_hidden_layers=1, **shape)
+    numbers = quantize_directory(directory, PUBLISHED[name])
+    found = read_projections(directory)
+    assert found.keys() == numbers.keys()
+    assert all(torch.equal(found[key], numbers[key]) for key in numbers)
+
+
 def test_fp8_blocks_match_transformers(tmp_path: Path) -> None:
     """transformers reads the quantised files on a CPU, too, by multiplying the scales in: its logits and those of a
     plain model with this reader's numbers differ by no more than float32's order of additions."""
-    shape = {"hidden_size": 128, "intermediate_size": 256, "head_dim": 32, "num_attention_heads": 4}
+    shape = {"hidden_size": 64, "intermediate_size": 256, "head_dim": 16, "num_attention_heads": 4}
     directory = oracle.save_tiny("llama", tmp_path, num_hidden_layers=2, **shape)
     plain = oracle.load(directory)
     numbers = quantize_directory(directory, PUBLISHED["fp8-block"])
@@ -585,28 +602,3 @@ def test_fp8_blocks_match_transformers(tmp_path: Path) -> None:
     ids = list(range(3, 43))
     expected, logits = oracle.logits(theirs, ids), oracle.logits(plain, ids)
     assert float((logits - expected).abs().max()) < 1e-4 * float(expected.abs().max())
-
-
-def read_projections(directory: Path) -> dict[str, torch.Tensor]:
-    """The numbers of all matrices of a quantised model, by the tensor's name in the plain model."""
-    config, format, found = load_config(directory, quantized=True), load_quantization(directory), {}
-    assert format is not None
-    shapes = {
-        "self_attn.q_proj": (config.q_size, config.hidden),
-        "self_attn.k_proj": (config.kv_size, config.hidden),
-        "self_attn.v_proj": (config.kv_size, config.hidden),
-        "self_attn.o_proj": (config.hidden, config.q_size),
-        "mlp.gate_proj": (config.intermediate, config.hidden),
-        "mlp.up_proj": (config.intermediate, config.hidden),
-        "mlp.down_proj": (config.hidden, config.intermediate),
-    }
-    with WeightFiles(directory) as files:
-        assert format.reader(files, "lm_head", config.vocab, config.hidden) is None
-        for layer in range(config.layers):
-            for name, (rows, columns) in shapes.items():
-                module = f"model.layers.{layer}.{name}"
-                reader = format.reader(files, module, rows, columns)
-                assert reader is not None
-                matrix = reader.read_rows(files, 0, rows)
-                found[f"{module}.weight"] = dequantize_matrix(matrix, reader.format, columns)
-    return found

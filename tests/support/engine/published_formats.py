@@ -1,6 +1,6 @@
 """Quantised matrices and tiny models in each published format, written number by number after the formats' definitions.
 
-Nothing of the product is used here: truths are computed with Python's numbers. The definitions:
+Nothing of the product writes them: truths are computed with Python's numbers. The definitions:
 - compressed-tensors: https://github.com/vllm-project/compressed-tensors, compressors/pack_quantized and naive_quantized
 - fp8 in blocks: DeepSeek-V3's inference/kernel.py (weight_dequant) and transformers' FineGrainedFP8Config
 - AWQ: https://github.com/casper-hansen/AutoAWQ, awq/modules/linear/gemm.py (WQLinear_GEMM.from_linear)
@@ -19,6 +19,11 @@ from typing import Any
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
+
+from engine.models.checkpoints import load_quantization
+from engine.models.config import load_config
+from engine.models.files import WeightFiles
+from engine.models.matrices import dequantize_matrix
 
 Tensors = dict[str, Tensor]
 Grid = list[list[int]]
@@ -367,3 +372,29 @@ def quantize_directory(directory: Path, published: PublishedFormat, *, seed: int
     config = directory / "config.json"
     config.write_text(json.dumps(json.loads(config.read_bytes()) | {"quantization_config": published.config}))
     return numbers
+
+
+def read_projections(directory: Path) -> dict[str, torch.Tensor]:
+    """The numbers of all matrices of a quantised model, as the product reads them, by the tensor's name in the plain
+    model."""
+    config, format, found = load_config(directory, quantized=True), load_quantization(directory), {}
+    assert format is not None
+    shapes = {
+        "self_attn.q_proj": (config.q_size, config.hidden),
+        "self_attn.k_proj": (config.kv_size, config.hidden),
+        "self_attn.v_proj": (config.kv_size, config.hidden),
+        "self_attn.o_proj": (config.hidden, config.q_size),
+        "mlp.gate_proj": (config.intermediate, config.hidden),
+        "mlp.up_proj": (config.intermediate, config.hidden),
+        "mlp.down_proj": (config.hidden, config.intermediate),
+    }
+    with WeightFiles(directory) as files:
+        assert format.reader(files, "lm_head", config.vocab, config.hidden) is None
+        for layer in range(config.layers):
+            for name, (rows, columns) in shapes.items():
+                module = f"model.layers.{layer}.{name}"
+                reader = format.reader(files, module, rows, columns)
+                assert reader is not None
+                matrix = reader.read_rows(files, 0, rows)
+                found[f"{module}.weight"] = dequantize_matrix(matrix, reader.format, columns)
+    return found
