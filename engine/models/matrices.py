@@ -29,9 +29,8 @@ INT8_MAX = 127.0
 INT4_ZERO = 8
 # Scales that `quantize_matrix` tries for a group of int4: parts of the scale that clips nothing.
 CLIP_FACTORS = tuple(1.0 - 0.2 * index / 19 for index in range(20))
-# Numbers that are quantised or checked at once: temporary memory is a few times as large.
+# Numbers that are quantised at once: temporary memory is a few times as large.
 BLOCK_NUMBERS = 1 << 22
-CHECKED_BYTES = 1 << 17  # a processor's cache holds them
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,11 +213,8 @@ def check_part(name: str, part: Part, tensor: Tensor, format: MatrixFormat) -> N
 
 
 def has_fp8_nan(data: Tensor) -> bool:
-    """Whether bytes of torch.float8_e4m3fn, uint8 and contiguous, have a NaN."""
-    flat = data.reshape(-1)
-    scratch = torch.empty(min(CHECKED_BYTES, flat.shape[0]), dtype=torch.uint8, device=data.device)
-    for start in range(0, flat.shape[0], CHECKED_BYTES):
-        block = flat[start : start + CHECKED_BYTES]
-        if bool(torch.bitwise_and(block, FP8_NAN, out=scratch[: block.shape[0]]).max() == FP8_NAN):
-            return True
-    return False
+    """Whether bytes of torch.float8_e4m3fn, uint8, have a NaN: the largest unsigned and the largest signed byte. Two
+    such reductions take a tenth of the time of reading the bytes."""
+    if not data.numel():
+        return False
+    return bool(data.max() == FP8_NAN | 0x80) or bool(data.view(torch.int8).max() == FP8_NAN)

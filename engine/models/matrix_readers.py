@@ -19,7 +19,7 @@ from engine.models.files import OpenFiles, StoredTensor, read_numbers
 from engine.models.matrices import INT4_ZERO, MatrixFormat, Part, QuantizedMatrix, check_part
 
 # Of a file, when a few columns of a matrix are read from it.
-READ_BYTES = 1 << 24
+READ_BYTES = 1 << 20
 WORD_NIBBLES = 8  # of an int32
 # AutoAWQ's order: nibble i of a word is the output AWQ_ORDER[i] of its eight.
 AWQ_ORDER = (0, 2, 4, 6, 1, 3, 5, 7)
@@ -53,7 +53,7 @@ class MatrixReader(ABC):
     def read_part(self, files: OpenFiles, part: Part, start: int, stop: int) -> Tensor:
         """The same rows of one of the three tensors. "zeros" only with `format.has_zeros`."""
         assert 0 <= start <= stop <= self.out_features, f"{self.module}: rows {start} to {stop}"
-        name, rows = self._read(files, part, start, stop)
+        name, rows = self._read_named(files, part, start, stop)
         shape = self.format.part_shape(part, stop - start, self.in_features)
         assert (rows.shape, rows.dtype) == (shape, self.format.part_dtype(part)), f"{name}: {rows.shape} {rows.dtype}"
         if rows.numel():
@@ -73,7 +73,7 @@ class MatrixReader(ABC):
         return rows * columns * self.format.part_dtype(part).itemsize
 
     @abstractmethod
-    def _read(self, files: OpenFiles, part: Part, start: int, stop: int) -> tuple[str, Tensor]:
+    def _read_named(self, files: OpenFiles, part: Part, start: int, stop: int) -> tuple[str, Tensor]:
         """The tensor's name in the files, and its rows."""
 
 
@@ -102,7 +102,7 @@ class RowReader(MatrixReader):
         if target.numel():
             check_part(self.data.name, part, target, self.format)
 
-    def _read(self, files: OpenFiles, part: Part, start: int, stop: int) -> tuple[str, Tensor]:
+    def _read_named(self, files: OpenFiles, part: Part, start: int, stop: int) -> tuple[str, Tensor]:
         if part == "data":
             width = self.format.row_bytes(self.in_features)
             data = torch.empty((stop - start, width), dtype=torch.uint8)
@@ -131,18 +131,18 @@ class GptqReader(MatrixReader):
     qzeros: NamedTensor
     minus_one: bool
 
-    def _read(self, files: OpenFiles, part: Part, start: int, stop: int) -> tuple[str, Tensor]:
+    def _read_named(self, files: OpenFiles, part: Part, start: int, stop: int) -> tuple[str, Tensor]:
         if part == "data":
             words = read_columns(files, self.qweight.stored, start, stop)
-            data = words.t().contiguous().view(torch.uint8)
+            data = _transposed(words).view(torch.uint8)
             return self.qweight.name, data if self.format.element == "int4" else data.bitwise_xor_(INT8_ZERO)
         if part == "zeros":
-            return self.qzeros.name, self._zeros(files, start, stop).t().contiguous()
+            return self.qzeros.name, _transposed(self._zeros(files, start, stop))
         if not self.format.has_zeros:
             expected = INT4_ZERO if self.format.element == "int4" else INT8_ZERO
             if (self._zeros(files, start, stop) != expected).any():
                 raise ModelRefused(f"{self.qzeros.name}: its zeros are not {expected}, as the config's `sym` says")
-        return self.scales.name, read_columns(files, self.scales.stored, start, stop).t().contiguous()
+        return self.scales.name, _transposed(read_columns(files, self.scales.stored, start, stop))
 
     def _zeros(self, files: OpenFiles, start: int, stop: int) -> Tensor:
         """uint8 [groups, stop - start]"""
@@ -167,15 +167,15 @@ class AwqReader(MatrixReader):
     scales: NamedTensor
     qzeros: NamedTensor | None
 
-    def _read(self, files: OpenFiles, part: Part, start: int, stop: int) -> tuple[str, Tensor]:
+    def _read_named(self, files: OpenFiles, part: Part, start: int, stop: int) -> tuple[str, Tensor]:
         if part == "scales":
-            return self.scales.name, read_columns(files, self.scales.stored, start, stop).t().contiguous()
+            return self.scales.name, _transposed(read_columns(files, self.scales.stored, start, stop))
         tensor = self.qweight if part == "data" else self.qzeros
         assert tensor is not None
         first, last = start // WORD_NIBBLES, -(-stop // WORD_NIBBLES)
-        words = read_columns(files, tensor.stored, first, last).view(torch.uint8)
-        outputs = _awq_data(words) if part == "data" else _awq_zeros(words)
-        return tensor.name, outputs[start - first * WORD_NIBBLES : stop - first * WORD_NIBBLES].contiguous()
+        words = read_columns(files, tensor.stored, first, last)
+        outputs = _awq_data(words) if part == "data" else _awq_zeros(words.view(torch.uint8))
+        return tensor.name, outputs[start - first * WORD_NIBBLES : stop - first * WORD_NIBBLES]
 
 
 class StackedMatrix:
@@ -207,13 +207,21 @@ class StackedMatrix:
 
 
 def _awq_data(words: Tensor) -> Tensor:
-    """Bytes uint8 [in, 4n] of AWQ's words → [8n, in / 2] with column 2j in the low nibble."""
-    even, odd = words[0::2], words[1::2]
-    result = torch.empty((words.shape[1] // 4, WORD_NIBBLES, words.shape[0] // 2), dtype=torch.uint8)
-    for nibble, pairs in ((0, (even & 15) | (odd << 4)), (1, (even >> 4) | (odd & 0xF0))):
-        for byte in range(4):
-            result[:, AWQ_ORDER[2 * byte + nibble]] = pairs[:, byte::4].t()
-    return result.flatten(0, 1)
+    """AWQ's words int32 [in, n] → uint8 [8n, in / 2] with column 2j in the low nibble. Each eight words of a column are
+    a square of nibbles, which three rounds of exchanges transpose (H. S. Warren, Hacker's Delight, section 7-3)."""
+    inputs, columns = words.shape
+    squares = words.view(inputs // 8, 8, columns)
+    for distance, mask in ((4, 0x0000FFFF), (2, 0x00FF00FF), (1, 0x0F0F0F0F)):
+        pairs, shift = squares.view(inputs // (2 * distance), 2, distance, columns), 4 * distance
+        upper, lower = pairs[:, 0], pairs[:, 1]
+        moved = (upper >> shift).bitwise_xor_(lower).bitwise_and_(mask)
+        lower.bitwise_xor_(moved)
+        upper.bitwise_xor_(moved.bitwise_left_shift_(shift))
+    outputs = _transposed(squares.view(inputs // 8, 8 * columns)).view(8, columns, inputs // 8)
+    result = torch.empty((columns, WORD_NIBBLES, inputs // 8), dtype=torch.int32)
+    for nibble, output in enumerate(AWQ_ORDER):
+        result[:, output] = outputs[nibble]
+    return result.view(8 * columns, inputs // 8).view(torch.uint8)
 
 
 def _awq_zeros(words: Tensor) -> Tensor:
@@ -221,7 +229,12 @@ def _awq_zeros(words: Tensor) -> Tensor:
     nibbles = torch.stack((words & 15, words >> 4), dim=-1).view(words.shape[0], -1, WORD_NIBBLES)
     ordered = torch.empty_like(nibbles)
     ordered[..., list(AWQ_ORDER)] = nibbles
-    return ordered.flatten(1).t()
+    return _transposed(ordered.flatten(1))
+
+
+def _transposed(matrix: Tensor) -> Tensor:
+    """Contiguous. `Tensor.contiguous` keeps the strides of a single row, which no other dtype can be viewed with."""
+    return torch.empty(matrix.shape[::-1], dtype=matrix.dtype).copy_(matrix.t())
 
 
 def read_bytes(files: OpenFiles, stored: StoredTensor, at: int, target: Tensor) -> None:
