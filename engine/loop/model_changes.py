@@ -14,7 +14,7 @@ from typing import Literal
 import msgspec
 
 from engine.loop.file_checks import BEING_LOADED, BEING_UNLOADED, FileChecks
-from engine.protocol.choices import explain_choice
+from engine.protocol.allowed_words import explain_wrong_word
 from engine.protocol.config import ModelConfig
 from engine.protocol.frames import LoadModel, ModelFailure, ModelInfo, Models, ModelState, UnloadModel
 from engine.protocol.inbox import Inbox
@@ -190,7 +190,7 @@ def _config(frame: LoadModel) -> ModelConfig:
     try:
         return msgspec.convert(fields, ModelConfig)
     except msgspec.ValidationError as error:
-        raise ValueError(explain_choice(error, ModelConfig)) from error
+        raise ValueError(explain_wrong_word(error, ModelConfig)) from error
 
 
 def _contents(config: ModelConfig) -> tuple[str, str, str, str, int | None]:

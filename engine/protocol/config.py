@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from engine.protocol.choices import explain_choice
+from engine.protocol.allowed_words import explain_wrong_word
 from engine.protocol.tiers import SHIPPED_TIERS, Tier, check_tiers
 
 CONFIG_BYTES_MAX = 1024 * 1024
@@ -149,7 +149,7 @@ def parse(data: bytes, source: str = "the configuration") -> EngineConfig:
     try:
         return msgspec.json.decode(data, type=EngineConfig)
     except msgspec.ValidationError as error:
-        raise EngineConfigError(f"{source}: {explain_choice(error, EngineConfig)}") from error
+        raise EngineConfigError(f"{source}: {explain_wrong_word(error, EngineConfig)}") from error
     except msgspec.MsgspecError as error:
         raise EngineConfigError(f"{source}: {error}") from error
 

@@ -16,7 +16,7 @@ import msgspec
 from msgspec import Meta
 
 import gateway as package
-from engine.protocol.choices import INVALID_CHOICE, name_choices
+from engine.protocol.allowed_words import WRONG_WORD, name_allowed_words
 from engine.protocol.config import ConfigSection as Section
 from gateway.config.private_files import make_private, write_private
 from gateway.config.settings import (
@@ -256,8 +256,8 @@ def _named(message: str) -> str:
     if not text:
         return message
     path = at.rstrip("`").lstrip(".")
-    if text.startswith(INVALID_CHOICE):
-        text += name_choices(Config, path)
+    if text.startswith(WRONG_WORD):
+        text += name_allowed_words(Config, path)
     path = path.replace("[...]", "")
     return f"{path}: {text}" if path else text
 

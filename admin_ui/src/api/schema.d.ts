@@ -1795,11 +1795,15 @@ export interface components {
             /** @enum {null|string} */
             dtype?: "float32" | "bfloat16" | "float16" | null;
             fallbacks?: string[];
+            /** @enum {null|string} */
+            kv_dtype?: "auto" | "fp8" | null;
             max_tokens_default?: number | null;
             /** @example llama-3.1-8b */
             name: string;
             path?: string | null;
             pinned?: boolean;
+            /** @enum {null|string} */
+            quantize?: "none" | "fp8" | "int8" | "int4" | null;
             tenants?: string[] | null;
         };
         /** Alias */
@@ -3728,6 +3732,18 @@ export interface components {
              */
             object: "list";
         };
+        /** ModelQualityView */
+        ModelQualityView: {
+            kept_layers: number;
+            mean_kl: number;
+            measured_at: number;
+            perplexity: number;
+            reference_perplexity: number;
+            tokens: number;
+            top1: number;
+            worst_layer: number;
+            worst_layer_error: number;
+        };
         /** ModelView */
         ModelView: {
             adapters: number;
@@ -3739,6 +3755,9 @@ export interface components {
             dtype: "float32" | "bfloat16" | "float16";
             fallbacks: string[];
             id: string | null;
+            /** @enum {string} */
+            kv_dtype: "auto" | "fp8";
+            kv_format: string | null;
             kv_tokens: number | null;
             leaving: boolean | null;
             loads: number | null;
@@ -3751,6 +3770,9 @@ export interface components {
             path: string;
             pinned: boolean;
             pinned_there: boolean | null;
+            quality: components["schemas"]["ModelQualityView"] | null;
+            /** @enum {string} */
+            quantize: "none" | "fp8" | "int8" | "int4";
             reason: string | null;
             running: number | null;
             /** @enum {string} */
@@ -3761,6 +3783,7 @@ export interface components {
             wait_s: number | null;
             waiting: number | null;
             weights_bytes: number | null;
+            weights_format: string | null;
             /** @enum {null|string} */
             where: "device" | "host" | "disk" | null;
         };
@@ -3775,6 +3798,7 @@ export interface components {
              * @constant
              */
             object: "list";
+            quality_limits: components["schemas"]["QualityLimitsView"];
             weights_bytes: number | null;
         };
         /** Named */
@@ -4342,6 +4366,12 @@ export interface components {
             /** @default 0 */
             audio_tokens: number;
             cached_tokens: number;
+        };
+        /** QualityLimitsView */
+        QualityLimitsView: {
+            layer_error_max: number;
+            mean_kl_max: number;
+            top1_min: number;
         };
         /**
          * ReasoningItem

@@ -17,7 +17,7 @@ from billing.errors import (
     RowNotFound,
     TenantQuotaExceeded,
 )
-from engine.protocol.choices import INVALID_CHOICE, name_choices
+from engine.protocol.allowed_words import WRONG_WORD, name_allowed_words
 from gateway import errors
 from gateway.access.keys import KeyRefused
 from gateway.admin.refusals import REFUSALS, ActorKeyEnded, NotPermitted
@@ -53,8 +53,8 @@ def _raise_invalid(request: Request[Any, Any, Any], error: ValidationException) 
     param = first.get("key") if isinstance(first, dict) else None
     message = first.get("message") if isinstance(first, dict) else None
     body = request.route_handler.parsed_data_field
-    if isinstance(message, str) and message.startswith(INVALID_CHOICE) and param is not None and body is not None:
-        message += name_choices(body.annotation, str(param))
+    if isinstance(message, str) and message.startswith(WRONG_WORD) and param is not None and body is not None:
+        message += name_allowed_words(body.annotation, str(param))
     raise errors.InvalidRequest(message or error.detail, param=param) from error
 
 

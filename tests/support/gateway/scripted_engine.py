@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import functools
 import math
+import struct
 import threading
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -24,18 +25,22 @@ from engine.protocol.frames import (
     ModelInfo,
     RaisedTargets,
     Refused,
+    Snapshot,
     Status,
     StatusReport,
     Submit,
     Tokens,
+    Watch,
     decode_to_engine,
     encode,
 )
+from engine.protocol.snapshot_parts import PageOwner
 from support.stack import MODEL, Stack
 
 EPOCH = "scripted"
 HEARTBEAT_S = 0.5
 HELD = math.inf
+ONE_RUN = struct.pack("<II", 0, 1)  # the first owner's, of one page: `runs` of a Snapshot
 # The answer to one Submit: each frame with its delay in seconds after the Submit, or HELD until `release_held`.
 Said = Iterable[tuple[float, FromEngine]]
 
@@ -48,6 +53,7 @@ class ScriptedEngine:
         self.script: Callable[[Submit], Said] = lambda submit: [(0.0, Finished(submit.handle, "stop", EngineUsage()))]
         self.models = [ModelInfo(MODEL, "d" * 64, 2048, 49152, 16, 1000)]  # as the next Hello says
         self.raised: dict[str, RaisedTargets] = {}  # likewise
+        self.refused: dict[str, str] = {}  # likewise: models of the configuration, and why
         self.submits: list[Submit] = []
         self.aborts: list[int] = []
         self._path = path
@@ -118,7 +124,7 @@ class ScriptedEngine:
             send(Heartbeat(0, False, 0, 0))
             timers[0] = loop.call_later(HEARTBEAT_S, beat)
 
-        send(Hello(PROTOCOL_VERSION, EPOCH, self.models, tiers, {}, self.raised))
+        send(Hello(PROTOCOL_VERSION, EPOCH, self.models, tiers, self.refused, self.raised))
         timers = [loop.call_soon(beat)]
         try:
             while data := await reader.read(65536):
@@ -139,6 +145,9 @@ class ScriptedEngine:
                             send(AdapterState(frame.digest, "loaded"))
                         case Status():
                             send(StatusReport(EPOCH, 0, 0, dict.fromkeys(tiers, 0), 1, 1, 0, 0, [], 0, b""))
+                        case Watch():
+                            free = [PageOwner("free", None, None, None, 1)]
+                            send(Snapshot(EPOCH, 0, 1, 1, free, ONE_RUN, 1, [], [], 0, [], 0, [], 0))
                         case _:
                             pass
         finally:

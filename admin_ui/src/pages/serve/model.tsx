@@ -48,6 +48,7 @@ import {
 } from "./modelParts";
 import { PriceForm } from "./priceForm";
 import { METERS, METERS_SAID, type Price, type CurrentPrice, perMillion, plainTier, usePrices } from "./prices";
+import { QualitySection, formatsOf } from "./quality";
 
 export default function ModelPage() {
   const name = useParam("model");
@@ -128,6 +129,7 @@ function ModelDetails({ of: model, among }: { of: Model; among: ModelsAnswer }) 
             content: () => (
               <>
                 <About of={model} />
+                <QualitySection models={[model]} limits={among.quality_limits} />
                 {model.where !== null && (
                   <Section title="Device memory for weights">
                     <WeightsBudget of={among} />
@@ -311,6 +313,8 @@ function About({ of: model }: { of: Model }) {
         ],
         ...known("Context", model.context_tokens, (tokens) => <>{count(tokens)} tokens</>),
         ["Default max_tokens", <Count value={model.max_tokens_default} />],
+        ["Weights", <code>{formatsOf(model).weights}</code>],
+        ["KV", <code>{formatsOf(model).kv}</code>],
         ...known("Tokens per page", model.tokens_per_page, (tokens) => (
           <>
             {count(tokens)}

@@ -22,6 +22,8 @@ import { usePrices } from "./prices";
 const FALLBACKS_HINT = "Models that serve a request instead, tried in order, when the tier's queue is full.";
 const MAX_TOKENS_HINT =
   "For requests without max_tokens, if their key, project and tenant set no default. Blank: the gateway's default.";
+const QUANTIZE_HINT =
+  "While loading, from unquantised weights. A checkpoint that is quantised already needs no choice.";
 const PINNED_HINT = "Its weights are never evicted for another model.";
 
 /** Seconds since `busy` became true: the engine's check of a model's files can take minutes. */
@@ -41,6 +43,8 @@ export function AddModelForm({ models, onDone }: { models: readonly Model[]; onD
     name: "",
     path: "",
     dtype: "",
+    quantize: "",
+    kv_dtype: "",
     context_tokens: "",
     pinned: false,
     who: "all",
@@ -72,6 +76,8 @@ export function AddModelForm({ models, onDone }: { models: readonly Model[]; onD
             name,
             path: values.path.trim() || null,
             dtype: values.dtype === "" ? null : (values.dtype as "float32"),
+            quantize: values.quantize === "" ? null : (values.quantize as "fp8"),
+            kv_dtype: values.kv_dtype === "" ? null : (values.kv_dtype as "fp8"),
             context_tokens: numberOf(values.context_tokens, "context_tokens"),
             pinned: values.pinned,
             tenants: tenantsOf(values),
@@ -116,6 +122,22 @@ export function AddModelForm({ models, onDone }: { models: readonly Model[]; onD
           label="Type"
           options={[["", "the same as the other models"], "float32", "bfloat16", "float16"]}
         />
+        <SelectField
+          form={form}
+          name="quantize"
+          label="Quantise weights"
+          options={[["", "no, as they are in the files"], "fp8", "int8", "int4"]}
+          hint={QUANTIZE_HINT}
+        />
+        <SelectField
+          form={form}
+          name="kv_dtype"
+          label="Type of KV"
+          options={[["", "the same as the model's"], "fp8"]}
+          hint="fp8 takes half the memory for each token."
+        />
+      </div>
+      <div className="field-row">
         <TextField
           form={form}
           name="context_tokens"

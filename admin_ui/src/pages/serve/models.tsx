@@ -33,6 +33,7 @@ import {
   useModels,
 } from "./modelParts";
 import { perMillion, plainTier, usePrices } from "./prices";
+import { QualitySection, formatsOf } from "./quality";
 import "./models.css";
 
 /** Input, cached input and output per million tokens. */
@@ -96,7 +97,12 @@ const NAME: Column<Model> = {
     <span className="two-lines model-name">
       <b>{model.name}</b>
       <span className="faint">
-        <code>{model.dtype}</code>
+        <code>{formatsOf(model).weights}</code>
+        {formatsOf(model).kv !== model.dtype && (
+          <>
+            , KV <code>{formatsOf(model).kv}</code>
+          </>
+        )}
         {model.origin === "added" && ", added"}
       </span>
     </span>
@@ -197,6 +203,7 @@ export default function Models() {
             csv
             empty={<EmptyState title="No model" />}
           />
+          <QualitySection models={answer.data} limits={answer.quality_limits} />
           {answer.data.some((one) => one.state === "removed") && (
             <Section title="Removed" note="Requests to these models get 404. A model can be restored on its page.">
               <DataTable

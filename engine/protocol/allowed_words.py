@@ -9,10 +9,10 @@ import msgspec
 from msgspec import inspect
 
 # As msgspec's messages begin.
-INVALID_CHOICE = "Invalid enum value"
+WRONG_WORD = "Invalid enum value"
 
 
-def name_choices(kind: Any, path: str) -> str:
+def name_allowed_words(kind: Any, path: str) -> str:
     """The end of a refusal, "; it must be a, b or c", if only these words are allowed at `path` of `kind`; "" for any
     other field, and for a path that does not exist. `path` as in msgspec's messages: "models[0].dtype"."""
     found = [inspect.type_info(kind)]
@@ -50,10 +50,10 @@ def _words(info: inspect.Type) -> tuple[Any, ...]:
     return tuple(info.values) if isinstance(info, inspect.LiteralType) else ()
 
 
-def explain_choice(error: msgspec.ValidationError, kind: Any) -> str:
+def explain_wrong_word(error: msgspec.ValidationError, kind: Any) -> str:
     """msgspec's message of an error while it read `kind`; that of a wrong word with the allowed ones after it."""
     message = str(error)
     path = re.search(r" - at `\$\.(.*)`$", message)
-    if not message.startswith(INVALID_CHOICE) or path is None:
+    if not message.startswith(WRONG_WORD) or path is None:
         return message
-    return message + name_choices(kind, path[1])
+    return message + name_allowed_words(kind, path[1])

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 from msgspec import Meta
 
-from engine.protocol.choices import explain_choice, name_choices
+from engine.protocol.allowed_words import explain_wrong_word, name_allowed_words
 from engine.protocol.config import EngineConfig, EngineConfigError, ModelConfig, parse
 
 
@@ -41,7 +41,7 @@ class Outer(msgspec.Struct):
     ],
 )
 def test_the_allowed_words_of_a_path(path: str, choices: str) -> None:
-    assert name_choices(Outer, path) == choices
+    assert name_allowed_words(Outer, path) == choices
 
 
 @pytest.mark.parametrize(
@@ -55,7 +55,7 @@ def test_the_allowed_words_of_a_path(path: str, choices: str) -> None:
 def test_only_the_message_of_a_wrong_word_gets_them(body: bytes, message: str) -> None:
     with pytest.raises(msgspec.ValidationError) as refused:
         msgspec.json.decode(body, type=Outer)
-    assert explain_choice(refused.value, Outer) == message
+    assert explain_wrong_word(refused.value, Outer) == message
 
 
 @pytest.mark.parametrize(
@@ -63,8 +63,8 @@ def test_only_the_message_of_a_wrong_word_gets_them(body: bytes, message: str) -
 )
 def test_the_formats_of_a_model_are_named(field: str, choices: str) -> None:
     assert (
-        name_choices(ModelConfig, field)
-        == name_choices(EngineConfig, f"models[0].{field}")
+        name_allowed_words(ModelConfig, field)
+        == name_allowed_words(EngineConfig, f"models[0].{field}")
         == f"; it must be {choices}"
     )
     with pytest.raises(EngineConfigError, match=rf"'int3' - at `\$\.models\[0\]\.{field}`; it must be {choices}$"):
