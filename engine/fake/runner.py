@@ -88,6 +88,7 @@ def fake_model(model: ModelConfig, fake: FakeConfig) -> FakeModel:
         pages=fake.pages,
         weights_bytes=fake.weights_bytes,
         pinned=model.pinned,
+        kv_identity=model.kv_dtype,
     )
     return FakeModel(info, words or list(range(min(FIRST_PLAIN_ID, size // 2), min(size, FIRST_PLAIN_ID + WORDS_MAX))))
 

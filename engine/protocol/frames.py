@@ -116,6 +116,8 @@ class ModelInfo(msgspec.Struct, frozen=True, array_like=True):
     pages: int
     weights_bytes: int = 0  # device memory while it is resident
     pinned: bool = False  # its weights are never evicted
+    # Dtype and layout of K and V in pages, and the version of the kernels that write them; part of every chain's root.
+    kv_identity: str = ""
 
 
 class TierRecompute(msgspec.Struct, frozen=True, array_like=True):
