@@ -203,10 +203,7 @@ def read_grammar_tokenizers(config: EngineConfig, runner: ServedRunner) -> None:
 
 def build_scheduler(config: EngineConfig, runner: ServedRunner) -> Scheduler:
     """Raises EngineConfigError when the limits cannot be kept together."""
-    limits = {
-        info.name: ModelLimits(info.context_tokens, info.tokens_per_page, info.digest, info.vocab_size)
-        for info in runner.models.values()
-    }
+    limits = {info.name: ModelLimits.of(info) for info in runner.models.values()}
     try:
         return Scheduler(
             config.tiers,

@@ -13,9 +13,9 @@ import torch
 import triton
 import triton.language as tl
 
-from kernels.kv_layout import fp8_run_bytes, fp8_scales_start
+from kernels.fp8_attention import converts_in_pairs, find_runs, fp8_numbers, fp8_pairs, fp8_queries
 from kernels.launch import await_previous, launch_options, let_next_start
-from kernels.split_attention import attend_fp8_tile, combined_parts, fp8_queries
+from kernels.split_attention import combined_parts
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,8 +150,8 @@ def plan_decode(plan: DecodePlan, rows: torch.Tensor, kv_lens: torch.Tensor, pag
     _plan_kernel[(1,)](
         rows, kv_lens, page_starts, plan.items, plan.arrivals, sequences,
         PROGRAMS=plan.programs, ITEMS_PER_PROGRAM=ITEMS_PER_PROGRAM, KV_HEADS=plan.kv_heads, TILES_MIN=TILES_MIN,
-        RECORD=RECORD, BLOCK_KEYS=plan.tuning.block_keys, BLOCK_SEQUENCES=triton.next_power_of_2(plan.capacity), num_warps=8,
-        **launch_options(rows.device),
+        RECORD=RECORD, BLOCK_KEYS=plan.tuning.block_keys, BLOCK_SEQUENCES=triton.next_power_of_2(plan.capacity),
+        num_warps=8, **launch_options(rows.device),
     )  # fmt: skip
 
 
@@ -192,16 +192,26 @@ def _attend_fp8_item(
     queries, kv, scales, pages, page, begin, end, page_stride, scales_stride, scale,
     KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, TOKENS_PER_PAGE: tl.constexpr,
     BLOCK_ROWS: tl.constexpr, BLOCK_DIM: tl.constexpr, BLOCK_KEYS: tl.constexpr, STAGES: tl.constexpr,
+    IN_PAIRS: tl.constexpr,
 ):  # fmt: skip
-    """`_attend_item` of K and V in fp8; `scales` are those of the head's keys."""
+    """`_attend_item` of K and V in fp8; `scales` are those of the head's keys.
+
+    The scores are multiplied by K's scales. V's scale is part of its key's weight: the running maximum is that of
+    weight · scale, so that p · scale, which is rounded for the product with V, is at most 1 and as exact as p is
+    without scales. V is taken in pairs of dimensions, for which shared memory is transposed on the way to the product
+    as it is for numbers of 16 bits; the even ones and the odd ones are summed apart."""
     KV_SIZE: tl.constexpr = KV_HEADS * HEAD_DIM
     dim = tl.arange(0, BLOCK_DIM)
+    pair = tl.arange(0, BLOCK_DIM // 2)
     of_tile = tl.arange(0, BLOCK_KEYS)
+    pairs = (kv + KV_SIZE).to(tl.pointer_type(tl.uint16), bitcast=True)
     queries, factor = fp8_queries(queries, scale)
     highest = tl.full([BLOCK_ROWS], float("-inf"), tl.float32)
     total = tl.zeros([BLOCK_ROWS], tl.float32)
-    summed = tl.zeros([BLOCK_ROWS, BLOCK_DIM], tl.float32)
+    even = tl.zeros([BLOCK_ROWS, BLOCK_DIM // 2], tl.float32)
+    odd = tl.zeros([BLOCK_ROWS, BLOCK_DIM // 2], tl.float32)
     key = begin + of_tile
+    token = page.to(tl.int64) * page_stride + (key % TOKENS_PER_PAGE) * (2 * KV_SIZE)
     at = scales + page.to(tl.int64) * scales_stride + key % TOKENS_PER_PAGE
     key_scales = tl.load(at, mask=key < end, other=1.0)
     value_scales = tl.load(at + KV_HEADS * TOKENS_PER_PAGE, mask=key < end, other=1.0)
@@ -209,26 +219,37 @@ def _attend_fp8_item(
     next_page = tl.load(pages + key // TOKENS_PER_PAGE, mask=key < end, other=0)
     for start in tl.range(begin, end, BLOCK_KEYS, num_stages=STAGES):
         key = start + of_tile
-        token = page.to(tl.int64) * page_stride + (key % TOKENS_PER_PAGE) * (2 * KV_SIZE)
         # The loads are masked, not the products: what lies beyond the end may be another's NaN, and 0 · NaN is NaN.
         there = (key[:, None] < end) & (dim[None, :] < HEAD_DIM)
         keys = tl.load(kv + token[:, None] + dim[None, :], mask=there, other=0)
-        values = tl.load(kv + KV_SIZE + token[:, None] + dim[None, :], mask=there, other=0)
-        # Scales a tile ahead, and therefore pages two: scales are too small for the pipeline's copies.
+        there = (key[:, None] < end) & (pair[None, :] < HEAD_DIM // 2)
+        values = tl.load(pairs + (token // 2)[:, None] + pair[None, :], mask=there, other=0)
+        # Scales a tile ahead, and therefore pages two: scales are too small for the pipeline's copies. Handed on are
+        # numbers that the loop computes, never one that it was given: Triton pipelines no loop that looks back two.
         following = key + BLOCK_KEYS
         at = scales + next_page.to(tl.int64) * scales_stride + following % TOKENS_PER_PAGE
         next_key_scales = tl.load(at, mask=following < end, other=1.0)
         next_value_scales = tl.load(at + KV_HEADS * TOKENS_PER_PAGE, mask=following < end, other=1.0)
-        page = next_page
+        token = next_page.to(tl.int64) * page_stride + (following % TOKENS_PER_PAGE) * (2 * KV_SIZE)
         following += BLOCK_KEYS
         next_page = tl.load(pages + following // TOKENS_PER_PAGE, mask=following < end, other=0)
-        summed, highest, total = attend_fp8_tile(
-            summed, highest, total, queries, factor, keys, values, key_scales.to(tl.float32),
-            value_scales.to(tl.float32), key[None, :] < end,
-        )  # fmt: skip
+        keys = fp8_numbers(keys, queries.dtype, IN_PAIRS)
+        scores = tl.dot(queries, tl.trans(keys), input_precision="ieee") * factor[:, None]
+        wide_scales = value_scales.to(tl.float32)
+        scores = scores * key_scales.to(tl.float32)[None, :] + tl.log2(wide_scales)[None, :]
+        scores = tl.where(key[None, :] < end, scores, float("-inf"))
+        higher = tl.maximum(highest, tl.max(scores, 1))
+        kept = tl.exp2(highest - higher)
+        p = tl.exp2(scores - higher[:, None])
+        total = total * kept + tl.sum(p * (1.0 / wide_scales)[None, :], 1)
+        p = p.to(queries.dtype)
+        even_values, odd_values = fp8_pairs(values, queries.dtype, IN_PAIRS)
+        even = tl.dot(p, even_values, even * kept[:, None], input_precision="ieee")
+        odd = tl.dot(p, odd_values, odd * kept[:, None], input_precision="ieee")
+        highest = higher
         key_scales = next_key_scales
         value_scales = next_value_scales
-    return summed, highest, total
+    return tl.interleave(even, odd), highest, total
 
 
 @triton.jit
@@ -237,7 +258,8 @@ def _decode_kernel(
     scales_stride, scales_start, scale,
     KV_HEADS: tl.constexpr, GROUP: tl.constexpr, HEAD_DIM: tl.constexpr, TOKENS_PER_PAGE: tl.constexpr,
     RECORD: tl.constexpr, BLOCK_ROWS: tl.constexpr, GROUP_ROWS: tl.constexpr, BLOCK_DIM: tl.constexpr,
-    BLOCK_KEYS: tl.constexpr, BLOCK_PARTS: tl.constexpr, STAGES: tl.constexpr, PDL: tl.constexpr,
+    BLOCK_KEYS: tl.constexpr, BLOCK_PARTS: tl.constexpr, STAGES: tl.constexpr, IN_PAIRS: tl.constexpr,
+    PDL: tl.constexpr,
 ):  # fmt: skip
     """Program p takes the (item, K/V head) pairs p, p + programs, …; heads of one item are neighbours, as in memory.
 
@@ -276,7 +298,7 @@ def _decode_kernel(
             summed, highest, total = _attend_fp8_item(
                 queries, kv + layer_start + head * HEAD_DIM, scales + scales_start + head * TOKENS_PER_PAGE,
                 pages + page_start, page, begin, end, page_stride, scales_stride, scale,
-                KV_HEADS, HEAD_DIM, TOKENS_PER_PAGE, BLOCK_ROWS, BLOCK_DIM, BLOCK_KEYS, STAGES,
+                KV_HEADS, HEAD_DIM, TOKENS_PER_PAGE, BLOCK_ROWS, BLOCK_DIM, BLOCK_KEYS, STAGES, IN_PAIRS,
             )  # fmt: skip
         else:
             summed, highest, total = _attend_item(
@@ -330,20 +352,18 @@ def decode_attention(
 
     q, out [rows, heads × head_dim], contiguous within a row; rows that no planned sequence names are not touched.
     kv [pages, page elements] is the arena in q's dtype, whose page holds [layers, tokens_per_page, K then V, kv_heads,
-    head_dim] and perhaps waste; or, for fp8, the arena [pages, page_bytes] uint8, laid out as `kv_layout` says. Then the
-    plan's tuning should be FP8_TUNING, and products are in float16 for q of 16 bits. `pages` int32 is the page tables one after another. `plan` says the rest: `plan_decode`
-    must have been called for this step. What lies beyond a sequence's keys may be NaN. Float32 softmax and sums; the
-    result is the same bits each time. The grid is the plan's, whatever the batch, and the host reads nothing.
+    head_dim] and perhaps waste. Of an arena uint8 [pages, page_bytes] K and V are fp8, laid out as `kv_layout` says:
+    then products are of float16 for q of 16 bits, and the plan's tuning should be FP8_TUNING. `pages` int32 is the page
+    tables one after another. `plan` says the rest: `plan_decode` must have been called for this step. What lies beyond
+    a sequence's keys may be NaN. Float32 softmax and sums; the result is the same bits each time. The grid is the
+    plan's, whatever the batch, and the host reads nothing.
 
     Split over the keys after flash-decoding (Dao et al. 2023); the query heads of one K/V head are the rows of one
     product; the last program to finish a sequence combines its parts.
     """
     heads, kv_heads, head_dim = plan.heads, plan.kv_heads, plan.head_dim
     group = heads // kv_heads
-    run, scales, scales_start = tokens_per_page * 2 * kv_heads * head_dim, None, 0
-    if kv.dtype == torch.uint8:
-        run, scales = fp8_run_bytes(tokens_per_page, kv_heads, head_dim), kv.view(torch.float16)
-        scales_start = (layer * run + fp8_scales_start(tokens_per_page, kv_heads, head_dim)) // 2
+    layer_start, scales, scales_stride, scales_start = find_runs(kv, layer, tokens_per_page, kv_heads, head_dim)
     tuning = plan.tuning
     assert q.shape == out.shape
     assert q.shape[1] == heads * head_dim
@@ -351,16 +371,14 @@ def decode_attention(
     assert kv.dtype in (q.dtype, torch.uint8)
     assert pages.dtype == torch.int32
     assert q.stride(1) == out.stride(1) == kv.stride(1) == pages.stride(0) == 1
-    assert (layer + 1) * run <= kv.shape[1]
     block_dim = max(16, triton.next_power_of_2(head_dim))
     group_rows = triton.next_power_of_2(group)
     _decode_kernel[(plan.programs,)](
         q, out, kv, scales, pages, plan.items, plan.arrivals, plan.partials, plan.weights,
-        q.stride(0), out.stride(0), kv.stride(0), layer * run, 0 if scales is None else scales.stride(0), scales_start,
-        scale * math.log2(math.e),
+        q.stride(0), out.stride(0), kv.stride(0), layer_start, scales_stride, scales_start, scale * math.log2(math.e),
         KV_HEADS=kv_heads, GROUP=group, HEAD_DIM=head_dim, TOKENS_PER_PAGE=tokens_per_page, RECORD=RECORD,
         BLOCK_ROWS=max(16, group_rows), GROUP_ROWS=group_rows, BLOCK_DIM=block_dim,
         BLOCK_KEYS=tuning.block_keys, BLOCK_PARTS=max(1, COMBINED_ELEMENTS // (group_rows * block_dim)),
-        STAGES=tuning.stages, num_warps=tuning.warps,
+        STAGES=tuning.stages, IN_PAIRS=converts_in_pairs(q.device), num_warps=tuning.warps,
         **launch_options(q.device),
     )  # fmt: skip

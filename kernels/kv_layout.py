@@ -62,6 +62,10 @@ class KvLayout:
             return fp8_run_bytes(tokens, self.kv_heads, self.head_dim)
         return tokens * self.token_bytes // self.layers
 
+    def scales_start(self, tokens: int) -> int:
+        """Byte of a run of fp8 at which its scales begin."""
+        return fp8_scales_start(tokens, self.kv_heads, self.head_dim)
+
     def tokens_per_page(self, page_bytes: int) -> int:
         """Tokens that a page of this size holds."""
         if not self.is_fp8:

@@ -14,10 +14,10 @@ import torch
 import triton
 import triton.language as tl
 
-from kernels.kv_layout import fp8_run_bytes, fp8_scales_start
+from kernels.fp8_attention import converts_in_pairs, find_runs, fp8_numbers, fp8_queries
 from kernels.launch import await_previous, launch_options, let_next_start
 from kernels.prefill_blocks import BLOCK_KEYS, BLOCK_ROWS, FIELDS, blocks_split_max, parts_max, queries_per_block
-from kernels.split_attention import attend_fp8_tile, combined_parts, fp8_queries
+from kernels.split_attention import combined_parts
 
 STAGES = 3
 WARPS = 4
@@ -107,49 +107,56 @@ def _attend_keys(
 def _attend_fp8_keys(
     summed, highest, total, queries, factor, kv, scales, pages, seen, begin, end, page_stride, scales_stride,
     MASKED: tl.constexpr, KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, TOKENS_PER_PAGE: tl.constexpr,
-    BLOCK_DIM: tl.constexpr, BLOCK_KEYS: tl.constexpr, STAGES: tl.constexpr,
+    BLOCK_DIM: tl.constexpr, BLOCK_KEYS: tl.constexpr, STAGES: tl.constexpr, IN_PAIRS: tl.constexpr,
 ):  # fmt: skip
-    """`_attend_keys` of K and V in fp8; `scales` are those of the head's keys, `factor` of `fp8_queries`."""
+    """`_attend_keys` of K and V in fp8; `scales` are those of the head's keys, `factor` [rows] of `fp8_queries`.
+
+    A tile is multiplied by its scales before the products: it has fewer numbers than they have scores."""
     KV_SIZE: tl.constexpr = KV_HEADS * HEAD_DIM
     dim = tl.arange(0, BLOCK_DIM)
     of_tile = tl.arange(0, BLOCK_KEYS)
     key = begin + of_tile
     page = tl.load(pages + key // TOKENS_PER_PAGE, mask=key < end, other=0)
+    token = page.to(tl.int64) * page_stride + (key % TOKENS_PER_PAGE) * (2 * KV_SIZE)
     at = scales + page.to(tl.int64) * scales_stride + key % TOKENS_PER_PAGE
-    key_scales = tl.load(at, mask=key < end, other=1.0)
-    value_scales = tl.load(at + KV_HEADS * TOKENS_PER_PAGE, mask=key < end, other=1.0)
+    key_scales = tl.load(at, mask=key < end, other=0.0)
+    value_scales = tl.load(at + KV_HEADS * TOKENS_PER_PAGE, mask=key < end, other=0.0)
     key += BLOCK_KEYS
     next_page = tl.load(pages + key // TOKENS_PER_PAGE, mask=key < end, other=0)
     for start in tl.range(begin, end, BLOCK_KEYS, num_stages=STAGES):
         key = start + of_tile
-        token = page.to(tl.int64) * page_stride + (key % TOKENS_PER_PAGE) * (2 * KV_SIZE)
         # The loads are masked, not the products: what lies beyond the end may be another's NaN, and 0 · NaN is NaN.
         at = kv + token[:, None] + dim[None, :]
         if MASKED:
             there = (key[:, None] < end) & (dim[None, :] < HEAD_DIM)
             keys = tl.load(at, mask=there, other=0)
             values = tl.load(at + KV_SIZE, mask=there, other=0)
-            visible = key[None, :] < seen[:, None]
         elif HEAD_DIM == BLOCK_DIM:
             keys = tl.load(at)
             values = tl.load(at + KV_SIZE)
-            visible = None
         else:
             keys = tl.load(at, mask=dim[None, :] < HEAD_DIM, other=0)
             values = tl.load(at + KV_SIZE, mask=dim[None, :] < HEAD_DIM, other=0)
-            visible = None
-        # Scales a tile ahead, and therefore pages two: scales are too small for the pipeline's copies.
+        # Scales a tile ahead, and therefore pages two: scales are too small for the pipeline's copies. Handed on are
+        # numbers that the loop computes, never one that it was given: Triton pipelines no loop that looks back two.
         following = key + BLOCK_KEYS
         at = scales + next_page.to(tl.int64) * scales_stride + following % TOKENS_PER_PAGE
-        next_key_scales = tl.load(at, mask=following < end, other=1.0)
-        next_value_scales = tl.load(at + KV_HEADS * TOKENS_PER_PAGE, mask=following < end, other=1.0)
-        page = next_page
+        next_key_scales = tl.load(at, mask=following < end, other=0.0)
+        next_value_scales = tl.load(at + KV_HEADS * TOKENS_PER_PAGE, mask=following < end, other=0.0)
+        token = next_page.to(tl.int64) * page_stride + (following % TOKENS_PER_PAGE) * (2 * KV_SIZE)
         following += BLOCK_KEYS
         next_page = tl.load(pages + following // TOKENS_PER_PAGE, mask=following < end, other=0)
-        summed, highest, total = attend_fp8_tile(
-            summed, highest, total, queries, factor, keys, values, key_scales.to(tl.float32),
-            value_scales.to(tl.float32), visible,
-        )  # fmt: skip
+        keys = fp8_numbers(keys, queries.dtype, IN_PAIRS) * key_scales.to(queries.dtype)[:, None]
+        values = fp8_numbers(values, queries.dtype, IN_PAIRS) * value_scales.to(queries.dtype)[:, None]
+        scores = tl.dot(queries, tl.trans(keys), input_precision="ieee") * factor[:, None]
+        if MASKED:
+            scores = tl.where(key[None, :] < seen[:, None], scores, float("-inf"))
+        higher = tl.maximum(highest, tl.max(scores, 1))
+        kept = tl.exp2(highest - higher)
+        p = tl.exp2(scores - higher[:, None])
+        total = total * kept + tl.sum(p, 1)
+        summed = tl.dot(p.to(values.dtype), values, summed * kept[:, None], input_precision="ieee")
+        highest = higher
         key_scales = next_key_scales
         value_scales = next_value_scales
     return summed, highest, total
@@ -161,7 +168,7 @@ def _prefill_kernel(
     q_stride, out_stride, page_stride, layer_start, scales_stride, scales_start, scale,
     KV_HEADS: tl.constexpr, GROUP: tl.constexpr, HEAD_DIM: tl.constexpr, TOKENS_PER_PAGE: tl.constexpr,
     FIELDS: tl.constexpr, QUERIES: tl.constexpr, BLOCK_ROWS: tl.constexpr, BLOCK_DIM: tl.constexpr,
-    BLOCK_KEYS: tl.constexpr, STAGES: tl.constexpr, PDL: tl.constexpr,
+    BLOCK_KEYS: tl.constexpr, STAGES: tl.constexpr, IN_PAIRS: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     KV_SIZE: tl.constexpr = KV_HEADS * HEAD_DIM
     let_next_start(PDL)
@@ -194,11 +201,12 @@ def _prefill_kernel(
             seen_by_all = begin + tl.maximum(tl.minimum(before + first + 1, end) - begin, 0) // BLOCK_KEYS * BLOCK_KEYS
             summed, highest, total = _attend_fp8_keys(
                 summed, highest, total, queries, factor, kv, scales, pages, query, begin, seen_by_all, page_stride,
-                scales_stride, False, KV_HEADS, HEAD_DIM, TOKENS_PER_PAGE, BLOCK_DIM, BLOCK_KEYS, STAGES,
+                scales_stride, False, KV_HEADS, HEAD_DIM, TOKENS_PER_PAGE, BLOCK_DIM, BLOCK_KEYS, STAGES, IN_PAIRS,
             )  # fmt: skip
             summed, highest, total = _attend_fp8_keys(
                 summed, highest, total, queries, factor, kv, scales, pages, before + query + 1, seen_by_all, end,
                 page_stride, scales_stride, True, KV_HEADS, HEAD_DIM, TOKENS_PER_PAGE, BLOCK_DIM, BLOCK_KEYS, STAGES,
+                IN_PAIRS,
             )  # fmt: skip
         else:
             seen_by_all = tl.minimum((before + first + 1) // BLOCK_KEYS * BLOCK_KEYS, end)
@@ -276,8 +284,9 @@ def prefill_attention(
 
     q, out [rows, heads × head_dim], contiguous within a row: the new tokens of s are the q_lens[s] rows from
     row_starts[s] on; other rows are not touched. kv [pages, page elements] is the arena in q's dtype, whose page holds
-    [layers, tokens_per_page, K then V, kv_heads, head_dim] and perhaps waste; or, for fp8, the arena [pages, page_bytes]
-    uint8, laid out as `kv_layout` says, and products are in float16 for q of 16 bits. The new tokens' K and V are there.
+    [layers, tokens_per_page, K then V, kv_heads, head_dim] and perhaps waste. Of an arena uint8 [pages,
+    page_bytes] K and V are fp8, laid out as `kv_layout` says: then products are of float16 for q of 16 bits. The new
+    tokens' K and V are there.
     `row_starts`, `q_lens`, `kv_lens`, `page_starts` int32 [sequences]; `pages` int32 is the page tables one after
     another, that of s from page_starts[s]. `blocks` int32 [blocks, FIELDS] is `prefill_blocks` on the device; a block
     of sequence −1 is padding. `partials` must be given if that was asked to split, and for as many programs; with it,
@@ -288,16 +297,12 @@ def prefill_attention(
     them, and a chunk of a few tokens still fills it.
     """
     head_dim = q.shape[1] // heads
-    run, scales, scales_start = tokens_per_page * 2 * kv_heads * head_dim, None, 0
-    if kv.dtype == torch.uint8:
-        run, scales = fp8_run_bytes(tokens_per_page, kv_heads, head_dim), kv.view(torch.float16)
-        scales_start = (layer * run + fp8_scales_start(tokens_per_page, kv_heads, head_dim)) // 2
+    layer_start, scales, scales_stride, scales_start = find_runs(kv, layer, tokens_per_page, kv_heads, head_dim)
     assert q.shape == out.shape
     assert q.dtype == out.dtype
     assert kv.dtype in (q.dtype, torch.uint8)
     assert heads % kv_heads == 0
     assert q.stride(1) == out.stride(1) == kv.stride(1) == 1
-    assert (layer + 1) * run <= kv.shape[1]
     for tensor in (row_starts, q_lens, kv_lens, page_starts, pages, blocks):
         assert tensor.dtype == torch.int32
         assert tensor.is_contiguous()
@@ -315,8 +320,8 @@ def prefill_attention(
     parts, weights = (None, None) if partials is None else (partials.partials, partials.weights)
     _prefill_kernel[(blocks.shape[0] * kv_heads,)](
         q, out, kv, scales, row_starts, q_lens, kv_lens, page_starts, pages, blocks, parts, weights,
-        q.stride(0), out.stride(0), kv.stride(0), layer * run, 0 if scales is None else scales.stride(0), scales_start,
-        scale * math.log2(math.e), TOKENS_PER_PAGE=tokens_per_page, **tuning, **shape,
+        q.stride(0), out.stride(0), kv.stride(0), layer_start, scales_stride, scales_start, scale * math.log2(math.e),
+        TOKENS_PER_PAGE=tokens_per_page, IN_PAIRS=converts_in_pairs(q.device), **tuning, **shape,
     )  # fmt: skip
     if partials is not None:
         assert partials.weights.shape[1] == kv_heads * BLOCK_ROWS

@@ -16,9 +16,9 @@ from kernels.reference_kv import dequantise_heads
 def gather_keys_values(
     kv: torch.Tensor, table: torch.Tensor, keys: int, *, layer: int, kv_heads: int, head_dim: int, tokens_per_page: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """K and V [keys, kv_heads, head_dim] of one sequence in one layer, float32 where they are fp8. kv [pages, page
-    elements], or for fp8 [pages, page_bytes] uint8; `table` holds its page numbers in order. Nothing beyond `keys` is
-    looked at."""
+    """K and V [keys, kv_heads, head_dim] of one sequence in one layer. kv [pages, page elements]; `table` holds its
+    page numbers in order. Nothing beyond `keys` is looked at. Of an arena uint8 [pages, page_bytes], which holds fp8,
+    they are float32."""
     used = table[: -(-keys // tokens_per_page)].long()
     if kv.dtype == torch.uint8:
         run, start = (count(tokens_per_page, kv_heads, head_dim) for count in (fp8_run_bytes, fp8_scales_start))

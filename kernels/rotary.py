@@ -9,7 +9,7 @@ import torch
 import triton
 import triton.language as tl
 
-from kernels.kv_layout import fp8_run_bytes, fp8_scales_start
+from kernels.fp8_attention import find_runs
 
 TABLE_BLOCK = 256
 HEADS_BLOCK = 4
@@ -213,14 +213,10 @@ def rotary_write(
     `reference_kv.quantise_heads` say, of the numbers as they would be in the model's dtype."""
     rows, width = qkv.shape
     head_dim = width // (heads + 2 * kv_heads)
-    run, scales, scales_start = tokens_per_page * 2 * kv_heads * head_dim, None, 0
-    if kv.dtype == torch.uint8:
-        run, scales = fp8_run_bytes(tokens_per_page, kv_heads, head_dim), kv.view(torch.float16)
-        scales_start = (layer * run + fp8_scales_start(tokens_per_page, kv_heads, head_dim)) // 2
+    layer_offset, scales, scales_page_stride, scales_offset = find_runs(kv, layer, tokens_per_page, kv_heads, head_dim)
     assert width == (heads + 2 * kv_heads) * head_dim
     assert head_dim % 2 == 0
     assert q_out.shape == (rows, heads * head_dim)
-    assert kv.shape[1] >= (layer + 1) * run, "the page does not hold this layer"
     assert cos.shape == sin.shape == (rows, head_dim // 2)
     assert cos.is_contiguous()
     assert sin.is_contiguous()
@@ -249,9 +245,9 @@ def rotary_write(
         0 if delta is None else delta.stride(0),
         q_out.stride(0),
         kv.stride(0),
-        layer * run,
-        0 if scales is None else scales.stride(0),
-        scales_start,
+        layer_offset,
+        scales_page_stride,
+        scales_offset,
         eps,
         heads=heads,
         kv_heads=kv_heads,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -10,22 +11,36 @@ from numpy.typing import NDArray
 
 from adapters.device.host_cache import HostMemory
 from engine.compute.penalties import Draw
-from engine.models.config import ModelRefused
-from engine.protocol.config import EngineConfig
+from engine.models.config import DecoderConfig, ModelRefused
+from engine.protocol.config import EngineConfig, ModelConfig
 from engine.protocol.frames import ModelInfo
 from engine.step import Chunk
+from kernels.kv_layout import FP8, KvLayout
 
 # Tokens in a page of the model with the largest KV per token, and the minimum of any served model.
 PAGE_TOKENS = 16
 PAGE_TOKENS_MIN = 8
+# Tiles of adapters and runs of fp8 begin at multiples of it, or of less.
+PAGE_ALIGN_BYTES = 64
 
 _log = logging.getLogger(__name__)
 
 
-def check_page(name: str, token_bytes: int, page_bytes: int, pages: int) -> int:
+def kv_layout(model: ModelConfig, shape: DecoderConfig, dtype: torch.dtype) -> KvLayout:
+    """The layout of a model's K and V. `dtype`: the engine's."""
+    return shape.kv_layout(FP8 if model.kv_dtype == "fp8" else str(dtype).removeprefix("torch."))
+
+
+def page_size(layouts: Iterable[KvLayout]) -> int:
+    """Bytes of a page: PAGE_TOKENS tokens of the model with the largest KV per token."""
+    largest = max(layout.layers * layout.run_bytes(PAGE_TOKENS) for layout in layouts)
+    return -(-largest // PAGE_ALIGN_BYTES) * PAGE_ALIGN_BYTES
+
+
+def check_page(name: str, layout: KvLayout, page_bytes: int, pages: int) -> int:
     """Check and log the model's tokens per page. Returns the unused bytes of a page. Raises ModelRefused if a page
     holds less than PAGE_TOKENS_MIN tokens, or the arena less than two pages."""
-    tokens = page_bytes // token_bytes
+    tokens, token_bytes = layout.tokens_per_page(page_bytes), layout.token_bytes
     if tokens < PAGE_TOKENS_MIN:
         raise ModelRefused(
             f"{name}: a page of {page_bytes} bytes holds {tokens} tokens of {token_bytes} bytes; "
@@ -33,7 +48,7 @@ def check_page(name: str, token_bytes: int, page_bytes: int, pages: int) -> int:
         )
     if pages < 2:
         raise ModelRefused(f"{name}: arena_bytes is less than two pages of {page_bytes} bytes")
-    waste = page_bytes - tokens * token_bytes
+    waste = layout.page_waste(page_bytes)
     fields = {"model": name, "pages": pages, "page_bytes": page_bytes, "tokens_per_page": tokens, "waste_bytes": waste}
     _log.info("arena.page", extra={"fields": fields})
     return waste

@@ -16,6 +16,8 @@ from engine.models.config import DecoderConfig
 from engine.models.linear import CpuProduct
 from engine.models.shape import GATE_UP, QKV, rotary_frequencies
 from engine.models.weights import LayerWeights, Weights
+from kernels.kv_layout import SCALE_BYTES, KvLayout
+from kernels.reference_kv import dequantise_heads, quantise_heads
 
 
 class Lora(Protocol):
@@ -27,28 +29,67 @@ class Lora(Protocol):
 
 
 class PagedKv:
-    """One model's view of the arena: token t of page p, layer l lies at `rows[l][p, t]`: K of all heads, then V.
+    """One model's K and V in the arena, as `kernels.kv_layout` lays them out: one layer of one page is one contiguous
+    run."""
 
-    A page holds [layers, tokens, 2, kv_heads, head_dim], so that one layer of one page is one contiguous run."""
-
-    def __init__(self, arena: Tensor, config: DecoderConfig, dtype: torch.dtype) -> None:
+    def __init__(self, arena: Tensor, layout: KvLayout) -> None:
         """`arena` [pages, page_bytes] uint8. A page must hold at least one token."""
-        pages = arena.view(dtype)
-        width = 2 * config.kv_size
-        self.tokens_per_page = pages.shape[1] // config.kv_elements_per_token()
+        self.tokens_per_page = layout.tokens_per_page(arena.shape[1])
         assert self.tokens_per_page > 0, "a page holds no token of this model"
-        run = self.tokens_per_page * width
-        self.used = pages[:, : config.layers * run]  # [pages, elements]
-        self.runs = [self.used[:, i * run : (i + 1) * run] for i in range(config.layers)]
-        self.rows = [layer.view(-1, self.tokens_per_page, width) for layer in self.runs]
+        pages = arena if layout.is_fp8 else arena.view(getattr(torch, layout.dtype))
+        run = layout.run_bytes(self.tokens_per_page) // pages.itemsize
+        self._used = pages[:, : layout.layers * run]  # [pages, elements]
+        self._runs = [self._used[:, i * run : (i + 1) * run] for i in range(layout.layers)]
+        if not layout.is_fp8:
+            width = 2 * layout.kv_heads * layout.head_dim
+            self._rows = [layer.view(-1, self.tokens_per_page, width) for layer in self._runs]
+
+    @classmethod
+    def of(cls, arena: Tensor, layout: KvLayout) -> PagedKv:
+        return (PagedFp8Kv if layout.is_fp8 else cls)(arena, layout)
 
     def clear(self, pages: Tensor) -> None:
         """Zero whole pages."""
-        self.used.index_fill_(0, pages, 0)
+        self._used.index_fill_(0, pages, 0)
+
+    def put_rows(self, layer: int, pages: Tensor, slots: Tensor, kv: Tensor) -> None:
+        """Write K and V `kv` [rows, 2 × kv_size] of each row to its page and slot."""
+        self._rows[layer].index_put_((pages, slots), kv)
+
+    def gather_pages(self, layer: int, pages: Tensor, out: Tensor) -> None:
+        """Copy a layer's K and V of whole pages to `out` [pages, tokens × 2 × kv_size] in the model's dtype."""
+        torch.index_select(self._runs[layer], 0, pages, out=out)
+
+
+class PagedFp8Kv(PagedKv):
+    """K and V in fp8 with a float16 scale per token and head: the numbers of `kernels.reference_kv`."""
+
+    def __init__(self, arena: Tensor, layout: KvLayout) -> None:
+        super().__init__(arena, layout)
+        tokens, heads = self.tokens_per_page, 2 * layout.kv_heads
+        self._shape = (-1, tokens, heads, layout.head_dim)
+        self._start = start = layout.scales_start(tokens)
+        self._end = start + tokens * heads * SCALE_BYTES
+        self._numbers = [run[:, :start].view(self._shape) for run in self._runs]
+        # [pages, tokens, heads]
+        self._scales = [
+            run[:, start : self._end].view(torch.float16).view(-1, heads, tokens).transpose(1, 2) for run in self._runs
+        ]
+
+    def put_rows(self, layer: int, pages: Tensor, slots: Tensor, kv: Tensor) -> None:
+        numbers, scales = quantise_heads(kv.view(-1, *self._shape[2:]))
+        self._numbers[layer].index_put_((pages, slots), numbers)
+        self._scales[layer].index_put_((pages, slots), scales)
+
+    def gather_pages(self, layer: int, pages: Tensor, out: Tensor) -> None:
+        runs = self._runs[layer].index_select(0, pages)
+        numbers = runs[:, : self._start].view(self._shape)
+        scales = runs[:, self._start : self._end].view(torch.float16).view(-1, self._shape[2], self._shape[1])
+        dequantise_heads(numbers, scales.transpose(1, 2), out.view(self._shape))
 
 
 class Decoder:
-    """A model's weights and arithmetic. Weights, arena and batches are on one device, in one dtype."""
+    """A model's weights and arithmetic. Weights and batches are on one device, in one dtype."""
 
     def __init__(self, config: DecoderConfig, weights: Weights[CpuProduct], kv: PagedKv) -> None:
         self.config = config
@@ -107,9 +148,9 @@ class Decoder:
             work.k.copy_(F.rms_norm(work.k, shape, layer.k_norm, config.norm_eps))
         swapped = work.qk_halves.flip(2)
         work.qk_halves.mul_(work.cos).addcmul_(swapped, work.sin)
-        self.kv.rows[index].index_put_((batch.pages, batch.slots), work.kv)
+        self.kv.put_rows(index, batch.pages, batch.slots, work.kv)
         for span in work.spans:
-            span.attend(self.kv.runs[index])
+            span.attend(self.kv, index)
         layer.o.add_to(hidden, work.attended)
         if lora is not None:
             lora.apply(index, "o_proj", work.attended, hidden)
@@ -179,7 +220,6 @@ class _SpanAttention:
             self._q, self._out = q.permute(1, 2, 0, 3), out.permute(1, 2, 0, 3)
             self._keys, self._values = (x[0][:, None].expand(-1, group, -1, -1) for x in (keys, values))
 
-    def attend(self, runs: Tensor) -> None:
-        """`runs` [pages, tokens × 2 × kv_size]: the arena's K and V of one layer."""
-        torch.index_select(runs, 0, self._pages, out=self._gathered)
+    def attend(self, kv: PagedKv, layer: int) -> None:
+        kv.gather_pages(layer, self._pages, self._gathered)
         self._out.copy_(F.scaled_dot_product_attention(self._q, self._keys, self._values, attn_mask=self._mask))

@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from engine.compute.quality import WINDOW_TOKENS, LayerRun
+from engine.compute.shared import kv_layout, page_size
 from engine.cpu.batch import pack
 from engine.cpu.decoder import Decoder, PagedKv
 from engine.models.config import DecoderConfig
@@ -19,8 +20,7 @@ from engine.models.weights import LayerWeights, Weights, assemble_layer
 from engine.protocol.config import ModelConfig
 from engine.protocol.frames import Sampling
 from engine.step import Chunk, Sequence
-
-PAGE_TOKENS = 16
+from kernels.kv_layout import KvLayout
 
 
 class CpuMeasuredModel:
@@ -50,8 +50,9 @@ class CpuMeasuredModel:
             quantized = assemble_layer(self._shape, index, reader.read_tensor, reader.read_product)
             reference = assemble_layer(self._shape, index, reader.read_tensor, reader.read_reference)
             matrices = sum(name.startswith(f"layers.{index}.") for name in reader.matrices)
-        kv_dtype = self._model.kv_dtype
-        return self._run(reference, "auto"), self._run(quantized, kv_dtype), self._run(reference, kv_dtype), matrices
+        plain = self._one_layer.kv_layout(str(self._dtype).removeprefix("torch."))
+        served = kv_layout(self._model, self._one_layer, self._dtype)
+        return self._run(reference, plain), self._run(quantized, served), self._run(reference, served), matrices
 
     def logits(self, hidden: Tensor, *, quantized: bool) -> Tensor:
         normed = F.rms_norm(hidden, (self._shape.hidden,), self._norm, self._shape.norm_eps)
@@ -61,17 +62,16 @@ class CpuMeasuredModel:
     def _open(self) -> CpuWeightReader:
         return CpuWeightReader(Path(self._model.path), self._shape, self._dtype, quantize=self._model.quantize)
 
-    def _run(self, layer: LayerWeights[CpuProduct], kv_dtype: str) -> LayerRun:
+    def _run(self, layer: LayerWeights[CpuProduct], layout: KvLayout) -> LayerRun:
         """The layer, over windows that each have pages of their own."""
-        unused = self._reference_head
-        weights = Weights(self._embedding, (layer,), self._norm, unused)
-        token_bytes = self._one_layer.kv_elements_per_token() * self._dtype.itemsize
+        weights = Weights(self._embedding, (layer,), self._norm, self._reference_head)
+        page_bytes = page_size([layout])
+        pages = -(-WINDOW_TOKENS // layout.tokens_per_page(page_bytes))
 
         def run(hidden: Tensor) -> Tensor:
             windows = hidden.shape[0]
-            pages = -(-WINDOW_TOKENS // PAGE_TOKENS)
-            arena = torch.zeros(windows * pages, PAGE_TOKENS * token_bytes, dtype=torch.uint8)
-            decoder = Decoder(self._one_layer, weights, PagedKv(arena, self._one_layer, self._dtype))
+            arena = torch.zeros(windows * pages, page_bytes, dtype=torch.uint8)
+            decoder = Decoder(self._one_layer, weights, PagedKv.of(arena, layout))
             batch = pack(window_chunks(windows, pages), decoder.kv.tokens_per_page, hidden.device, self._dtype)
             return decoder.run_layers(hidden.flatten(0, 1).clone(), batch, None).view(hidden.shape)
 

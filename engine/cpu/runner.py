@@ -20,7 +20,7 @@ from engine.compute.host_pool import build_host_pool
 from engine.compute.logprobs import NO_LOGPROB, logprobs, prompt_parts, prompt_report, reported_ids
 from engine.compute.masks import mask_rows
 from engine.compute.penalties import Draw
-from engine.compute.shared import PAGE_TOKENS, check_page, draw_of, host_memory, sort_out
+from engine.compute.shared import check_page, draw_of, host_memory, page_size, sort_out
 from engine.cpu.batch import pack
 from engine.cpu.decoder import Decoder
 from engine.cpu.sampler import sample
@@ -140,8 +140,8 @@ class TorchRunner:
     def register_model(self, found: CpuModel) -> ModelInfo:
         """Register a checked model. Raises ValueError with the reason, OSError."""
         model, shape = found.config, found.shape
-        directory, token_bytes = Path(model.path), shape.kv_elements_per_token() * self._dtype.itemsize
-        waste = check_page(model.name, token_bytes, self.page_bytes, self.pages)
+        directory, layout = Path(model.path), found.kv
+        waste = check_page(model.name, layout, self.page_bytes, self.pages)
         check_weights_fit(found.bytes, self.weights.bytes_max)
         info = ModelInfo(
             model.name,
@@ -150,10 +150,11 @@ class TorchRunner:
             ),
             min(shape.context_tokens, model.context_tokens or shape.context_tokens),
             shape.vocab,
-            self.page_bytes // token_bytes,
+            layout.tokens_per_page(self.page_bytes),
             self.pages,
             found.bytes,
             model.pinned,
+            layout.identity,
         )
         self.adapters.add_base(model.name, BaseShape.from_directory(directory))
         self.weights.register_model(found)
@@ -212,7 +213,7 @@ def build_runner(config: EngineConfig) -> TorchRunner:
             check_weights_fit(found.bytes, config.weights_bytes or None)
             checked.append(found)
     check_any_served(config.models, [found.config.name for found in checked], refused)
-    page_bytes = PAGE_TOKENS * max(found.shape.kv_elements_per_token() for found in checked) * dtype.itemsize
+    page_bytes = page_size(found.kv for found in checked)
     arena = torch.zeros(config.arena_bytes // page_bytes, page_bytes, dtype=torch.uint8)
     adapters = TilePool(arena, dtype, {}, host=host_memory(config, pinned=False))
     weights = CpuWeights(arena, config.weights_bytes or None)

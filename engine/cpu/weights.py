@@ -21,6 +21,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from engine.compute.shared import kv_layout
 from engine.cpu.decoder import Decoder, PagedKv
 from engine.models.compatibility import check_dtype
 from engine.models.config import DecoderConfig, ModelRefused, check_vocabulary, load_config
@@ -29,6 +30,7 @@ from engine.models.files import stamps, weight_files
 from engine.models.loading import LoadStopped, check_weights, cpu_bytes, load_weights, packs
 from engine.protocol.config import ModelConfig
 from engine.step import WeightsMove, WeightsTable
+from kernels.kv_layout import KvLayout
 
 # Speed of reading files, assumed until one was measured.
 FIRST_BYTES_PER_S = 400e6
@@ -74,12 +76,16 @@ class CpuModel:
                 Path(self.config.path), self.shape, self.dtype, stopped, quantize=self.config.quantize
             )
             self._check_unchanged()  # files may have been replaced during the read
-        return Decoder(self.shape, weights, PagedKv(arena, self.shape, self.dtype))
+        return Decoder(self.shape, weights, PagedKv.of(arena, self.kv))
 
     def _check_unchanged(self) -> None:
         directory = Path(self.config.path)
         if stamps(weight_files(directory)) != self.files:
             raise ModelRefused(f"{directory}: its files are not those that were checked")
+
+    @property
+    def kv(self) -> KvLayout:
+        return kv_layout(self.config, self.shape, self.dtype)
 
     @property
     def read_bytes(self) -> int:

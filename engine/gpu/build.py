@@ -11,7 +11,7 @@ from adapters.device.pool import TilePool
 from adapters.device.staging import CopyBuffer, CudaCopyLane
 from adapters.device.table import LAYERS_MIN, AdapterRows
 from engine.compute.host_pool import build_host_pool
-from engine.compute.shared import PAGE_TOKENS, check_page, host_memory
+from engine.compute.shared import check_page, host_memory, page_size
 from engine.gpu.driver import OUT_OF_MEMORY, DriverError, DriverMemory
 from engine.gpu.graphs import CudaRecorder, Graphs
 from engine.gpu.layouts import LayoutLimits, row_buckets
@@ -80,11 +80,10 @@ def _runner(
     capture: bool,
 ) -> GpuRunner:
     """The runner, still without models."""
-    token_bytes = {model.name: model.shape.kv_elements_per_token() * dtype.itemsize for model in opened}
-    page_bytes = PAGE_TOKENS * max(token_bytes.values())
+    page_bytes = page_size(model.kv for model in opened)
     pages = config.arena_bytes // page_bytes
-    for name, size in token_bytes.items():
-        check_page(name, size, page_bytes, pages)
+    for model in opened:
+        check_page(model.name, model.kv, page_bytes, pages)
     try:
         arena = torch.zeros(pages, page_bytes, dtype=torch.uint8, device=device)
     except torch.OutOfMemoryError as error:

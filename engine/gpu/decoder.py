@@ -21,6 +21,7 @@ from engine.models.shape import rotary_frequencies
 from engine.models.weights import LayerWeights, Weights
 from kernels.decode_attention import decode_attention, plan_decode
 from kernels.embed import embed
+from kernels.kv_layout import KvLayout
 from kernels.lora_work import LoraWork, Stack
 from kernels.norm import add_rms_norm, rms_norm
 from kernels.prefill_attention import prefill_attention
@@ -38,18 +39,26 @@ class GpuLora:
 
 
 class GpuDecoder:
-    """A model's weights and arithmetic on one GPU. `kv`: the arena viewed in the model's dtype."""
+    """A model's weights and arithmetic on one GPU. `kv`: the arena viewed in the dtype of K and V; uint8 for fp8."""
 
-    def __init__(self, config: DecoderConfig, base: BaseShape, weights: Weights[GpuProduct], arena: Tensor) -> None:
-        """`base`: the same model as adapters see it. `arena` [pages, page_bytes] uint8."""
+    def __init__(
+        self,
+        config: DecoderConfig,
+        base: BaseShape,
+        weights: Weights[GpuProduct],
+        arena: Tensor,
+        layout: KvLayout | None = None,
+    ) -> None:
+        """`base`: the same model as adapters see it. `arena` [pages, page_bytes] uint8. `layout`: of K and V; None: in
+        the model's dtype."""
         self.config = config
         self.dtype = weights.norm.dtype
         self.device = weights.norm.device
-        self.kv = arena.view(self.dtype)
-        self.tokens_per_page = self.kv.shape[1] // config.kv_elements_per_token()
+        layout = layout or config.kv_layout(str(self.dtype).removeprefix("torch."))
+        self.kv = arena if layout.is_fp8 else arena.view(self.dtype)
+        self.tokens_per_page = layout.tokens_per_page(arena.shape[1])
         assert self.tokens_per_page > 0, "a page holds no token of this model"
-        used = self.tokens_per_page * config.kv_elements_per_token() * self.dtype.itemsize
-        self.page_waste = arena.shape[1] - used  # bytes
+        self.page_waste = layout.page_waste(arena.shape[1])  # bytes
         self._weights = weights
         layers = [product for layer in weights.layers for product in (layer.qkv, layer.o, layer.gate_up, layer.down)]
         self._has_few_row_products = any(not isinstance(product, PlainProduct) for product in layers)

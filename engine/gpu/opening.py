@@ -9,6 +9,7 @@ from pathlib import Path
 import torch
 
 from adapters.files.spec import BaseShape
+from engine.compute.shared import kv_layout
 from engine.gpu.products import check_products
 from engine.models.config import DecoderConfig, ModelRefused, check_vocabulary, load_config
 from engine.models.dummy import dummy_digest
@@ -16,8 +17,11 @@ from engine.models.quantized import quantized_digest
 from engine.models.slab_source import DummySource, FileSource, SlabSource
 from engine.models.weights import model_digest
 from engine.protocol.config import ModelConfig
+from kernels.kv_layout import KvLayout
 
 DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16}
+
+FP8_CAPABILITY = (8, 9)
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +34,7 @@ class OpenedModel:
     source: SlabSource
     digest: str
     pinned: bool
+    kv: KvLayout
 
 
 def dtype_of(name: str) -> torch.dtype:
@@ -39,11 +44,20 @@ def dtype_of(name: str) -> torch.dtype:
     return DTYPES[name]
 
 
+def check_fp8(capability: tuple[int, int]) -> None:
+    """Raises ModelRefused for a GPU whose compute capability has no fp8."""
+    if capability < FP8_CAPABILITY:
+        needed, own = (".".join(map(str, numbers)) for numbers in (FP8_CAPABILITY, capability))
+        raise ModelRefused(f"kv_dtype: fp8 needs a GPU of compute capability {needed} or newer; this one has {own}")
+
+
 def open_model(model: ModelConfig, dtype: torch.dtype, device: torch.device) -> OpenedModel:
     """`dtype` is the engine's. Without a cached digest the files are hashed, which takes longer than reading them.
     Raises ModelRefused, OSError."""
     if dtype_of(model.dtype) != dtype:
         raise ModelRefused(f"dtype: the models of one engine share one, this is {model.dtype} and the others {dtype}")
+    if model.kv_dtype == "fp8":
+        check_fp8(torch.cuda.get_device_capability(device))
     directory = Path(model.path)
     shape = load_config(directory, quantized=True)
     if model.context_tokens is not None:
@@ -58,4 +72,5 @@ def open_model(model: ModelConfig, dtype: torch.dtype, device: torch.device) -> 
         found = model.digest or model_digest(directory)
     check_products(source.layout, device)
     digest = quantized_digest(model.digest or found, model.quantize)
-    return OpenedModel(model.name, shape, BaseShape.from_directory(directory), source, digest, model.pinned)
+    base, layout = BaseShape.from_directory(directory), kv_layout(model, shape, dtype)
+    return OpenedModel(model.name, shape, base, source, digest, model.pinned, layout)

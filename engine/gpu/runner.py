@@ -174,8 +174,8 @@ class GpuRunner:
         Raises ModelRefused."""
         forms = []
         for model in opened:
-            token_bytes = model.shape.kv_elements_per_token() * self._dtype.itemsize
-            forms.append(self._form(model, self._layouts(model.shape, self.page_bytes // token_bytes)))
+            layouts = self._layouts(model.shape, model.kv.tokens_per_page(self.page_bytes))
+            forms.append(self._form(model, layouts))
         self._memories.place(max(forms, key=form_bytes))
         self._common.draws.reserve(max(model.shape.vocab for model in opened))
 
@@ -190,7 +190,7 @@ class GpuRunner:
             raise ModelRefused(f"{name} is served already")
         if shape.layers > layers:
             raise ModelRefused(f"{shape.layers} layers; this engine has room for adapters of {layers}")
-        check_page(name, shape.kv_elements_per_token() * self._dtype.itemsize, self.page_bytes, self.pages)
+        check_page(name, opened.kv, self.page_bytes, self.pages)
         try:
             slab = self.weights.register_model(name, opened.source)
         except (MemoryError, DriverError) as error:
@@ -205,10 +205,18 @@ class GpuRunner:
         """Build a model over its registered slab."""
         shape, name = opened.shape, opened.name
         weights = slab_weights(slab, opened.source.layout, shape, make_product)
-        decoder = GpuDecoder(shape, opened.base, weights, self._arena)
+        decoder = GpuDecoder(shape, opened.base, weights, self._arena, opened.kv)
         per_page, size = decoder.tokens_per_page, self.weights.weights_bytes(name)
         info = ModelInfo(
-            name, opened.digest, shape.context_tokens, shape.vocab, per_page, self.pages, size, opened.pinned
+            name,
+            opened.digest,
+            shape.context_tokens,
+            shape.vocab,
+            per_page,
+            self.pages,
+            size,
+            opened.pinned,
+            opened.kv.identity,
         )
         layouts = self._layouts(shape, per_page)
         memory = self._memories.place(self._form(opened, layouts))
@@ -314,8 +322,7 @@ class GpuRunner:
         meanwhile."""
         device, words = self._arena.device, served.warm_words()
         sizes = StepSizes(words, WARM_ROWS, WARM_ROWS, self._limits.sequences)
-        layout = opened.source.layout
-        form = step_form(opened.shape, self._dtype, self._rows.table, sizes, self._multiprocessors, layout)
+        form = self._sized_form(opened, sizes)
         common = SharedStepState(
             Packer(words, WARM_SENDS, pinned=True),
             torch.zeros(WARM_ROWS, dtype=torch.int32, device=device),
@@ -338,8 +345,11 @@ class GpuRunner:
     def _form(self, opened: OpenedModel, layouts: StepLayouts) -> StepMemory:
         limits = self._limits
         sizes = StepSizes(layouts.words_max(), limits.rows, limits.sequences, limits.sequences)
-        layout = opened.source.layout
-        return step_form(opened.shape, self._dtype, self._rows.table, sizes, self._multiprocessors, layout)
+        return self._sized_form(opened, sizes)
+
+    def _sized_form(self, opened: OpenedModel, sizes: StepSizes) -> StepMemory:
+        table, processors, layout = self._rows.table, self._multiprocessors, opened.source.layout
+        return step_form(opened.shape, self._dtype, table, sizes, processors, layout, kv_fp8=opened.kv.is_fp8)
 
     def _draw_ids(self, pending: PendingStep, layout: StepLayout, masks: Masks) -> PendingLogprobs | None:
         """Draw into the fixed buffer that the next step reads; the errors of rows that cannot be prepared are added to

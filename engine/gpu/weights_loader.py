@@ -21,6 +21,7 @@ from torch import Tensor
 
 from adapters.device.staging import Mark
 from engine.gpu.weights_host import HostSlab
+from engine.models.config import ModelRefused
 from engine.models.slab_source import SlabSource
 
 # Concurrent copies to the device. With two, one follows the other without a gap, and a copy of another stream (a step's
@@ -130,7 +131,7 @@ class _LoaderWork:
                 self._gather(load)
             else:
                 self._copy_slab(load, load.target)
-        except OSError as error:
+        except (ModelRefused, OSError) as error:
             load.error = str(error) or type(error).__name__
         except Exception as error:  # noqa: BLE001 - the thread's edge: one model fails alone, and is logged
             _log.exception("weights.load_failed", extra={"fields": {"model": load.model}})

@@ -147,7 +147,7 @@ class ModelChanges:
             del self._configs[name]
             self._settle(name, "failed", message)
             return
-        limits = ModelLimits(info.context_tokens, info.tokens_per_page, info.digest, info.vocab_size)
+        limits = ModelLimits.of(info)
         why = self._scheduler.add_model(name, limits, pinned=config.pinned)
         self.served[name] = msgspec.structs.replace(info, pinned=config.pinned and not why)
         self.refused.pop(name, None)

@@ -53,7 +53,7 @@ def shortest_step_s(
 
 
 def _of_model(runner: Runner, info: ModelInfo, arena: Arena, clock: Callable[[], float]) -> float:
-    limits = ModelLimits(info.context_tokens, info.tokens_per_page, info.digest, info.vocab_size)
+    limits = ModelLimits.of(info)
     scheduler = Scheduler(
         (TIER,),
         {info.name: limits},

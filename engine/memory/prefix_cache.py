@@ -1,7 +1,8 @@
 """The prefix cache: full pages of KV, found by their tokens and their namespace.
 
-A page's name is a SHA-256 chain over all ids before it, rooted in (model, adapter content, namespace): pages are shared
-exactly when all of these are equal. The cache knows no sequence's state, and not what a namespace stands for.
+A page's name is a SHA-256 chain over all ids before it, rooted in (model, adapter content, namespace, layout of the
+KV): pages are shared exactly when all of these are equal. The cache knows no sequence's state, and not what a namespace
+stands for.
 """
 
 from __future__ import annotations
@@ -20,11 +21,20 @@ NAMESPACE_QUOTA = 0.25
 class Chain:
     """The names of one sequence's full pages, computed on demand."""
 
-    def __init__(self, model: str, adapter: str | None, namespace: str, tokens_per_page: int, label: int = 0) -> None:
+    def __init__(
+        self,
+        model: str,
+        adapter: str | None,
+        namespace: str,
+        tokens_per_page: int,
+        label: int = 0,
+        kv_identity: str = "",
+    ) -> None:
         """`model` and `adapter` name contents (digests). `label` (below 65,536) marks the chain's pages for observers.
-        The ids of a page must not change once its name was computed."""
+        `kv_identity` names the dtype and layout of the KV and the version of its kernels. The ids of a page must not
+        change once its name was computed."""
         root = hashlib.sha256()
-        for part in (model, adapter or "", namespace):
+        for part in (model, adapter or "", namespace, kv_identity, str(tokens_per_page)):
             data = part.encode()
             root.update(len(data).to_bytes(8, "little") + data)
         self.namespace = namespace

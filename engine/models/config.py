@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 
 from engine.text.small_files import TOKENIZER_BYTES_MAX, read_small
+from kernels.kv_layout import KvLayout
 
 ARCHITECTURES = frozenset({"LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM"})
 # Largest value of a number of the shape, and of the layers: a typing error is refused before memory is laid out by it.
@@ -68,6 +69,10 @@ class DecoderConfig:
     def kv_elements_per_token(self) -> int:
         """Elements of one token's KV: K and V of all layers."""
         return self.layers * 2 * self.kv_size
+
+    def kv_layout(self, dtype: str) -> KvLayout:
+        """The layout of its K and V in pages. `dtype`: "fp8", or the model's."""
+        return KvLayout(self.layers, self.kv_heads, self.head_dim, dtype)
 
 
 def load_config(directory: Path, *, quantized: bool = False) -> DecoderConfig:

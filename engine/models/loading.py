@@ -16,7 +16,8 @@ from engine.models.config import DecoderConfig
 from engine.models.files import WeightFiles, weight_files
 from engine.models.linear import CpuProduct, Int8Linear, Linear, can_pack, multiplies_int8
 from engine.models.matrices import MatrixFormat, QuantizedMatrix, dequantize_matrix, quantize_matrix
-from engine.models.quantized import QUANTIZE_FORMATS, StackedMatrix, quantized_matrices
+from engine.models.matrix_readers import StackedMatrix
+from engine.models.quantized import QUANTIZE_FORMATS, quantized_matrices
 from engine.models.weights import Fused, Weights, assemble, fused_tensors, is_tied
 
 # Models with larger files are not packed, since packing doubles their memory.

@@ -192,6 +192,15 @@ class StackedMatrix:
         self.out_features = sum(reader.out_features for reader in readers)
         self.in_features = first.in_features
 
+    def read(self, files: OpenFiles) -> QuantizedMatrix:
+        """The whole matrix, on the host. Raises as `MatrixReader.read_rows`."""
+        found = [reader.read_rows(files, 0, reader.out_features) for reader in self.readers]
+        if len(found) == 1:
+            return found[0]
+        data, scales = torch.cat([rows.data for rows in found]), torch.cat([rows.scales for rows in found])
+        zeros = [rows.zeros for rows in found if rows.zeros is not None]
+        return QuantizedMatrix(data, scales, torch.cat(zeros) if zeros else None)
+
     def part_bytes(self, part: Part) -> int:
         return sum(reader.part_bytes(part) for reader in self.readers)
 

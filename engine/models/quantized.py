@@ -17,8 +17,8 @@ from torch import Tensor
 from engine.models.checkpoints import CheckpointFormat
 from engine.models.config import DecoderConfig, ModelRefused
 from engine.models.files import OpenFiles, StoredTensor, WeightFiles, read_numbers
-from engine.models.matrices import MatrixFormat, Part, QuantizedMatrix, quantize_matrix
-from engine.models.matrix_readers import MatrixReader
+from engine.models.matrices import MatrixFormat, Part, quantize_matrix
+from engine.models.matrix_readers import MatrixReader, StackedMatrix
 from engine.models.weights import Fused, fused_tensors, is_tied
 
 # Formats that `quantize` of a model names. A group of int4 is small, because no calibration corrects its errors.
@@ -42,7 +42,7 @@ class LoadedReader(MatrixReader):
     stored: StoredTensor
     scales: Tensor  # [out, groups], NaN where they were not read yet
 
-    def _read(self, files: OpenFiles, part: Part, start: int, stop: int) -> tuple[str, Tensor]:
+    def _read_named(self, files: OpenFiles, part: Part, start: int, stop: int) -> tuple[str, Tensor]:
         name = self.module + WEIGHT
         known = self.scales[start:stop]
         if part == "scales" and not torch.isnan(known).any():
@@ -56,36 +56,19 @@ class LoadedReader(MatrixReader):
 
 
 @dataclass(frozen=True, slots=True)
-class StackedMatrix:
-    """A quantised matrix of the decoder [out, in]: the modules that are stacked in it, all in `format`."""
+class WideScales(MatrixReader):
+    """A matrix whose row scales are widened to float32, which products of fp8 rows read."""
 
-    format: MatrixFormat
-    readers: tuple[MatrixReader, ...]
+    stored: MatrixReader
 
-    @property
-    def out_features(self) -> int:
-        return sum(reader.out_features for reader in self.readers)
+    def fill_part(self, files: OpenFiles, part: Part, start: int, target: Tensor) -> None:
+        if part == "data":
+            self.stored.fill_part(files, part, start, target)
+        else:
+            super(WideScales, self).fill_part(files, part, start, target)
 
-    @property
-    def in_features(self) -> int:
-        return self.readers[0].in_features
-
-    def read_part(self, files: OpenFiles, part: Part, start: int, stop: int) -> Tensor:
-        """Rows start ≤ row < stop of one of the matrix's tensors, on the host. Raises OSError, ModelRefused."""
-        found, first = [], 0
-        for reader in self.readers:
-            begin, end = max(start, first), min(stop, first + reader.out_features)
-            if begin < end:
-                found.append(reader.read_part(files, part, begin - first, end - first))
-            first += reader.out_features
-        rows = found[0] if len(found) == 1 else torch.cat(found)
-        return rows.to(self.format.part_dtype(part))
-
-    def read(self, files: OpenFiles) -> QuantizedMatrix:
-        """The whole matrix, on the host. Raises OSError, ModelRefused."""
-        data, scales = (self.read_part(files, part, 0, self.out_features) for part in ("data", "scales"))
-        zeros = self.read_part(files, "zeros", 0, self.out_features) if self.format.has_zeros else None
-        return QuantizedMatrix(data, scales, zeros)
+    def _read_named(self, files: OpenFiles, part: Part, start: int, stop: int) -> tuple[str, Tensor]:
+        return self.module, self.stored.read_part(files, part, start, stop).to(self.format.part_dtype(part))
 
 
 def quantized_matrices(
@@ -112,7 +95,7 @@ def quantized_matrices(
         elif checkpoint is not None:
             readers = list(_published(files, fused, checkpoint))
             if readers:
-                found[fused.name] = _stacked(fused, readers)
+                found[fused.name] = StackedMatrix([_widened(reader) for reader in readers])
     return found
 
 
@@ -158,12 +141,12 @@ def _fitting(format: MatrixFormat, columns: int) -> MatrixFormat:
 
 def _on_loading(files: WeightFiles, fused: Fused, format: MatrixFormat) -> StackedMatrix:
     columns = fused.shape[1]
-    readers = []
+    readers: list[MatrixReader] = []
     for name, rows in fused.stacked:
         scales = torch.full((rows, format.groups(columns)), torch.nan, dtype=format.scale_dtype)
         stored = files.find(name, (rows, columns))
         readers.append(LoadedReader(name.removesuffix(WEIGHT), rows, columns, format, stored, scales))
-    return StackedMatrix(format, tuple(readers))
+    return StackedMatrix(readers)
 
 
 def _published(files: WeightFiles, fused: Fused, checkpoint: CheckpointFormat) -> Iterator[MatrixReader]:
@@ -179,12 +162,8 @@ def _published(files: WeightFiles, fused: Fused, checkpoint: CheckpointFormat) -
     return (reader for reader in readers if reader is not None)
 
 
-def _stacked(fused: Fused, readers: list[MatrixReader]) -> StackedMatrix:
-    """Row scales are widened to float32, which products of fp8 rows read."""
-    first = readers[0].format
-    for reader in readers:
-        if dataclasses.replace(reader.format, scale_dtype=first.scale_dtype) != first:
-            raise ModelRefused(f"{reader.module} is {reader.format}, and {readers[0].module} is {first}")
-    kinds = {reader.format.scale_dtype for reader in readers}
-    wide = first.group is None or len(kinds) > 1
-    return StackedMatrix(dataclasses.replace(first, scale_dtype=torch.float32) if wide else first, tuple(readers))
+def _widened(reader: MatrixReader) -> MatrixReader:
+    if reader.format.group is not None:
+        return reader
+    format = dataclasses.replace(reader.format, scale_dtype=torch.float32)
+    return WideScales(reader.module, reader.out_features, reader.in_features, format, reader)

@@ -17,7 +17,7 @@ from torch import Tensor
 from engine.models.config import DecoderConfig
 from engine.models.files import WeightFiles
 from engine.models.matrices import MatrixFormat, Part, QuantizedMatrix
-from engine.models.quantized import StackedMatrix
+from engine.models.matrix_readers import StackedMatrix
 from engine.models.weights import Fused, Product, Weights, assemble, fused_tensors, is_tied
 
 # Every tensor begins at a multiple of this, which GPU products read fastest.

@@ -15,8 +15,9 @@ from torch import Tensor
 from engine.models.checkpoints import load_quantization
 from engine.models.config import DecoderConfig
 from engine.models.dummy import STD, dummy_vector
-from engine.models.files import OpenFiles, StampedFiles, WeightFiles, read_numbers
-from engine.models.quantized import StackedMatrix, formats_on_loading, quantized_matrices
+from engine.models.files import StampedFiles, WeightFiles, read_numbers
+from engine.models.matrix_readers import StackedMatrix
+from engine.models.quantized import formats_on_loading, quantized_matrices
 from engine.models.slab import SlabLayout, SlabPart, Stretch, slab_layout, slab_stretches
 
 # Clears the first bit of the exponent of fp8 bytes: none of them is a NaN, and the largest number is 1.875.
@@ -30,7 +31,7 @@ class SlabSource(Protocol):
 
     def fill(self, start: int, target: Tensor) -> None:
         """Write bytes start ≤ i < start + len(target) of the slab into `target` uint8, on the host. Both ends are
-        multiples of the alignment. Raises OSError."""
+        multiples of the alignment. Raises OSError, and ModelRefused for numbers that are not valid."""
         ...
 
 
@@ -70,19 +71,12 @@ class FileSource:
                     continue
                 into = target[begin - start : end - start]
                 if isinstance(piece, SlabPart):
-                    self._fill_rows(files, piece, begin - piece.offset, into)
+                    assert piece.part is not None
+                    self._matrices[piece.fused.name].fill_part(files, piece.part, begin - piece.offset, into)
                 else:
                     numbers = into.view(self.layout.dtype)
                     at = piece.start + (begin - piece.offset) // self.layout.dtype.itemsize * piece.dtype.itemsize
                     read_numbers(files.descriptor(piece.file), piece.file, at, piece.dtype, numbers)
-
-    def _fill_rows(self, files: OpenFiles, part: SlabPart, begin: int, target: Tensor) -> None:
-        """Bytes of a quantised matrix's part, from its byte `begin` on: whole rows are read, and cut."""
-        assert part.part is not None
-        first, last = begin // part.row_bytes, -(-(begin + len(target)) // part.row_bytes)
-        rows = self._matrices[part.fused.name].read_part(files, part.part, first, last)
-        skipped = begin - first * part.row_bytes
-        target.copy_(rows.contiguous().view(torch.uint8).view(-1)[skipped : skipped + len(target)])
 
 
 class DummySource:

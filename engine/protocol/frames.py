@@ -130,6 +130,8 @@ class ModelInfo(msgspec.Struct, frozen=True, array_like=True):
     weights_format: str = ""  # for people: "bfloat16", "fp8", "int4 g128 (awq)"; "": unknown
     kv_format: str = ""
     quality: ModelQuality | None = None  # None: unmeasured, as a model that is not quantised
+    # Dtype and layout of K and V in pages, and the version of the kernels that write them; part of every chain's root.
+    kv_identity: str = ""
 
 
 class TierRecompute(msgspec.Struct, frozen=True, array_like=True):

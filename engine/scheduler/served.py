@@ -9,6 +9,7 @@ from collections import Counter
 from dataclasses import dataclass
 
 from engine.memory.prefix_cache import Chain, PrefixCache
+from engine.protocol.frames import ModelInfo
 from engine.scheduler.entry import Entry
 from engine.step import Sequence
 
@@ -22,6 +23,14 @@ class ModelLimits:
     digest: str = ""
     vocab_size: int | None = None  # None: the ids of prompts are not checked
     pinned: bool = False  # its weights are never evicted
+    kv_identity: str = ""  # dtype, layout and kernels of its KV
+
+    @classmethod
+    def of(cls, info: ModelInfo) -> ModelLimits:
+        """Not pinned: the scheduler decides."""
+        return cls(
+            info.context_tokens, info.tokens_per_page, info.digest, info.vocab_size, kv_identity=info.kv_identity
+        )
 
 
 class ModelTable:
@@ -55,7 +64,9 @@ class ModelTable:
     def chain(self, sequence: Sequence) -> Chain:
         limits, label = self.limits[sequence.model], self._label[sequence.model]
         root = limits.digest or sequence.model
-        return Chain(root, sequence.adapter, sequence.namespace, limits.tokens_per_page, label)
+        return Chain(
+            root, sequence.adapter, sequence.namespace, limits.tokens_per_page, label, kv_identity=limits.kv_identity
+        )
 
     def note_arrival(self, entry: Entry) -> None:
         self.live[entry.sequence.model][entry.tier] += 1

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import random
-from typing import Any
 
 import pytest
 import torch
 
 from kernels import decode_attention as kernel
 from kernels import reference_attention as reference
-from kernels.decode_attention import FP8_TUNING, TUNING, allocate_decode_plan, decode_attention, plan_decode
+from kernels.decode_attention import allocate_decode_plan, decode_attention, plan_decode
+from support.kernels.attention import GPU_LENGTHS, LENGTHS, ON_GPU, check_decode
 from support.kernels.paged_kv import DEVICE, DTYPES, Shape, assert_same, int32, paged
 
-ON_GPU = torch.cuda.is_available()
 SEED = 20261121
 SHAPES = [
     Shape(9, 3, 64, 16),  # SmolLM2
@@ -26,16 +25,6 @@ SHAPES = [
     Shape(64, 8, 128, 48),
     Shape(15, 5, 80, 16),
 ]
-LENGTHS = {
-    "one": [1],
-    "a page": [16, 17, 15],
-    "a tile": [64, 63, 65, 128, 129],
-    "ragged": [3, 200, 0, 77, 1, 0, 413],
-    "skewed": [*([5] * 12), 1500],
-    "long": [2000],
-    "nobody": [0, 0],
-}
-GPU_LENGTHS = {"many": [(37 * i) % 700 for i in range(256)], "very long": [50_000, 20], "spread": [8192] * 9}
 
 
 def matrix() -> list[tuple[Shape, str, torch.dtype]]:
@@ -48,59 +37,9 @@ def matrix() -> list[tuple[Shape, str, torch.dtype]]:
     return dice.sample(small, 9)
 
 
-def check(
-    shape: Shape,
-    kv_lens: list[int],
-    dtype: torch.dtype,
-    *,
-    programs: int | None = None,
-    shared: int = 0,
-    fp8: bool = False,
-) -> torch.Tensor:
-    """One launch for two layers' worth of K and V, into NaN-filled rows, some of which nobody may write."""
-    torch.manual_seed(len(kv_lens))
-    dice = random.Random(sum(kv_lens))
-    total_rows = len(kv_lens) + 2
-    rows = dice.sample(range(total_rows), len(kv_lens))
-    # A sequence that is not there may name any row, a live one too.
-    rows = [row if keys else rows[dice.randrange(len(rows))] for row, keys in zip(rows, kv_lens, strict=True)]
-    # q is a view into a row of q, K and V, as a projection makes it.
-    qkv = torch.randn(total_rows, shape.q_size + 2 * shape.kv_heads * shape.head_dim, dtype=torch.float32)
-    q = qkv.to(dtype).to(DEVICE)[:, : shape.q_size]
-    plan = allocate_decode_plan(
-        len(kv_lens) + 3, shape.heads, shape.kv_heads, shape.head_dim, DEVICE,
-        programs=programs or (None if ON_GPU else 12), tuning=FP8_TUNING if fp8 else TUNING,
-    )  # fmt: skip
-    plan.partials.fill_(torch.nan)
-    plan.weights.fill_(torch.nan)
-    out = torch.empty(0)
-    planned = False
-    for layer in range(shape.layers):  # a second layer finds the plan as the first left it
-        arena = paged(shape, kv_lens, dtype, layer=layer, dice=random.Random(7), shared=shared, fp8=fp8)
-        if not planned:
-            plan_decode(plan, int32(rows), int32(kv_lens), int32(arena.page_starts))
-            planned = True
-        out = torch.full((total_rows, shape.q_size), torch.nan, dtype=dtype, device=DEVICE)
-        wanted = out.clone()
-        places: dict[str, Any] = {"layer": layer, "tokens_per_page": shape.tokens_per_page, "scale": shape.scale}
-        decode_attention(q, out, arena.kv, arena.pages, plan, **places)
-        reference.decode_attention(
-            q, wanted, arena.kv, rows, kv_lens, arena.page_starts, arena.pages, heads=shape.heads,
-            kv_heads=shape.kv_heads, **places,
-        )  # fmt: skip
-        assert wanted.isfinite().any() == any(kv_lens)
-        assert_same(out, wanted)
-        if ON_GPU:  # where who comes last differs from launch to launch
-            again = torch.full_like(out, torch.nan)
-            decode_attention(q, again, arena.kv, arena.pages, plan, **places)
-            assert torch.equal(out.nan_to_num(), again.nan_to_num()), "the same batch gave other bits"
-    assert not plan.arrivals.any()
-    return out
-
-
 @pytest.mark.parametrize(("shape", "name", "dtype"), matrix(), ids=str)
 def test_the_matrix(shape: Shape, name: str, dtype: torch.dtype) -> None:
-    check(shape, (LENGTHS | GPU_LENGTHS)[name], dtype)
+    check_decode(shape, (LENGTHS | GPU_LENGTHS)[name], dtype)
 
 
 @pytest.mark.parametrize("programs", [1, 2, 7, 64])
@@ -108,11 +47,11 @@ def test_any_number_of_programs(programs: int, monkeypatch: pytest.MonkeyPatch) 
     """One program does all the work in turn; many split a sequence as far as it goes, and it is combined in turns."""
     monkeypatch.setattr(kernel, "TILES_MIN", 1)
     monkeypatch.setattr(kernel, "COMBINED_ELEMENTS", 1024)
-    check(Shape(6, 2, 64, 16), [700, 0, 130, 1, 1100], DTYPES[0], programs=programs)
+    check_decode(Shape(6, 2, 64, 16), [700, 0, 130, 1, 1100], DTYPES[0], programs=programs)
 
 
 def test_a_prefix_shared_by_all() -> None:
-    check(Shape(9, 3, 64, 13), [100, 70, 41, 39, 12, 250], DTYPES[0], shared=3)
+    check_decode(Shape(9, 3, 64, 13), [100, 70, 41, 39, 12, 250], DTYPES[0], shared=3)
 
 
 def test_rows_are_found_through_their_numbers() -> None:

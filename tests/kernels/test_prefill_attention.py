@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import itertools
 import random
-from typing import Any
 
 import pytest
 import torch
 
-from kernels import reference_attention as reference
 from kernels.prefill_attention import allocate_prefill_partials, prefill_attention
 from kernels.prefill_blocks import BLOCK_ROWS, FIELDS, prefill_blocks
+from support.kernels.attention import CHUNKS, GPU_CHUNKS, ON_GPU, check_prefill
 from support.kernels.paged_kv import DEVICE, DTYPES, Shape, assert_same, int32, paged
 
-ON_GPU = torch.cuda.is_available()
 SEED = 20261121
 SHAPES = [
     Shape(9, 3, 64, 16),  # SmolLM2
@@ -26,20 +24,6 @@ SHAPES = [
     Shape(2, 1, 20, 5),
     Shape(15, 5, 80, 16),
 ]
-# (new tokens, keys) of each chunk
-CHUNKS = {
-    "one token": [(1, 1)],
-    "one token late": [(1, 130), (1, 64), (1, 65)],
-    "a whole prompt": [(200, 200)],
-    "tiles": [(64, 64), (63, 63), (65, 65), (128, 128)],
-    "over a prefix": [(50, 163), (33, 300)],
-    "nothing among others": [(0, 40), (17, 17), (0, 0), (5, 90)],
-    "nothing": [(0, 7)],
-}
-GPU_CHUNKS = {
-    "long": [(3000, 3000), (1000, 5000), (1, 9000), (17, 33)],
-    "many": [(i % 140, i % 140 + 61 * (i % 5)) for i in range(64)],
-}
 
 
 def matrix() -> list[tuple[Shape, str, torch.dtype]]:
@@ -50,70 +34,21 @@ def matrix() -> list[tuple[Shape, str, torch.dtype]]:
     return random.Random(SEED).sample([case for case in whole if case[1] in CHUNKS], 12)
 
 
-def check(
-    shape: Shape,
-    chunks: list[tuple[int, int]],
-    dtype: torch.dtype,
-    *,
-    shared: int = 0,
-    programs: int | None = None,
-    fp8: bool = False,
-) -> bool:
-    """Whether any block's keys were split. `programs`: None where none shall be."""
-    q_lens, kv_lens = [new for new, _ in chunks], [keys for _, keys in chunks]
-    torch.manual_seed(len(chunks))
-    layer = shape.layers - 1
-    arena = paged(shape, kv_lens, dtype, layer=layer, dice=random.Random(sum(kv_lens)), shared=shared, fp8=fp8)
-    # Chunks lie in the rows in another order than in the lists, with rows of nobody between them.
-    order = random.Random(5).sample(range(len(chunks)), len(chunks))
-    row_starts, total_rows = [0] * len(chunks), 2
-    for s in order:
-        row_starts[s] = total_rows
-        total_rows += q_lens[s] + s % 2
-    # q is a view into a row of q, K and V, as a projection makes it.
-    qkv = torch.randn(total_rows, shape.q_size + 2 * shape.kv_heads * shape.head_dim)
-    q = qkv.to(dtype).to(DEVICE)[:, : shape.q_size]
-    out = torch.full((total_rows, shape.q_size), torch.nan, dtype=dtype, device=DEVICE)
-    wanted = out.clone()
-    partials = None
-    if programs is not None:
-        partials = allocate_prefill_partials(shape.kv_heads, shape.head_dim, DEVICE, programs=programs)
-        partials.partials.fill_(torch.nan)
-        partials.weights.fill_(torch.nan)
-    blocks = prefill_blocks(q_lens, kv_lens, shape.heads, shape.kv_heads, programs=programs or 0)
-    padding = torch.full((2, FIELDS), -1, dtype=torch.int32)
-    padded = torch.cat((torch.from_numpy(blocks), padding)).to(DEVICE)
-    places: dict[str, Any] = {
-        "layer": layer, "heads": shape.heads, "kv_heads": shape.kv_heads,
-        "tokens_per_page": shape.tokens_per_page, "scale": shape.scale,
-    }  # fmt: skip
-    prefill_attention(
-        q, out, arena.kv, int32(row_starts), int32(q_lens), int32(kv_lens), int32(arena.page_starts), arena.pages,
-        padded, partials, **places,
-    )  # fmt: skip
-    reference.prefill_attention(
-        q, wanted, arena.kv, row_starts, q_lens, kv_lens, arena.page_starts, arena.pages, **places
-    )
-    assert wanted.isfinite().any(1).sum() == sum(q_lens)
-    assert_same(out, wanted)
-    return bool((blocks[:, 6] > 1).any())
-
-
 @pytest.mark.parametrize(("shape", "name", "dtype"), matrix(), ids=str)
 def test_the_matrix(shape: Shape, name: str, dtype: torch.dtype) -> None:
-    check(shape, (CHUNKS | GPU_CHUNKS)[name], dtype, programs=264 if ON_GPU else None)
+    check_prefill(shape, (CHUNKS | GPU_CHUNKS)[name], dtype, programs=264 if ON_GPU else None)
 
 
 @pytest.mark.parametrize("shape", [Shape(9, 3, 64, 16), Shape(4, 4, 64, 40), Shape(16, 1, 32, 7)], ids=str)
 def test_a_small_chunk_over_a_long_prefix_is_split(shape: Shape) -> None:
     """Rows of queries that fill a block and that do not, beside a chunk that is not split."""
-    assert check(shape, [(3, 2000), (40, 40)], DTYPES[0], programs=16)
-    assert check(shape, [(7, 1100)], DTYPES[0], programs=200)
-    assert not check(shape, [(7, 700)], DTYPES[0], programs=200)
+    assert check_prefill(shape, [(3, 2000), (40, 40)], DTYPES[0], programs=16)
+    assert check_prefill(shape, [(7, 1100)], DTYPES[0], programs=200)
+    assert not check_prefill(shape, [(7, 700)], DTYPES[0], programs=200)
 
 
 def test_chunks_over_a_shared_prefix() -> None:
-    check(Shape(9, 3, 64, 13), [(20, 100), (61, 100), (1, 40), (12, 12)], DTYPES[0], shared=3)
+    check_prefill(Shape(9, 3, 64, 13), [(20, 100), (61, 100), (1, 40), (12, 12)], DTYPES[0], shared=3)
 
 
 def test_a_prompt_in_chunks_is_the_prompt_at_once() -> None:

@@ -27,10 +27,11 @@ CPU = torch.device("cpu")
 TOKENS = 150  # beyond the 64 of the scaled rotary embedding's original context
 
 
-def make_decoder(directory: Path, tokens_per_page: int = 16, pages: int = 40) -> Decoder:
+def make_decoder(directory: Path, tokens_per_page: int = 16, pages: int = 40, kv: str = "float32") -> Decoder:
     config = load_config(directory)
-    arena = torch.full((pages, tokens_per_page * config.kv_elements_per_token() * 4), 255, dtype=torch.uint8)  # all NaN
-    return Decoder(config, load_weights(directory, config, torch.float32), PagedKv(arena, config, torch.float32))
+    page_bytes = config.layers * config.kv_layout(kv).run_bytes(tokens_per_page)
+    arena = torch.full((pages, page_bytes), 255, dtype=torch.uint8)  # all NaN
+    return Decoder(config, load_weights(directory, config, torch.float32), PagedKv.of(arena, config.kv_layout(kv)))
 
 
 def sequence(ids: list[int], pages: list[int], adapter: str | None = None) -> Sequence:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
@@ -13,10 +14,13 @@ from support.engine.poisoned_arena import run_among_traps, tiny_model
 
 
 @pytest.mark.parametrize("host_pool_bytes", [0, 1 << 20])
-def test_nobody_reads_or_writes_what_is_not_theirs(host_pool_bytes: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize("kv_dtype", ["auto", "fp8"])
+def test_nobody_reads_or_writes_what_is_not_theirs(
+    kv_dtype: Literal["auto", "fp8"], host_pool_bytes: int, tmp_path: Path
+) -> None:
     model, adapters = tiny_model(tmp_path, seed=1)
     config = EngineConfig(
-        models=(ModelConfig(name=MODEL, path=str(model)),),
+        models=(ModelConfig(name=MODEL, path=str(model), kv_dtype=kv_dtype),),
         arena_bytes=16 << 20,
         host_pool_bytes=host_pool_bytes,
         step_tokens_max=96,

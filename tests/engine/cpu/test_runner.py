@@ -25,6 +25,7 @@ from engine.protocol.frames import Logprobs, Sampling
 from engine.protocol.tiers import SHIPPED_TIERS
 from engine.scheduler.scheduler import ModelLimits, Scheduler
 from engine.step import NO_ID, Chunk, Masks, Sequence, Step, run_step
+from kernels.kv_layout import KvLayout
 from support import oracle
 
 ARENA_BYTES = 16 * 1024 * 1024
@@ -409,15 +410,16 @@ def test_two_models_share_the_arena(tiny: Path, tmp_path: Path) -> None:
 
 
 def test_a_page_too_small_for_a_model_is_refused(tiny: Path, caplog: pytest.LogCaptureFixture) -> None:
-    token_bytes = 3 * 2 * 2 * 8 * 4
+    layout = KvLayout(layers=3, kv_heads=2, head_dim=8, dtype="float32")
+    token_bytes = layout.token_bytes
     with caplog.at_level("INFO", logger="engine"):
-        check_page("tiny", token_bytes, page_bytes=9 * token_bytes + 5, pages=10)
+        check_page("tiny", layout, page_bytes=9 * token_bytes + 5, pages=10)
     assert caplog.records[0].__dict__["fields"]["tokens_per_page"] == 9
     assert caplog.records[0].__dict__["fields"]["waste_bytes"] == 5
     with pytest.raises(ModelRefused, match="holds 7 tokens"):
-        check_page("tiny", token_bytes, page_bytes=8 * token_bytes - 1, pages=10)
+        check_page("tiny", layout, page_bytes=8 * token_bytes - 1, pages=10)
     with pytest.raises(ModelRefused, match="arena_bytes"):
-        check_page("tiny", token_bytes, page_bytes=16 * token_bytes, pages=1)
+        check_page("tiny", layout, page_bytes=16 * token_bytes, pages=1)
 
 
 def test_a_model_of_another_dtype_is_refused(tiny: Path) -> None:

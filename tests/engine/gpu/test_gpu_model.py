@@ -20,6 +20,7 @@ from adapters.device.table import AdapterRows
 from adapters.files.spec import BaseShape
 from engine.compute.masks import mask_words
 from engine.compute.penalties import Draw, penalize
+from engine.compute.shared import page_size
 from engine.gpu.decoder import GpuDecoder
 from engine.gpu.draw_state import DrawState
 from engine.gpu.draws import draw_fields, mode_of, undrawable
@@ -94,9 +95,10 @@ def graphs_of(recorder: Recorder, bytes_max: int) -> Graphs:
 class Served:
     """Models of directories, as a GpuRunner has them."""
 
-    def __init__(self, directories: list[Path], graphs: Graphs) -> None:
+    def __init__(self, directories: list[Path], graphs: Graphs, kv_dtypes: tuple[str, ...] = ("float32",) * 2) -> None:
         shapes = [load_config(directory) for directory in directories]
-        page = 16 * 4 * max(shape.kv_elements_per_token() for shape in shapes)
+        layouts_of = [shape.kv_layout(kv) for shape, kv in zip(shapes, kv_dtypes, strict=False)]
+        page = page_size(layouts_of)
         self.arena = torch.full((24, page), 0xFF, dtype=torch.uint8)  # NaN where nobody wrote
         rows = AdapterRows(self.arena, torch.float32, 4, 4, 16)
         adapters = TilePool(self.arena, torch.float32, {}, rows)
@@ -108,19 +110,20 @@ class Served:
         self.models: list[GpuModel] = []
         memories = StepMemories(CPU)
         forms = []
-        for directory, shape in zip(directories, shapes, strict=True):
+        for directory, shape, layout in zip(directories, shapes, layouts_of, strict=True):
             source = FileSource(directory, shape, torch.float32)
             slab = torch.zeros(source.layout.bytes, dtype=torch.uint8)
             source.fill(0, slab)
             weights = slab_weights(slab, source.layout, shape, make_product)
-            decoder = GpuDecoder(shape, BaseShape.from_directory(directory), weights, self.arena)
+            decoder = GpuDecoder(shape, BaseShape.from_directory(directory), weights, self.arena, layout)
             limits = LayoutLimits(
                 LIMITS.rows, LIMITS.sequences, 4 * -(-shape.context_tokens // decoder.tokens_per_page)
             )
             layouts = StepLayouts(limits, 1, shape.heads, shape.kv_heads, programs=8)
             packer.ensure(layouts.words_max())
             sizes = StepSizes(layouts.words_max(), limits.rows, limits.sequences, limits.sequences)
-            forms.append((decoder, layouts, step_form(shape, torch.float32, rows.table, sizes, 4, source.layout)))
+            form = step_form(shape, torch.float32, rows.table, sizes, 4, source.layout, kv_fp8=layout.is_fp8)
+            forms.append((decoder, layouts, form))
         memories.place(max((form for _, _, form in forms), key=form_bytes))
         for number, (decoder, layouts, form) in enumerate(forms):
             info = ModelInfo("m", "", 512, oracle.TINY_VOCAB, decoder.tokens_per_page, 24)
