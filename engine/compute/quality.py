@@ -23,7 +23,9 @@ from torch import Tensor
 
 from engine.models.config import ModelRefused
 from engine.protocol.config import QualityLimits
+from engine.protocol.frames import Sampling
 from engine.protocol.quality import ModelQuality, find_quality_fault
+from engine.step import Chunk, Sequence
 from engine.text.tokenizer import Tokenizer
 from kernels.kv_layout import KV_KERNELS_VERSION
 
@@ -129,6 +131,31 @@ def held_out_ids(directory: Path, vocab: int, windows: int = WINDOWS) -> Tensor:
     if len(ids) < count:
         raise ModelRefused(f"quality: the held-out text has {len(ids)} tokens of this model, fewer than {count}")
     return torch.tensor(ids[:count]).view(windows, WINDOW_TOKENS)
+
+
+def window_chunks(windows: int, pages: int) -> list[Chunk]:
+    """A prompt of WINDOW_TOKENS for each window, in `pages` pages of its own. The ids are not read: the layers' input
+    is given."""
+    chunks = []
+    for window in range(windows):
+        own = Sequence(
+            handle=window,
+            gateway=0,
+            request_id="",
+            model="",
+            adapter=None,
+            namespace="",
+            tier="",
+            share="",
+            prompt_ids=[0] * WINDOW_TOKENS,
+            max_tokens=1,
+            sampling=Sampling(),
+            stop_ids=frozenset(),
+            arrived_at=0.0,
+        )
+        own.pages = list(range(window * pages, (window + 1) * pages))
+        chunks.append(Chunk(own, 0, WINDOW_TOKENS, sample=False))
+    return chunks
 
 
 @torch.inference_mode()

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from engine.compute.quality import WINDOW_TOKENS, LayerRun
+from engine.compute.quality import WINDOW_TOKENS, LayerRun, window_chunks
 from engine.compute.shared import kv_layout, page_size
 from engine.cpu.batch import pack
 from engine.cpu.decoder import Decoder, PagedKv
@@ -18,8 +18,6 @@ from engine.models.linear import CpuProduct
 from engine.models.loading import CpuWeightReader
 from engine.models.weights import LayerWeights, Weights, assemble_layer
 from engine.protocol.config import ModelConfig
-from engine.protocol.frames import Sampling
-from engine.step import Chunk, Sequence
 from kernels.kv_layout import KvLayout
 
 
@@ -76,28 +74,3 @@ class CpuMeasuredModel:
             return decoder.run_layers(hidden.flatten(0, 1).clone(), batch, None).view(hidden.shape)
 
         return run
-
-
-def window_chunks(windows: int, pages: int) -> list[Chunk]:
-    """A prompt of WINDOW_TOKENS for each window, in `pages` pages of its own. The ids are not read: the layers' input
-    is given."""
-    chunks = []
-    for window in range(windows):
-        own = Sequence(
-            handle=window,
-            gateway=0,
-            request_id="",
-            model="",
-            adapter=None,
-            namespace="",
-            tier="",
-            share="",
-            prompt_ids=[0] * WINDOW_TOKENS,
-            max_tokens=1,
-            sampling=Sampling(),
-            stop_ids=frozenset(),
-            arrived_at=0.0,
-        )
-        own.pages = list(range(window * pages, (window + 1) * pages))
-        chunks.append(Chunk(own, 0, WINDOW_TOKENS, sample=False))
-    return chunks

@@ -26,10 +26,7 @@ from engine.cpu.decoder import Decoder
 from engine.cpu.sampler import sample
 from engine.cpu.weights import CpuModel, CpuWeights
 from engine.models.compatibility import check_any_served, check_weights_fit, loading_order, note_refusal
-from engine.models.dummy import dummy_digest
-from engine.models.quantized import quantized_digest
-from engine.models.weights import model_digest
-from engine.protocol.config import EngineConfig, ModelConfig
+from engine.protocol.config import EngineConfig, ModelConfig, QualityLimits
 from engine.protocol.frames import Logprobs, ModelInfo, PromptLogprobs
 from engine.step import NO_ID, UNDRAWABLE, Chunk, HostPool, Masks, Step, StepResult
 
@@ -101,6 +98,7 @@ class TorchRunner:
         self.models: dict[str, ModelInfo] = {}
         self.page_waste: dict[str, int] = {}
         self.refused: dict[str, str] = {}
+        self.quality_limits = QualityLimits()
         self._arena = arena
         self._dtype = dtype
 
@@ -135,7 +133,7 @@ class TorchRunner:
 
     def load_model(self, model: ModelConfig) -> ModelInfo:
         """Check the model's files and register it. Raises ValueError with the reason, OSError."""
-        return self.register_model(CpuModel.from_config(model, self._dtype))
+        return self.register_model(CpuModel.from_config(model, self._dtype, self.quality_limits))
 
     def register_model(self, found: CpuModel) -> ModelInfo:
         """Register a checked model. Raises ValueError with the reason, OSError."""
@@ -145,15 +143,16 @@ class TorchRunner:
         check_weights_fit(found.bytes, self.weights.bytes_max)
         info = ModelInfo(
             model.name,
-            quantized_digest(
-                model.digest or (dummy_digest(model.name) if model.dummy else model_digest(directory)), model.quantize
-            ),
+            found.digest,
             min(shape.context_tokens, model.context_tokens or shape.context_tokens),
             shape.vocab,
             layout.tokens_per_page(self.page_bytes),
             self.pages,
             found.bytes,
             model.pinned,
+            found.weights_format,
+            layout.dtype,
+            found.quality.quality if found.quality else None,
             layout.identity,
         )
         self.adapters.add_base(model.name, BaseShape.from_directory(directory))
@@ -209,7 +208,7 @@ def build_runner(config: EngineConfig) -> TorchRunner:
     checked: list[CpuModel] = []
     for model in config.models:
         with note_refusal(model.name, refused):
-            found = CpuModel.from_config(model, dtype)
+            found = CpuModel.from_config(model, dtype, config.quality)
             check_weights_fit(found.bytes, config.weights_bytes or None)
             checked.append(found)
     check_any_served(config.models, [found.config.name for found in checked], refused)
@@ -229,4 +228,5 @@ def build_runner(config: EngineConfig) -> TorchRunner:
         runner.unload_model(name)
     check_any_served(config.models, runner.models, refused)
     runner.refused = refused
+    runner.quality_limits = config.quality
     return runner

@@ -6,6 +6,7 @@ A thread of its own loads and frees them while steps run. It must never know a r
 from __future__ import annotations
 
 import ctypes
+import dataclasses
 import logging
 import queue
 import sys
@@ -21,19 +22,26 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from engine.compute.quality import QualityKey, QualityResult, gate_model
 from engine.compute.shared import kv_layout
 from engine.cpu.decoder import Decoder, PagedKv
+from engine.cpu.quality import CpuMeasuredModel
+from engine.models.checkpoints import load_quantization
 from engine.models.compatibility import check_dtype
 from engine.models.config import DecoderConfig, ModelRefused, check_vocabulary, load_config
-from engine.models.dummy import dummy_weights
+from engine.models.dummy import dummy_digest, dummy_weights
 from engine.models.files import stamps, weight_files
+from engine.models.linear import multiplies_int8
 from engine.models.loading import LoadStopped, check_weights, cpu_bytes, load_weights, packs
-from engine.protocol.config import ModelConfig
+from engine.models.quantized import format_name, quantized_digest
+from engine.models.weights import model_digest
+from engine.protocol.config import ModelConfig, QualityLimits
 from engine.step import WeightsMove, WeightsTable
 from kernels.kv_layout import KvLayout
 
 # Speed of reading files, assumed until one was measured.
 FIRST_BYTES_PER_S = 400e6
+DEFAULT_LIMITS = QualityLimits()
 # Loads whose measured speed predicts the next ones.
 LOADS_KEPT = 8
 
@@ -49,21 +57,53 @@ class CpuModel:
     dtype: torch.dtype
     files: tuple[tuple[str, int, int], ...]  # name, size, modification time when checked
     bytes: int
+    weights_format: str  # for people: `float32`, `int8`, `int4 g128 (awq)`
+    quality: QualityResult | None = None  # None: it is not quantised, or has dummy weights
 
     @classmethod
-    def from_config(cls, config: ModelConfig, dtype: torch.dtype) -> CpuModel:
-        """Check everything but the numbers. `dtype` is the engine's. Raises ValueError with the reason, OSError."""
+    def from_config(cls, config: ModelConfig, dtype: torch.dtype, limits: QualityLimits = DEFAULT_LIMITS) -> CpuModel:
+        """Check everything but the numbers; a quantised model without a known result is measured. `dtype` is the
+        engine's. Raises ValueError with the reason, OSError."""
         check_dtype(config, str(dtype).removeprefix("torch."))
         directory = Path(config.path)
         shape = load_config(directory, quantized=True)
         check_vocabulary(directory, shape.vocab)
         if config.dummy:
-            return cls(config, shape, dtype, (), cpu_bytes(shape, dtype, packed=False))
+            plain = str(dtype).removeprefix("torch.")
+            name = plain if config.quantize == "none" else config.quantize
+            return cls(config, shape, dtype, (), cpu_bytes(shape, dtype, packed=False), name)
         files = weight_files(directory)
         seen = stamps(files)
         matrices = check_weights(directory, shape, config.quantize)
+        name = format_name(matrices, load_quantization(directory), str(dtype).removeprefix("torch."))
         size = cpu_bytes(shape, dtype, packed=packs(files), matrices=matrices, quantize=config.quantize)
-        return cls(config, shape, dtype, seen, size)
+        found = cls(config, shape, dtype, seen, size, name)
+        if not matrices and not found.kv.is_fp8:
+            return found
+        result = found.measured(limits)
+        if result.kept:
+            matrices = check_weights(directory, shape, config.quantize, result.kept)
+            size = cpu_bytes(shape, dtype, packed=packs(files), matrices=matrices, quantize=config.quantize)
+        return dataclasses.replace(found, bytes=size, quality=result)
+
+    def measured(self, limits: QualityLimits) -> QualityResult:
+        """The result of the quality gate. Raises ModelRefused, OSError."""
+        config, directory = self.config, Path(self.config.path)
+        device = "cpu int8" if multiplies_int8() else "cpu"
+        digest = config.digest or model_digest(directory)
+        key = QualityKey(digest, self.weights_format, self.kv.dtype, str(self.dtype), device)
+        return gate_model(directory, key, limits, lambda: CpuMeasuredModel(config, self.shape, self.dtype))
+
+    @property
+    def digest(self) -> str:
+        """Of the content that is served."""
+        config = self.config
+        own = config.digest or (dummy_digest(config.name) if config.dummy else model_digest(Path(config.path)))
+        return quantized_digest(own, config.quantize, self._kept)
+
+    @property
+    def _kept(self) -> tuple[int, ...]:
+        return self.quality.kept if self.quality else ()
 
     def build_decoder(self, arena: Tensor, stopped: Callable[[], bool] = lambda: False) -> Decoder:
         """Read the weights. K and V are in `arena` [pages, page_bytes] uint8. Raises ModelRefused, OSError,
@@ -72,9 +112,8 @@ class CpuModel:
             weights = dummy_weights(self.shape, self.dtype, self.config.quantize)
         else:
             self._check_unchanged()
-            weights = load_weights(
-                Path(self.config.path), self.shape, self.dtype, stopped, quantize=self.config.quantize
-            )
+            path, quantize = Path(self.config.path), self.config.quantize
+            weights = load_weights(path, self.shape, self.dtype, stopped, quantize=quantize, kept=self._kept)
             self._check_unchanged()  # files may have been replaced during the read
         return Decoder(self.shape, weights, PagedKv.of(arena, self.kv))
 

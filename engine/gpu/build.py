@@ -45,6 +45,7 @@ def build_gpu_runner(config: EngineConfig, *, capture: bool = True, with_lora: b
     lock = threading.Lock()
     runner = _runner(config, opened, dtype, device, lock, capture=capture)
     runner.refused = refused
+    runner.quality_limits = config.quality
     for model in opened:
         with note_refusal(model.name, refused):
             runner.register_model(model)
@@ -62,7 +63,7 @@ def _open(config: EngineConfig, dtype: torch.dtype, device: torch.device, refuse
     opened = []
     for model in config.models:
         with note_refusal(model.name, refused):
-            found = open_model(model, dtype, device)
+            found = open_model(model, dtype, device, config.quality)
             # Before the arena is laid out: a model that cannot be served does not make pages larger.
             check_weights_fit(found.source.layout.bytes, config.weights_bytes or None)
             opened.append(found)

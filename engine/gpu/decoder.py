@@ -74,9 +74,17 @@ class GpuDecoder:
 
         `drawn` [n] int32: the ids of the previous step, indexed by `step.source`. `decodes`: row i is the one row of
         sequence i, and all are sampled."""
-        config, weights = self.config, self._weights
         work, logits = memory.work.first(step.ids.shape[0]), memory.logits[:samples]
-        embed(step.ids, step.source, drawn, weights.embedding, work.hidden)
+        embed(step.ids, step.source, drawn, self._weights.embedding, work.hidden)
+        self.run_layers(step, memory, lora, decodes=decodes)
+        last = work.x if decodes else work.x.index_select(0, step.sampled[:samples])
+        self._weights.lm_head(last, None, logits, memory.products)
+
+    def run_layers(self, step: StepTensors, memory: StepMemory, lora: GpuLora | None, *, decodes: bool) -> None:
+        """All layers over the residual stream in the first rows of `memory.work.hidden`, in place; its norm is in
+        `memory.work.x` afterwards. The other arguments: as in `forward`."""
+        config, weights = self.config, self._weights
+        work = memory.work.first(step.ids.shape[0])
         if decodes:
             plan_decode(memory.plan, step.sequence_rows, step.kv_lens, step.page_starts)
         if lora is not None:
@@ -91,8 +99,6 @@ class GpuDecoder:
             self._attention(index, layer, step, memory, work, lora, decodes)
             following = weights.layers[index + 1] if index + 1 < config.layers else None
             self._mlp(index, layer, following, step, memory, work, lora)
-        last = work.x if decodes else work.x.index_select(0, step.sampled[:samples])
-        weights.lm_head(last, None, logits, memory.products)
 
     def reported_logits(self, rows: Tensor, memory: StepMemory) -> Tensor:
         """Logits [reports, vocab] of `rows` int64 [reports] of the step that was launched last, in `memory.reported`.

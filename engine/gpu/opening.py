@@ -9,14 +9,17 @@ from pathlib import Path
 import torch
 
 from adapters.files.spec import BaseShape
+from engine.compute.quality import QualityKey, QualityResult, gate_model
 from engine.compute.shared import kv_layout
 from engine.gpu.products import check_products
+from engine.gpu.quality import GpuMeasuredModel, memory_is_needed
 from engine.models.config import DecoderConfig, ModelRefused, check_vocabulary, load_config
 from engine.models.dummy import dummy_digest
 from engine.models.quantized import quantized_digest
 from engine.models.slab_source import DummySource, FileSource, SlabSource
 from engine.models.weights import model_digest
-from engine.protocol.config import ModelConfig
+from engine.protocol.config import ModelConfig, QualityLimits
+from engine.protocol.quality import ModelQuality
 from kernels.kv_layout import KvLayout
 
 DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -35,6 +38,7 @@ class OpenedModel:
     digest: str
     pinned: bool
     kv: KvLayout
+    quality: ModelQuality | None = None  # None: it is not quantised, or has dummy weights
 
 
 def dtype_of(name: str) -> torch.dtype:
@@ -51,9 +55,9 @@ def check_fp8(capability: tuple[int, int]) -> None:
         raise ModelRefused(f"kv_dtype: fp8 needs a GPU of compute capability {needed} or newer; this one has {own}")
 
 
-def open_model(model: ModelConfig, dtype: torch.dtype, device: torch.device) -> OpenedModel:
-    """`dtype` is the engine's. Without a cached digest the files are hashed, which takes longer than reading them.
-    Raises ModelRefused, OSError."""
+def open_model(model: ModelConfig, dtype: torch.dtype, device: torch.device, limits: QualityLimits) -> OpenedModel:
+    """`dtype` is the engine's. Without a cached digest the files are hashed, which takes longer than reading them. A
+    quantised model without a known result is measured. Raises ModelRefused, OSError."""
     if dtype_of(model.dtype) != dtype:
         raise ModelRefused(f"dtype: the models of one engine share one, this is {model.dtype} and the others {dtype}")
     if model.kv_dtype == "fp8":
@@ -71,6 +75,28 @@ def open_model(model: ModelConfig, dtype: torch.dtype, device: torch.device) -> 
         source = FileSource(directory, shape, dtype, model.quantize)
         found = model.digest or model_digest(directory)
     check_products(source.layout, device)
-    digest = quantized_digest(model.digest or found, model.quantize)
     base, layout = BaseShape.from_directory(directory), kv_layout(model, shape, dtype)
-    return OpenedModel(model.name, shape, base, source, digest, model.pinned, layout)
+    result = None
+    if isinstance(source, FileSource) and (source.matrices or layout.is_fp8):
+        result = _gate(model, source, shape, dtype, device, limits, found)
+        if result.kept:
+            source = FileSource(directory, shape, dtype, model.quantize, result.kept)
+    digest = quantized_digest(model.digest or found, model.quantize, result.kept if result else ())
+    quality = result.quality if result else None
+    return OpenedModel(model.name, shape, base, source, digest, model.pinned, layout, quality)
+
+
+def _gate(
+    model: ModelConfig,
+    source: FileSource,
+    shape: DecoderConfig,
+    dtype: torch.dtype,
+    device: torch.device,
+    limits: QualityLimits,
+    digest: str,
+) -> QualityResult:
+    capability = ".".join(map(str, torch.cuda.get_device_capability(device)))
+    kv = kv_layout(model, shape, dtype).dtype
+    key = QualityKey(digest, source.weights_format, kv, str(dtype), f"cuda {capability}")
+    with memory_is_needed():
+        return gate_model(Path(model.path), key, limits, lambda: GpuMeasuredModel(model, shape, dtype, device))

@@ -43,7 +43,7 @@ from engine.gpu.step_memory import StepMemories, StepMemory, StepSizes, form_byt
 from engine.gpu.weights import GpuWeights
 from engine.models.config import DecoderConfig, ModelRefused
 from engine.models.slab import slab_weights
-from engine.protocol.config import ModelConfig
+from engine.protocol.config import ModelConfig, QualityLimits
 from engine.protocol.frames import Logprobs, ModelInfo, PromptLogprobs
 from engine.step import NO_ID, Chunk, DeviceLost, HostPool, Masks, Sequence, Step, StepResult
 from kernels.changes import Changes
@@ -146,6 +146,7 @@ class GpuRunner:
         self.pages, self.page_bytes = arena.shape
         self.models: dict[str, ModelInfo] = {}
         self.page_waste: dict[str, int] = {}  # by model, bytes
+        self.quality_limits = QualityLimits()
         self.refused: dict[str, str] = {}  # configured models that are not served, and why
         self._arena = arena
         self._rows: AdapterRows = adapters.rows
@@ -216,6 +217,9 @@ class GpuRunner:
             self.pages,
             size,
             opened.pinned,
+            opened.source.weights_format,
+            opened.kv.dtype,
+            opened.quality,
             opened.kv.identity,
         )
         layouts = self._layouts(shape, per_page)
@@ -290,7 +294,7 @@ class GpuRunner:
         the allocation of step memory for a model with larger steps than any before, which may wait for the device."""
         device = self._arena.device
         torch.cuda.set_device(device)
-        opened = open_model(model, self._dtype, device)
+        opened = open_model(model, self._dtype, device, self.quality_limits)
         with torch.cuda.stream(self._loading), self._common.graphs.paused():
             served = self._build(opened)
             try:

@@ -6,6 +6,7 @@ parts: its numbers, its scales and its zeros.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -66,6 +67,16 @@ class SlabLayout:
             self.view(slab, part_name(name, "data")), self.view(slab, part_name(name, "scales")), zeros
         )
 
+    def section(self, prefix: str) -> tuple[int, SlabLayout]:
+        """The parts whose names begin so, which follow one another, as a layout of their own; and the offset at which
+        it begins."""
+        own = {name: part for name, part in self.parts.items() if name.startswith(prefix)}
+        start = min(part.offset for part in own.values())
+        last = max(own.values(), key=lambda part: part.offset)
+        size = last.offset - start + -(-last.nbytes // ALIGN_BYTES) * ALIGN_BYTES
+        moved = {name: dataclasses.replace(part, offset=part.offset - start) for name, part in own.items()}
+        return start, SlabLayout(self.dtype, moved, size, self.formats)
+
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
@@ -114,13 +125,23 @@ def slab_weights(
 ) -> Weights[Product]:
     """The tensors as views of `slab` uint8 [bytes], whatever its contents. `product(matrix, format, bias)` makes what
     multiplies by a matrix."""
+    make = section_product(slab, layout, product)
+    return assemble(config, lambda name: layout.view(slab, name), make, tied="lm_head" not in layout.parts)
+
+
+def section_product(
+    slab: Tensor,
+    layout: SlabLayout,
+    product: Callable[[Tensor | QuantizedMatrix, MatrixFormat | None, Tensor | None], Product],
+) -> Callable[[str, Tensor | None], Product]:
+    """`product` by the name of a matrix of the slab, or of a section of it."""
 
     def make(name: str, bias: Tensor | None) -> Product:
         if name in layout.formats:
             return product(layout.view_matrix(slab, name), layout.formats[name], bias)
         return product(layout.view(slab, name), None, bias)
 
-    return assemble(config, lambda name: layout.view(slab, name), make, tied="lm_head" not in layout.parts)
+    return make
 
 
 def slab_stretches(

@@ -6,6 +6,7 @@ Several threads may read from either at once. It must never know where the slab 
 from __future__ import annotations
 
 import bisect
+from collections.abc import Collection
 from pathlib import Path
 from typing import Protocol
 
@@ -17,7 +18,7 @@ from engine.models.config import DecoderConfig
 from engine.models.dummy import STD, dummy_vector
 from engine.models.files import StampedFiles, WeightFiles, read_numbers
 from engine.models.matrix_readers import StackedMatrix
-from engine.models.quantized import formats_on_loading, quantized_matrices
+from engine.models.quantized import format_name, formats_on_loading, quantized_matrices
 from engine.models.slab import SlabLayout, SlabPart, Stretch, slab_layout, slab_stretches
 
 # Clears the first bit of the exponent of fp8 bytes: none of them is a NaN, and the largest number is 1.875.
@@ -28,6 +29,8 @@ DRAWN_STD = {"fp8": 0.60, "int8": 73.9, "int4": 4.6}
 
 class SlabSource(Protocol):
     layout: SlabLayout
+    weights_format: str
+    """For people: `bfloat16`, `fp8`, `int4 g128 (awq)`."""
 
     def fill(self, start: int, target: Tensor) -> None:
         """Write bytes start ≤ i < start + len(target) of the slab into `target` uint8, on the host. Both ends are
@@ -39,12 +42,21 @@ class FileSource:
     """The safetensors of a directory. Numbers of another dtype are converted; matrices that are published quantised
     keep their numbers, and others are quantised as `quantize` says."""
 
-    def __init__(self, directory: Path, config: DecoderConfig, dtype: torch.dtype, quantize: str = "none") -> None:
-        """Reads the headers only. Raises ModelRefused, OSError."""
+    def __init__(
+        self,
+        directory: Path,
+        config: DecoderConfig,
+        dtype: torch.dtype,
+        quantize: str = "none",
+        kept: Collection[int] = (),
+    ) -> None:
+        """`kept`: layers that are not quantised on loading. Reads the headers only. Raises ModelRefused, OSError."""
+        checkpoint = load_quantization(directory)
         with WeightFiles(directory) as files:
-            self._matrices = quantized_matrices(config, files, load_quantization(directory), quantize)
+            self._matrices = quantized_matrices(config, files, checkpoint, quantize, kept)
             self.layout, stretches = slab_stretches(files, config, dtype, self._matrices)
             self._stamps = files.stamps()
+        self.weights_format = format_name(self._matrices, checkpoint, str(dtype).removeprefix("torch."))
         quantized = [part for part in self.layout.parts.values() if part.part is not None]
         self._pieces: list[Stretch | SlabPart] = sorted([*stretches, *quantized], key=lambda piece: piece.offset)
         self._offsets = [piece.offset for piece in self._pieces]
@@ -89,6 +101,7 @@ class DummySource:
         """Numbers are drawn on `device`: a GPU draws in a second what takes a CPU minutes."""
         formats = formats_on_loading(config, quantize)
         self.layout = slab_layout(config, dtype, tied=bool(config.tied), formats=formats)
+        self.weights_format = str(dtype).removeprefix("torch.") if quantize == "none" else quantize
         self._device = device
         self._seed = seed
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]

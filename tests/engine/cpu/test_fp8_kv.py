@@ -21,7 +21,7 @@ from engine.cpu.runner import TorchRunner, build_runner
 from engine.memory.arena import Arena
 from engine.memory.prefix_cache import Chain
 from engine.models.config import load_config
-from engine.models.weights import load_weights
+from engine.models.loading import load_weights
 from engine.protocol.config import EngineConfig, EngineConfigError, ModelConfig, parse
 from engine.protocol.frames import Sampling
 from engine.protocol.tiers import SHIPPED_TIERS
