@@ -60,14 +60,27 @@ def median_seconds(run: Callable[[], object]) -> float:
 
 
 def gpu_config(
-    tiers: Sequence[Tier], arena_gib: float, rank_max: int, step_tokens: int, sequences: int, models: int = 1
+    tiers: Sequence[Tier],
+    arena_gib: float,
+    rank_max: int,
+    step_tokens: int,
+    sequences: int,
+    models: int = 1,
+    *,
+    quantize: str = "none",
+    kv: str = "auto",
 ) -> EngineConfig:
-    """`models` of the one shape: MODEL, and others with names and digests of their own."""
+    """`models` of the one shape: MODEL, and others with names and digests of their own. `quantize` and `kv`: as
+    `quantize` and `kv_dtype` of a model."""
     more = [f"{MODEL}-{index}" for index in range(2, models + 1)]
+    formats = {"dtype": "bfloat16", "quantize": quantize, "kv_dtype": kv, "dummy": True}
     return EngineConfig(
         models=(
-            ModelConfig(name=MODEL, dtype="bfloat16", dummy=True),
-            *(ModelConfig(name=name, digest=shapes.digest_of(name), dtype="bfloat16", dummy=True) for name in more),
+            msgspec.convert({"name": MODEL, **formats}, ModelConfig),
+            *(
+                msgspec.convert({"name": name, "digest": shapes.digest_of(name), **formats}, ModelConfig)
+                for name in more
+            ),
         ),
         tiers=tuple(tiers),
         arena_bytes=int(arena_gib * 2**30),

@@ -1,6 +1,6 @@
 """Multi-LoRA throughput on one GPU: the anchor's workload, exactly, through the real scheduler and runner.
 
-    python -m benchmarks.serving.offline [--adapters 0,1,8,16,64,256] [--repeats 2] [--note TEXT]
+    python -m benchmarks.serving.offline [--adapters 0,1,8,16,64,256] [--repeats 2] [--quantize fp8] [--kv fp8]
 
 Llama-3.1-8B's shape with random weights in bfloat16, adapters of rank 16 on all seven linear modules, 512 requests at
 once of 128 random prompt tokens and 128 greedy output tokens (nothing stops them), at most 256 sequences and 8,192
@@ -63,8 +63,8 @@ class Run:
         return self.tokens / self.seconds
 
 
-def config(arena_gib: float, ranks: list[int]) -> EngineConfig:
-    return llama.gpu_config((TIER,), arena_gib, max(ranks), STEP_TOKENS, SEQUENCES)
+def config(arena_gib: float, ranks: list[int], quantize: str, kv: str) -> EngineConfig:
+    return llama.gpu_config((TIER,), arena_gib, max(ranks), STEP_TOKENS, SEQUENCES, quantize=quantize, kv=kv)
 
 
 def sequences(digests: list[str], requests: int, seed: int, prompt: int, new: int) -> list[Sequence]:
@@ -175,7 +175,7 @@ def measure(arguments: argparse.Namespace) -> list[dict[str, object]]:
         f"{ceilings.product_flops_per_s / 1e12:.0f} TFLOP/s; torch {torch.__version__}, triton {triton.__version__}"
     )
     began = time.perf_counter()
-    runner = llama.build(config(arguments.arena_gib, ranks))
+    runner = llama.build(config(arguments.arena_gib, ranks, arguments.quantize, arguments.kv))
     base = llama.base()
     digests = llama.add_adapters(runner.adapters, base, max(counts), ranks)
     print(f"built and captured in {time.perf_counter() - began:.1f} s")
@@ -209,6 +209,8 @@ def measure(arguments: argparse.Namespace) -> list[dict[str, object]]:
                 "share_of_base": f"{share:.4f}",
                 "bound_share": f"{bound_share:.4f}",
                 "times_vllm": f"{times:.3f}" if times else "",
+                "weights": "bf16" if arguments.quantize == "none" else arguments.quantize,
+                "kv": "bf16" if arguments.kv == "auto" else arguments.kv,
             }
         )
     return rows
@@ -233,6 +235,8 @@ def main() -> int:
     parser.add_argument("--adapters", default="0,1,8,16,64,256", help="numbers of distinct adapters")
     parser.add_argument("--ranks", default="16", help="dealt over the adapters in turn, as 8,16,32,64")
     parser.add_argument("--repeats", type=int, default=2)
+    parser.add_argument("--quantize", choices=["none", "fp8", "int8", "int4"], default="none", help="of the weights")
+    parser.add_argument("--kv", choices=["auto", "fp8"], default="auto", help="dtype of K and V")
     parser.add_argument("--arena-gib", type=float, default=48.0)
     arguments = parser.parse_args()
     if not torch.cuda.is_available():

@@ -10,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from adapters.device.host_cache import HostMemory
+from adapters.files.slab_order import TILE_ALIGN_BYTES, TILE_RANK
 from engine.compute.penalties import Draw
 from engine.models.config import DecoderConfig, ModelRefused
 from engine.protocol.config import EngineConfig, ModelConfig
@@ -20,8 +21,6 @@ from kernels.kv_layout import FP8, KvLayout
 # Tokens in a page of the model with the largest KV per token, and the minimum of any served model.
 PAGE_TOKENS = 16
 PAGE_TOKENS_MIN = 8
-# Tiles of adapters and runs of fp8 begin at multiples of it, or of less.
-PAGE_ALIGN_BYTES = 64
 
 _log = logging.getLogger(__name__)
 
@@ -31,10 +30,19 @@ def kv_layout(model: ModelConfig, shape: DecoderConfig, dtype: torch.dtype) -> K
     return shape.kv_layout(FP8 if model.kv_dtype == "fp8" else str(dtype).removeprefix("torch."))
 
 
-def page_size(layouts: Iterable[KvLayout]) -> int:
-    """Bytes of a page: PAGE_TOKENS tokens of the model with the largest KV per token."""
-    largest = max(layout.layers * layout.run_bytes(PAGE_TOKENS) for layout in layouts)
-    return -(-largest // PAGE_ALIGN_BYTES) * PAGE_ALIGN_BYTES
+def page_size(models: Iterable[tuple[DecoderConfig, KvLayout]], dtype: torch.dtype) -> int:
+    """Bytes of a page: PAGE_TOKENS tokens of the model with the largest KV per token. `dtype`: the engine's.
+
+    With KV in fp8 a page also holds the largest tile of the model's adapters, as long as a page of KV in `dtype` would:
+    fp8 must not make adapters too large."""
+    largest = 0
+    for shape, layout in models:
+        size = layout.layers * layout.run_bytes(PAGE_TOKENS)
+        if layout.is_fp8:
+            tile = TILE_RANK * dtype.itemsize * (shape.hidden + max(shape.intermediate, shape.q_size))
+            size = max(size, min(tile, PAGE_TOKENS * shape.kv_elements_per_token() * dtype.itemsize))
+        largest = max(largest, size)
+    return -(-largest // TILE_ALIGN_BYTES) * TILE_ALIGN_BYTES
 
 
 def check_page(name: str, layout: KvLayout, page_bytes: int, pages: int) -> int:

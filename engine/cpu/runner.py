@@ -212,7 +212,7 @@ def build_runner(config: EngineConfig) -> TorchRunner:
             check_weights_fit(found.bytes, config.weights_bytes or None)
             checked.append(found)
     check_any_served(config.models, [found.config.name for found in checked], refused)
-    page_bytes = page_size(found.kv for found in checked)
+    page_bytes = page_size(((found.shape, found.kv) for found in checked), dtype)
     arena = torch.zeros(config.arena_bytes // page_bytes, page_bytes, dtype=torch.uint8)
     adapters = TilePool(arena, dtype, {}, host=host_memory(config, pinned=False))
     weights = CpuWeights(arena, config.weights_bytes or None)

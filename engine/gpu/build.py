@@ -81,7 +81,7 @@ def _runner(
     capture: bool,
 ) -> GpuRunner:
     """The runner, still without models."""
-    page_bytes = page_size(model.kv for model in opened)
+    page_bytes = page_size(((model.shape, model.kv) for model in opened), dtype)
     pages = config.arena_bytes // page_bytes
     for model in opened:
         check_page(model.name, model.kv, page_bytes, pages)

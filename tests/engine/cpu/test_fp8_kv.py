@@ -14,13 +14,13 @@ from typing import Literal
 import pytest
 import torch
 
-from engine.compute.shared import PAGE_TOKENS
+from engine.compute.shared import PAGE_TOKENS, page_size
 from engine.cpu.batch import pack
 from engine.cpu.decoder import Decoder, PagedKv
 from engine.cpu.runner import TorchRunner, build_runner
 from engine.memory.arena import Arena
 from engine.memory.prefix_cache import Chain
-from engine.models.config import load_config
+from engine.models.config import load_config, parse_config
 from engine.models.loading import load_weights
 from engine.protocol.config import EngineConfig, EngineConfigError, ModelConfig, parse
 from engine.protocol.frames import Sampling
@@ -130,6 +130,27 @@ def test_logits_are_near_those_of_float32(directory: Path) -> None:
     assert 1e-4 < difference < 0.08, "fp8 rounds to 2⁻⁴, and sums average it"
 
 
+def test_a_page_is_sixteen_tokens_and_holds_every_tile() -> None:
+    def size(dtype: str, **changes: int) -> int:
+        """Of Llama-3.1-8B's shape, in a bfloat16 engine."""
+        data = {
+            "architectures": ["LlamaForCausalLM"], "hidden_size": 4096, "intermediate_size": 14336, "vocab_size": 9,
+            "num_attention_heads": 32, "num_key_value_heads": 8, "num_hidden_layers": 32,
+            "max_position_embeddings": 9,
+        }  # fmt: skip
+        shape = parse_config(data | changes)
+        return page_size([(shape, shape.kv_layout(dtype))], torch.bfloat16)
+
+    assert size("bfloat16") == 2 << 20
+    assert size(FP8) == 16 * 66_560
+    # Qwen2.5-7B's: 16 tokens take 465,920 bytes, and a tile of down_proj more.
+    qwen = {"hidden_size": 3584, "intermediate_size": 18944, "num_attention_heads": 28, "num_key_value_heads": 4}
+    assert size(FP8, **qwen, num_hidden_layers=28) == 16 * 2 * (3584 + 18944)
+    # A page that holds no tile in bfloat16 is no larger for fp8.
+    flat = {"num_key_value_heads": 1, "num_hidden_layers": 2}
+    assert size(FP8, **flat) == size("bfloat16", **flat)
+
+
 # ---- one arena for both
 
 
@@ -205,8 +226,8 @@ def test_fp8_alone_says_what_it_says_beside_float32(directory: Path) -> None:
     """In pages of other sizes, too."""
     cases = [Case(NARROW, random_ids(20 + 31 * index, index), "standard") for index in range(4)]
     alone = build(directory, NARROW)
-    assert alone.models[NARROW].tokens_per_page == PAGE_TOKENS
-    assert alone.page_bytes == PAGE_TOKENS * 2 * 2 * 2 * (32 + 2)
+    assert alone.page_bytes == 16 * 4 * (48 + 192), "the largest tile, more than 16 tokens of fp8"
+    assert alone.models[NARROW].tokens_per_page == 56
     run(alone, cases)
     run(build(directory, WIDE, NARROW), cases)
 

@@ -21,22 +21,27 @@ from adapters.files.spec import BaseShape
 from engine.compute.masks import mask_words
 from engine.compute.penalties import Draw, penalize
 from engine.compute.shared import page_size
+from engine.cpu.batch import pack
+from engine.cpu.decoder import Decoder, PagedKv
 from engine.gpu.decoder import GpuDecoder
 from engine.gpu.draw_state import DrawState
 from engine.gpu.draws import draw_fields, mode_of, undrawable
 from engine.gpu.graphs import RUNS_BEFORE, GraphKind, Graphs, Run, _end_capture
 from engine.gpu.layouts import LayoutLimits, StepLayouts
 from engine.gpu.model import GpuModel, SharedStepState
+from engine.gpu.opening import check_fp8
 from engine.gpu.packing import PackedStep, Packer
 from engine.gpu.products import make_product
 from engine.gpu.runner import GpuRunner, PendingStep
 from engine.gpu.step_memory import StepMemories, StepSizes, form_bytes, step_form
-from engine.models.config import load_config
+from engine.models.config import ModelRefused, load_config
+from engine.models.loading import load_weights
 from engine.models.slab import slab_layout, slab_weights
 from engine.models.slab_source import FileSource
 from engine.protocol.frames import ModelInfo, Sampling
 from engine.step import PENDING_ID, Chunk, Masks, Sequence, Step
 from kernels import reference_sample
+from kernels.kv_layout import FP8
 from kernels.sample import Mode
 from support import oracle
 
@@ -98,7 +103,7 @@ class Served:
     def __init__(self, directories: list[Path], graphs: Graphs, kv_dtypes: tuple[str, ...] = ("float32",) * 2) -> None:
         shapes = [load_config(directory) for directory in directories]
         layouts_of = [shape.kv_layout(kv) for shape, kv in zip(shapes, kv_dtypes, strict=False)]
-        page = page_size(layouts_of)
+        page = page_size(zip(shapes, layouts_of, strict=True), torch.float32)
         self.arena = torch.full((24, page), 0xFF, dtype=torch.uint8)  # NaN where nobody wrote
         rows = AdapterRows(self.arena, torch.float32, 4, 4, 16)
         adapters = TilePool(self.arena, torch.float32, {}, rows)
@@ -227,6 +232,54 @@ def test_decodes_beside_prefill_say_what_they_say_alone(directories: list[Path])
             if own.computed >= len(own.prompt_ids):
                 own.output_ids.append(token)
     assert [own.output_ids for own in (first, late, split, single)] == expected
+
+
+@torch.inference_mode()
+def greedy_on_the_cpu(directory: Path, prompt: list[int], new: int, kv: str) -> list[int]:
+    """One request alone, K and V in `kv`."""
+    config = load_config(directory)
+    layout = config.kv_layout(kv)
+    arena = torch.full((8, config.layers * layout.run_bytes(16)), 0xFF, dtype=torch.uint8)
+    decoder = Decoder(config, load_weights(directory, config, torch.float32), PagedKv.of(arena, layout))
+    own = request(prompt, list(range(8)))
+    while len(own.output_ids) < new:
+        chunk = Chunk(own, own.computed, own.token_count() - own.computed, True)
+        logits = decoder.forward(pack([chunk], decoder.kv.tokens_per_page, CPU, torch.float32), None)
+        own.computed += chunk.count
+        own.output_ids.append(int(logits[0].argmax()))
+    return own.output_ids
+
+
+@interpreted
+def test_kv_in_fp8_beside_float32_says_what_the_cpu_says(directories: list[Path]) -> None:
+    """Two models of one directory in one arena of NaN: prompts whole and in chunks, then mixed steps and decodes."""
+    served = Served(directories[:1] * 2, graphs_of(Recorder(), 0), ("float32", FP8))
+    wide, narrow = served.models
+    assert wide.info.tokens_per_page == 16
+    assert narrow.info.tokens_per_page > 48
+    dice = torch.Generator().manual_seed(4)
+    prompts = [torch.randint(1, 190, (length,), generator=dice).tolist() for length in (37, 5)]
+    for model, kv, first_page in ((narrow, FP8, 0), (wide, "float32", 8)):
+        long = request(prompts[0], list(range(first_page, first_page + 5)))
+        short = request(prompts[1], [first_page + 5, first_page + 6])
+        steps = [[(long, 20)], [(long, 17), (short, 5)], *[[(long, 1), (short, 1)]] * 2]
+        for step in steps:
+            chunks = [Chunk(own, own.computed, count, own.computed + count == own.token_count()) for own, count in step]
+            found = served.step(model, chunks)
+            for own, count in step:
+                own.computed += count
+            for own, token in found.items():
+                if own.computed == own.token_count():
+                    own.output_ids.append(token)
+        made = [long.output_ids, short.output_ids]
+        assert made == [greedy_on_the_cpu(directories[0], prompt, 3, kv) for prompt in prompts]
+
+
+def test_fp8_is_refused_by_name_on_an_older_gpu() -> None:
+    for capability in ((8, 9), (9, 0), (10, 0), (12, 1)):
+        check_fp8(capability)
+    with pytest.raises(ModelRefused, match=r"^kv_dtype: fp8 needs a GPU of compute capability 8\.9 or newer; .* 8\.6$"):
+        check_fp8((8, 6))
 
 
 class Reached:
