@@ -63,7 +63,7 @@ class Run:
         return self.tokens / self.seconds
 
 
-def config(arena_gib: float, ranks: list[int], quantize: str, kv: str) -> EngineConfig:
+def config(arena_gib: float, ranks: list[int], quantize: str = "none", kv: str = "auto") -> EngineConfig:
     return llama.gpu_config((TIER,), arena_gib, max(ranks), STEP_TOKENS, SEQUENCES, quantize=quantize, kv=kv)
 
 
