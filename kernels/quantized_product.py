@@ -152,7 +152,7 @@ def _finish(acc, partials, arrivals, splits, counter, live, ROWS: tl.constexpr, 
     return is_last, acc
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows", "outs", "blocks_per_split"])
 def _product_kernel(
     x, x_scales, data, scales, zeros, out, partials, arrivals, rows, outs, blocks_per_split,
     x_stride, data_stride, out_stride, scales_row, scales_group, zeros_row, zeros_group,
@@ -205,7 +205,7 @@ def _product_kernel(
         if BLOCKS_PER_GROUP > 0:
             products = _block_products(x_part, w, wide_zero, none, out.dtype.element_ty, ELEMENT, SWAPPED, INTERPRETED)
             acc += products * _by_column(scale.to(tl.float32), SWAPPED)
-            # The next iteration's, so that it waits for neither.
+            # The next iteration's, so that it does not wait for the load.
             group = tl.minimum(block + 1, last - 1) // PER_GROUP
             scale = tl.load(scales_own + group * scales_group, mask=live, other=0.0)
         elif x_scales is not None:
@@ -251,9 +251,11 @@ def quantized_product(
     `x` [rows, in], `out` [rows, outs] bfloat16 or float16 in one dtype, contiguous within a row; or with "fp8" `x` as
     QuantizedRows. `data` uint8 contiguous: "fp8" e4m3fn bits [outs, in], "int8" two's complement [outs, in], "int4"
     [outs, in / 2] with column 2j in the low half of byte j; fp8 and int8 have no zeros. `scales` [outs, groups] in
-    float32, float16 or bfloat16 and `zeros` uint8 [outs, groups] (None: 8) with any strides. `group`: a multiple of 32,
-    or `in`. Numbers of W are multiplied as they are and scaled as sums of groups, all in float32, but that Hopper adds
-    up to `tile.ins` products of fp8 rows with fewer digits. The same bits each time, for one scratch and tile.
+    float32, float16 or bfloat16 and `zeros` uint8 [outs, groups] below 128 (None: 8), with any strides. `group`: a
+    multiple of 32, or `in`. With "int4", rows of x begin at multiples of 4 bytes.
+
+    Numbers of W are multiplied as they are and scaled as sums of groups, all in float32, but that Hopper adds up to
+    `tile.ins` products of fp8 rows with fewer digits. The same bits each time, for one scratch and tile.
 
     Split over the inner size as in Stream-K (Osama et al. 2023), with equal parts.
     """
