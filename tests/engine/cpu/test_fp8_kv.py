@@ -30,6 +30,8 @@ from engine.step import Chunk, Sequence, run_step
 from kernels import reference_attention, reference_step
 from kernels.kv_layout import FP8, KV_KERNELS_VERSION, KvLayout
 from support import oracle
+from support.engine.in_process import MODEL, Drive
+from support.engine.swap_round_trip import run_swapped
 
 CPU = torch.device("cpu")
 WIDE, NARROW = "wide", "narrow"
@@ -220,6 +222,16 @@ def test_the_same_ids_alone_in_any_batch_and_after_preemption(directory: Path, h
     assert scheduler.preemptions > 0
     assert all(scheduler.prefix.hits_of_model[model] > 0 for model in (WIDE, NARROW))
     assert bool(scheduler.swapped) == bool(host_pool_bytes)  # type: ignore[attr-defined]
+
+
+def test_what_comes_back_from_host_memory_goes_on_as_if_never_interrupted(directory: Path) -> None:
+    """A page of fp8 is bytes to the swap: every one comes back, scales too, and no token is computed again."""
+    config = EngineConfig(
+        models=(ModelConfig(name=MODEL, path=str(directory), kv_dtype="fp8"),), arena_bytes=16 << 20,
+        host_pool_bytes=1 << 20, threads=1, step_tokens_max=96, sequences_max=1,
+    )  # fmt: skip
+    runner = build_runner(config)
+    run_swapped(Drive(runner, directory, step_tokens_max=96, sequences_max=1), None)
 
 
 def test_fp8_alone_says_what_it_says_beside_float32(directory: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Literal
 
 import pytest
 import torch
@@ -29,9 +30,10 @@ class GpuEngine(Drive):
         sequences_max: int = 64,
         capture: bool = True,
         rank_max: int = 64,
+        kv_dtype: Literal["auto", "fp8"] = "auto",
     ) -> None:
         config = EngineConfig(
-            models=(ModelConfig(name=MODEL, path=str(directory), dtype=dtype),),  # type: ignore[arg-type]
+            models=(ModelConfig(name=MODEL, path=str(directory), dtype=dtype, kv_dtype=kv_dtype),),  # type: ignore[arg-type]
             arena_bytes=arena_bytes,
             host_pool_bytes=host_pool_bytes,
             step_tokens_max=step_tokens_max,
