@@ -3,6 +3,7 @@ with formats of its own."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -94,6 +95,6 @@ def test_the_formats_of_a_model_that_is_added_are_sent(open_page: Opens) -> None
     assert serious_faults(page) == []
     with page.expect_request(lambda request: request.method == "POST" and "/models" in request.url) as sent:
         form.get_by_role("button", name="Add model").click()
-    body = sent.value.post_data_json
+    body = json.loads(sent.value.post_data or "{}")
     assert (body["quantize"], body["kv_dtype"], body["dtype"]) == ("int8", "fp8", None)
     form.get_by_text("has no directory 'added'").wait_for()

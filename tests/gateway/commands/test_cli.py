@@ -357,7 +357,8 @@ ELSEWHERE = {
     "billing export",  # tests/system/test_readme.py makes one
     "billing reconcile",  # it leaves a result of its own, which is not about an administrative write
     *("aliases list", "aliases set", "aliases remove"),  # test_aliases types them
-    *("models list", "models add", "models set", "models remove", "models restore"),  # test_model_commands does
+    # test_model_commands does
+    *("models list", "models show", "models add", "models set", "models remove", "models restore"),
     # test_adapters types them; administration's lines are in test_audit_log
     *("adapters add", "adapters promote", "adapters rollback", "adapters set", "adapters remove", "demo adapters"),
     *("secret show", "secret add", "secret promote", "secret drop", "secret adopt"),  # test_secret_commands types them
