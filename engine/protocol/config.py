@@ -45,7 +45,8 @@ class ModelConfig(ConfigSection, frozen=True, kw_only=True):
     digest: Annotated[str, Meta(pattern="^[0-9a-f]{64}$")] | None = None  # None: computed over config and weights
     dtype: Literal["float32", "bfloat16", "float16"] = "float32"
     quantize: Literal["none", "fp8", "int8", "int4"] = "none"  # weights made on loading from unquantised ones
-    kv_dtype: Literal["auto", "fp8"] = "auto"  # "auto": dtype
+    # Of its K and V in pages. "auto": the model's dtype; "fp8": float8_e4m3 with a float16 scale per token and head.
+    kv_dtype: Literal["auto", "fp8"] = "auto"
     context_tokens: Annotated[int, Meta(ge=2, le=16_777_216)] | None = None  # at most; None: what config.json says
     pinned: bool = False  # its weights never leave the device
     dummy: bool = False  # random weights in the shape that config.json says; for benchmarks
