@@ -32,10 +32,10 @@ class QuantisedStack(ScriptedStack):
 
     def start_engine(self) -> None:
         super().start_engine()
-        shape = ("d" * 64, 2048, 49152, 16, 1000, 7, False)
+        shape = ("d" * 64, 2048, 49152, 16, 1000, 7)
         self.scripted.models = [
-            ModelInfo(MODEL, *shape, "int4 g128 (awq)", "fp8", QUALITY),
-            ModelInfo("octet", *shape, "fp8", "float32"),
+            ModelInfo(MODEL, *shape, weights_format="int4 g128 (awq)", kv_format="fp8", quality=QUALITY),
+            ModelInfo("octet", *shape, weights_format="fp8", kv_format="float32"),
         ]
         assert FAULT is not None
         self.scripted.refused = {"wrong": f"int4: {FAULT}"}

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import msgspec
 import pytest
 from click.testing import CliRunner
 
@@ -39,9 +40,8 @@ def stack(tmp_path_factory: pytest.TempPathFactory, model_dir: Path) -> Iterator
     made = ScriptedStack(directory, f"sqlite:///{directory}/laneway.db", model_dir, toml=gate)
     made.prepare()
     made.start_engine()
-    made.scripted.models = [
-        ModelInfo(MODEL, "d" * 64, 2048, 49152, 16, 1000, 7, False, "int4 g128 (awq)", "fp8", QUALITY)
-    ]
+    info = ModelInfo(MODEL, "d" * 64, 2048, 49152, 16, 1000, weights_format="int4 g128 (awq)", kv_format="fp8")
+    made.scripted.models = [msgspec.structs.replace(info, quality=QUALITY)]
     try:
         made.start_gateway()
         made.wait_ready()
