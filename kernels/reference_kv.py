@@ -20,7 +20,8 @@ def quantise_heads(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     a NaN or an infinity, or beyond the range of the scales, becomes NaN throughout, scale included: its request fails
     alone, as it does in the model's dtype."""
     wide = x.float()
-    exact = wide.abs().amax(-1) / E4M3_MAX
+    largest = wide.abs().amax(-1)
+    exact = largest / torch.full_like(largest, E4M3_MAX)  # on a GPU, torch multiplies by the reciprocal of a constant
     finite = exact <= F16_MAX  # false of NaN
     nearest = exact.half()
     bits = nearest.view(torch.int16) + (nearest.float() < exact).to(torch.int16)  # the next float16 above

@@ -17,7 +17,8 @@ INT4_ZERO = 8  # where a matrix has no zeros
 def quantize_rows(x: torch.Tensor, out: QuantizedRows) -> None:
     """scales[r] = max |x[r]| / 448, or 1 where the row is all zeros; numbers[r] = x[r] / scales[r]."""
     wide = x.float()
-    scales = wide.abs().amax(dim=1) / FP8_MAX
+    largest = wide.abs().amax(dim=1)
+    scales = largest / torch.full_like(largest, FP8_MAX)  # on a GPU, torch multiplies by the reciprocal of a constant
     scales = torch.where(scales == 0, 1.0, scales)
     scales = torch.where(scales.isfinite(), scales, torch.nan)
     quotients = wide / scales[:, None] + 0.0

@@ -63,7 +63,7 @@ class CpuMeasuredModel:
     def _run(self, layer: LayerWeights[CpuProduct], layout: KvLayout) -> LayerRun:
         """The layer, over windows that each have pages of their own."""
         weights = Weights(self._embedding, (layer,), self._norm, self._reference_head)
-        page_bytes = page_size([layout])
+        page_bytes = page_size([(self._one_layer, layout)], self._dtype)
         pages = -(-WINDOW_TOKENS // layout.tokens_per_page(page_bytes))
 
         def run(hidden: Tensor) -> Tensor:

@@ -108,7 +108,7 @@ class GpuMeasuredModel:
     def _run(self, layer: LayerWeights[GpuProduct], kv: KvLayout, slab: SlabLayout) -> LayerRun:
         """The layer, over at most ERROR_WINDOWS windows that each have pages of their own."""
         weights = Weights(self._norm[:0].view(0, 1), (layer,), self._norm, PlainProduct(self._norm[:, None], None))
-        page_bytes = page_size([kv])
+        page_bytes = page_size([(self._one_layer, kv)], self._dtype)
         pages = -(-WINDOW_TOKENS // kv.tokens_per_page(page_bytes))
         arena = torch.zeros(ERROR_WINDOWS * pages, page_bytes, dtype=torch.uint8, device=self._device)
         decoder = GpuDecoder(self._one_layer, self._base, weights, arena, kv)
