@@ -118,20 +118,20 @@ class GpuDecoder:
         if rows_max < rows:
             return
         if any(layer.o.reads_fp8 for layer in layers):
-            quantize_rows(self._empty(rows, config.q_size), self._empty_fp8(rows, config.q_size))
+            quantize_rows(self._zeros(rows, config.q_size), self._zeros_fp8(rows, config.q_size))
         if any(layer.down.reads_fp8 for layer in layers):
-            gate_up, delta = (self._empty(rows, 2 * config.intermediate) for _ in range(2))
-            activated, quantized = self._empty(rows, config.intermediate), self._empty_fp8(rows, config.intermediate)
+            gate_up, delta = (self._zeros(rows, 2 * config.intermediate) for _ in range(2))
+            activated, quantized = self._zeros(rows, config.intermediate), self._zeros_fp8(rows, config.intermediate)
             adapted = torch.ones(rows, dtype=torch.int32, device=self.device)
             swiglu(gate_up, activated, quantized=quantized)
             swiglu(gate_up, activated, delta=delta, adapted=adapted, quantized=quantized)
 
-    def _empty(self, rows: int, width: int) -> Tensor:
-        return torch.empty(rows, width, dtype=self.dtype, device=self.device)
+    def _zeros(self, rows: int, width: int) -> Tensor:
+        return torch.zeros(rows, width, dtype=self.dtype, device=self.device)
 
-    def _empty_fp8(self, rows: int, width: int) -> QuantizedRows:
-        numbers = torch.empty(rows, width, dtype=torch.float8_e4m3fn, device=self.device)
-        return QuantizedRows(numbers, torch.empty(rows, dtype=torch.float32, device=self.device))
+    def _zeros_fp8(self, rows: int, width: int) -> QuantizedRows:
+        numbers = torch.zeros(rows, width, dtype=torch.float8_e4m3fn, device=self.device)
+        return QuantizedRows(numbers, torch.zeros(rows, dtype=torch.float32, device=self.device))
 
     def _attention(
         self,

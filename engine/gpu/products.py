@@ -121,7 +121,7 @@ class Fp8Product:
         for rows in _few_rows(min(rows_max, FP8_FEW_ROWS)):
             numbers = torch.zeros(rows, ins, dtype=torch.float8_e4m3fn, device=device)
             quantized = QuantizedRows(numbers, torch.zeros(rows, dtype=torch.float32, device=device))
-            x, out = (torch.empty(rows, width, dtype=dtype, device=device) for width in (ins, self.outs))
+            x, out = (torch.zeros(rows, width, dtype=dtype, device=device) for width in (ins, self.outs))
             self(x, quantized, out, memory)
 
 

@@ -9,33 +9,44 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import load_file
+from triton.runtime.interpreter import InterpretedFunction
 
+import engine.gpu.decoder
 import engine.models.loading
+import kernels.quantize
 from adapters.device.layer import LoraBatch
 from adapters.device.pool import TilePool
 from adapters.files.spec import BaseShape
 from engine.compute.shared import page_size
 from engine.cpu.batch import pack
 from engine.cpu.decoder import Decoder, PagedKv
+from engine.gpu.draw_state import DrawState
 from engine.gpu.lora import LoraDeltas
-from engine.gpu.model import GpuModel
+from engine.gpu.model import WARM_ROWS, WARM_SENDS, GpuModel
+from engine.gpu.packing import Packer
 from engine.gpu.products import DequantizedProduct, Fp8Product, GpuProduct, PlainProduct, ProductMemory
+from engine.gpu.step_memory import StepMemories, StepSizes, form_bytes, step_form
 from engine.models.config import load_config
 from engine.models.loading import load_weights
 from engine.models.matrices import dequantize_matrix
 from engine.models.slab_source import FileSource
 from engine.step import Chunk, Sequence
 from kernels import reference_quantized
+from kernels.lora_work import TileTable
 from kernels.quantize import QuantizedRows
 from support import oracle
 from support.engine.interpreted_models import (
     CPU,
+    PAGES,
+    PROCESSORS,
+    SEQUENCES,
     Recorder,
     Served,
     TinyModel,
@@ -85,6 +96,10 @@ def make_model(directory: Path, name: str) -> TinyModel:
     if published:
         quantize_directory(directory, PUBLISHED[published])
     return TinyModel(directory, quantize=quantize, kept=kept)
+
+
+def served_of(models: list[TinyModel]) -> Served:
+    return Served(models, graphs_of(Recorder(), 0), dtype=F16, rows=96)
 
 
 class CheckedProduct:
@@ -200,7 +215,7 @@ def new_requests(adapters: tuple[str | None, ...] = (None, None, None)) -> list[
 @pytest.mark.parametrize("name", FORMATS)
 def test_logits_are_near_the_dequantised_model_s(name: str, tmp_path: Path) -> None:
     tiny, kind = make_model(tmp_path / "model", name), FORMATS[name][3]
-    served, expected = Served([tiny], graphs_of(Recorder(), 0), dtype=F16, rows=96), Dequantised(tiny)
+    served, expected = served_of([tiny]), Dequantised(tiny)
     (model,) = served.models
     assert {type(product) for product in model._decoder._products} == {kind} | ({PlainProduct} if tiny.kept else set())
     errors, gaps = check_products(model, tiny), []
@@ -265,7 +280,7 @@ def test_an_adapter_s_delta_is_the_plain_base_s(name: str, tmp_path: Path, monke
     expected = Dequantised(tiny)
     expected.add_adapter("a", adapter, list(range(12, 24)))
     for model in (tiny, plain):
-        served = Served([model], graphs_of(Recorder(), 0), dtype=F16, rows=96)
+        served = served_of([model])
         served.add_adapter("a", 0, adapter, list(range(12, 24)))
         few, many, _ = new_requests(("a", "a", None))
         for own in (few, many):
@@ -287,3 +302,135 @@ def test_an_adapter_s_delta_is_the_plain_base_s(name: str, tmp_path: Path, monke
     print(f"\n{name}: deltas {worst:.5f}, logits {max(gaps):.4f}")
     assert worst < DELTA_NEAR
     assert max(gaps) < (NEAR_FP8_ROWS if name == "fp8" else NEAR)
+
+
+# ---- the memory of steps
+
+
+def run_steps(served: Served, number: int, first_page: int, *, poison: bool) -> list[torch.Tensor]:
+    """The logits of a prompt of few rows, one of many, and a decode. `poison`: before each step, all of the memory that
+    models share holds what others may leave there."""
+    few, many = request(random_ids(9, 5), [first_page, first_page + 1]), request(random_ids(MANY, 6), [])
+    many.pages = list(range(first_page + 2, first_page + 7))
+    found = []
+    for own, count in ((few, 9), (many, MANY), (few, 1)):
+        if poison:
+            served.memories._stretches[0].fill_(0xA5)
+        found.append(served.logits(served.models[number], [Chunk(own, own.computed, count, True)])[own])
+        own.computed += count
+        own.output_ids.append(3)
+    return found
+
+
+def test_models_of_two_formats_leave_nothing_to_each_other(tmp_path: Path) -> None:
+    """The counters of products are zero when a step begins, whatever is in their place before."""
+    models = [make_model(tmp_path / name, name) for name in ("fp8", "int4 zeros")]
+    alone = [run_steps(served_of([model]), 0, 0, poison=False) for model in models]
+    served = served_of(models)
+    for number, expected in enumerate(alone):
+        scratch = served.models[number].memory.products.scratch
+        assert scratch.arrivals.numel() > 0
+        found = run_steps(served, number, 10 * number, poison=True)
+        assert all(torch.equal(own, other) for own, other in zip(found, expected, strict=True))
+        assert not scratch.arrivals.any()
+
+
+def test_a_plain_model_s_steps_need_no_memory_for_products(tmp_path: Path) -> None:
+    directory = oracle.save_tiny("llama", tmp_path / "model")
+    config = load_config(directory)
+    table = TileTable(torch.empty(0, dtype=F16), torch.zeros(4, 4, 7, 2, dtype=torch.int64))
+    sizes = StepSizes(words=1000, rows=96, sequences=8, plan=8)
+    plain, fp8, int4 = (
+        step_form(config, F16, table, sizes, 4, FileSource(directory, config, F16, quantize).layout)
+        for quantize in ("none", "fp8", "int4")
+    )
+    numbers = ("x_numbers", "x_scales", "attended_numbers", "attended_scales", "activated_numbers", "activated_scales")
+    assert all(getattr(plain.work, name).nbytes == 0 for name in numbers)
+    nothing = dataclasses.replace(plain, products=())  # type: ignore[arg-type]
+    assert form_bytes(plain) == form_bytes(nothing)
+    assert form_bytes(fp8) > form_bytes(dataclasses.replace(fp8, products=())) > form_bytes(plain)  # type: ignore[arg-type]
+    assert form_bytes(dataclasses.replace(int4, products=())) == form_bytes(plain)  # type: ignore[arg-type]
+    assert int4.products.dequantized.shape == (2 * 80 * 48,)
+
+
+# ---- the warm-up
+
+
+@dataclass(frozen=True)
+class Launch:
+    """What Triton compiles a kernel for: constants, dtypes, alignment, and whether a number is 1 or a multiple of
+    16."""
+
+    kernel: str
+    arguments: tuple[object, ...]
+
+
+def launch_of(kernel: InterpretedFunction[Any], arguments: dict[str, object]) -> Launch:
+    free = kernel.kwargs.get("do_not_specialize") or ()
+    annotations = kernel.fn.__annotations__
+    found: list[object] = []
+    for name, value in sorted(arguments.items()):
+        kind: object = value
+        if isinstance(value, torch.Tensor):
+            kind = (value.dtype, value.data_ptr() % 16 == 0)
+        elif "constexpr" in str(annotations.get(name, "")) or name not in kernel.arg_names:
+            kind = value
+        elif isinstance(value, int):
+            kind = "int" if name in free else (value == 1, value % 16 == 0)
+        elif isinstance(value, float):
+            kind = "float"
+        found.append((name, kind))
+    return Launch(kernel.fn.__name__, tuple(found))
+
+
+@pytest.fixture
+def launches(monkeypatch: pytest.MonkeyPatch) -> set[Launch]:
+    """Fills while kernels are launched."""
+    seen: set[Launch] = set()
+    run = InterpretedFunction.run
+
+    def run_recorded(own: InterpretedFunction[Any], *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> object:
+        seen.add(launch_of(own, dict(zip(own.arg_names, args, strict=False)) | kwargs))
+        return run(own, *args, grid=grid, warmup=warmup, **kwargs)
+
+    monkeypatch.setattr(InterpretedFunction, "run", run_recorded)
+    return seen
+
+
+def warm_up_beside(served: Served, tiny: TinyModel) -> None:
+    """In memory of few rows, as a GpuRunner does for a model that is added beside the steps of others."""
+    (model,) = served.models
+    words, decoder = model.warm_words(), model._decoder
+    source = FileSource(tiny.directory, decoder.config, F16, tiny.quantize, tiny.kept)
+    assert served.adapters.rows is not None
+    sizes = StepSizes(words, WARM_ROWS, WARM_ROWS, SEQUENCES)
+    form = step_form(decoder.config, F16, served.adapters.rows.table, sizes, PROCESSORS, source.layout)
+    packer, drawn = Packer(words, WARM_SENDS, pinned=False), torch.zeros(WARM_ROWS, dtype=torch.int32)
+    common = dataclasses.replace(served.common, packer=packer, drawn=drawn, draws=DrawState(CPU, 1))
+    model.beside(StepMemories(CPU).place(form), common).warm_up()
+
+
+@pytest.mark.parametrize("name", ["fp8", "int4 zeros"])
+def test_no_step_needs_a_kernel_that_the_warm_up_did_not_launch(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, launches: set[Launch]
+) -> None:
+    """Steps of every bucket of rows, with an adapter and without."""
+    without_streams(monkeypatch)
+    # So that a step has many rows soon, and a row then needs several blocks.
+    monkeypatch.setattr(kernels.quantize, "MANY_ROWS", MANY)
+    monkeypatch.setattr(engine.gpu.decoder, "MANY_ROWS", MANY)
+    monkeypatch.setattr(kernels.quantize, "MANY_ROWS_BLOCK", 32)
+    tiny = make_model(tmp_path / "model", name)
+    served = served_of([tiny])
+    base, adapter = oracle.load(make_model(tmp_path / "plain", "plain").directory), tmp_path / "adapter"
+    oracle.save_tiny_adapter(base, adapter, r=4, target_modules="all-linear")
+    served.add_adapter("a", 0, adapter, list(range(PAGES - 6, PAGES)))
+    warm_up_beside(served, tiny)
+    warmed, products = frozenset(launches), {own for own in launches if own.kernel == "_product_kernel"}
+    launches.clear()
+    for adapter_digest in (None, "a"):
+        for rows in (1, 5, 17, 33, MANY):
+            own = request(random_ids(rows, rows), list(range(18)), adapter_digest)
+            served.logits(served.models[0], [Chunk(own, 0, rows, True)])
+    assert launches <= warmed, sorted(map(str, launches - warmed))
+    assert {own for own in launches if own.kernel == "_product_kernel"} == products, "some are never used"
