@@ -91,7 +91,7 @@ class QualityLimits(ConfigSection, frozen=True, kw_only=True):
 
     mean_kl_max: Annotated[float, Meta(ge=0, le=100)] = 0.1  # nats, see quality.ModelQuality
     top1_min: Annotated[float, Meta(ge=0, le=1)] = 0.8
-    layer_error_max: Annotated[float, Meta(ge=0, le=100)] = 0.2  # relative, of each layer's output
+    layer_error_max: Annotated[float, Meta(ge=0, le=100)] = 0.2  # relative to what each layer adds to its input
 
 
 class EngineLimits(ConfigSection, frozen=True, kw_only=True):
