@@ -65,7 +65,7 @@ def row_numbers(x, scale, INTERPRETED: tl.constexpr):
         scale *= lift
         reciprocal = tl.div_rn(1.0, scale)
         quotient = x * reciprocal
-        quotient = tl.fma(tl.fma(-quotient, scale, x), reciprocal, quotient)
+        quotient = tl.fma(tl.fma(-quotient, scale, x), reciprocal, quotient) + 0.0  # never −0
         return quotient.to(tl.float8e4nv).to(tl.uint8, bitcast=True)  # saturates
 
 

@@ -44,7 +44,7 @@ PRODUCT_TILES = {
     ("fp8", 16): ProductTile(16, 128, 128, 3, 4, 4),
     ("fp8", 32): ProductTile(32, 128, 128, 3, 4, 3),
     ("fp8", 64): ProductTile(64, 128, 128, 2, 4, 3),
-    ("fp8 rows", 16): ProductTile(16, 128, 128, 3, 4, 4, swapped=True),
+    ("fp8 rows", 16): ProductTile(16, 64, 256, 3, 4, 4, swapped=True),
     ("fp8 rows", 32): ProductTile(32, 128, 128, 3, 4, 4, swapped=True),
     ("fp8 rows", 64): ProductTile(64, 128, 128, 2, 4, 4, swapped=True),
     ("int8", 16): ProductTile(16, 128, 128, 3, 4, 4),
@@ -292,8 +292,9 @@ def quantized_product(
 
 
 def _splits(tiles: int, blocks: int, tile: ProductTile, scratch: ProductScratch, device: torch.device) -> int:
-    """How many parts the inner size is to have: enough for all multiprocessors, as far as the scratch goes."""
-    wanted = triton.cdiv(_multiprocessors(device) * tile.programs_per_sm, tiles)
+    """How many parts the inner size is to have: as many as all multiprocessors run at once, as far as the scratch goes.
+    A few programs more would run when the others have ended, and take as long again."""
+    wanted = _multiprocessors(device) * tile.programs_per_sm // tiles
     space = scratch.partials.numel() // (tiles * tile.rows * tile.outs) if tiles <= scratch.arrivals.numel() else 1
     return int(max(1, min(wanted, space, blocks)))
 

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
+import torch.nn.functional as F
 
 Rows = slice | torch.Tensor
 """Which rows of a batch: a contiguous range with start and stop, or distinct int64 indices."""
@@ -65,6 +66,24 @@ def lora_expand(y: torch.Tensor, shrunk: Sequence[Sequence[torch.Tensor]], segme
 def lora(x: torch.Tensor, y: torch.Tensor, segments: Sequence[LoraSegment]) -> None:
     """y[rows of s, columns of t] += scale_t · (x[rows of s] · A_tᵀ) · B_tᵀ, in place. Shapes as above."""
     lora_expand(y, lora_shrink(x, segments), segments)
+
+
+def lora_in_blocks(x: torch.Tensor, y: torch.Tensor, segments: Sequence[LoraSegment], block: int) -> None:
+    """`lora` in products of exactly `block` rows, the last padded with zeros, so that a row's bits depend on no other
+    row and on no number of rows."""
+    for rows, tiles in segments:
+        taken = x[rows] if isinstance(rows, slice) else x.index_select(0, rows)
+        count = taken.shape[0]
+        padded = F.pad(taken, (0, 0, 0, -count % block))
+        for tile in tiles:
+            deltas = [torch.mm(torch.mm(part, tile.a), tile.b) for part in padded.split(block)]
+            # Scaled, then added: in one op, some elements would be rounded once and others twice.
+            delta = torch.cat(deltas)[:count].mul_(tile.scale)
+            target = _block(y, 0, y.shape[0], tile.column, tile.b.shape[1])
+            if isinstance(rows, slice):
+                target[rows] += delta
+            else:
+                target.index_add_(0, rows, delta)
 
 
 def _block(y: torch.Tensor, start: int, stop: int, column: int, width: int) -> torch.Tensor:

@@ -12,7 +12,7 @@ import torch
 
 from adapters.device.pool import TilePool
 from adapters.device.resident import ResidentAdapter
-from kernels.reference import LoraSegment, Rows, lora
+from kernels.reference import LoraSegment, Rows, lora, lora_in_blocks
 
 # Up to this many rows one thread multiplies: a tile takes microseconds, and waking another thread takes tens of them.
 ONE_THREAD_ROWS_MAX = 64
@@ -22,10 +22,17 @@ class LoraBatch:
     """Adds each adapter's low-rank product to its own rows. A batch without adapters does nothing and costs nothing."""
 
     def __init__(
-        self, pool: TilePool, runs: Iterable[tuple[str | None, int]], device: torch.device | None = None
+        self,
+        pool: TilePool,
+        runs: Iterable[tuple[str | None, int]],
+        device: torch.device | None = None,
+        *,
+        rows_per_product: int | None = None,
     ) -> None:
         """`runs`: (digest of a resident adapter or None, number of rows), in the order of the batch's rows.
-        Contiguous rows of one adapter are read in place, others are gathered."""
+        Contiguous rows of one adapter are read in place, others are gathered. `rows_per_product`: each product is of so
+        many rows, as `lora_in_blocks` says."""
+        self._rows_per_product = rows_per_product
         self._segments: list[tuple[Rows, ResidentAdapter]] = []
         self._most_rows = 0  # of one adapter
         ranges: dict[str, list[tuple[int, int]]] = {}
@@ -59,12 +66,16 @@ class LoraBatch:
         if not self._segments:
             return
         found = [LoraSegment(rows, adapter.tiles(layer, modules)) for rows, adapter in self._segments]
-        with _threads(1 if self._most_rows <= ONE_THREAD_ROWS_MAX else None):
-            lora(x, y, [segment for segment in found if segment.tiles])
+        with cpu_threads(1 if self._most_rows <= ONE_THREAD_ROWS_MAX else None):
+            segments = [segment for segment in found if segment.tiles]
+            if self._rows_per_product is None:
+                lora(x, y, segments)
+            else:
+                lora_in_blocks(x, y, segments, self._rows_per_product)
 
 
 @contextmanager
-def _threads(count: int | None) -> Iterator[None]:
+def cpu_threads(count: int | None) -> Iterator[None]:
     """Run the block with `count` threads of CPU arithmetic; None: with all of them. The change takes 0.1 µs."""
     before = torch.get_num_threads()
     if count is None or count == before:

@@ -11,9 +11,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from adapters.device.layer import cpu_threads
 from engine.cpu.batch import PackedBatch, Span
 from engine.models.config import DecoderConfig
-from engine.models.linear import CpuProduct
+from engine.models.linear import CpuProduct, Linear
 from engine.models.shape import GATE_UP, QKV, rotary_frequencies
 from engine.models.weights import LayerWeights, Weights
 from kernels.kv_layout import SCALE_BYTES, KvLayout
@@ -26,6 +27,10 @@ class Lora(Protocol):
     def apply(self, layer: int, module: str, x: Tensor, y: Tensor) -> None: ...
 
     def apply_stacked(self, layer: int, modules: tuple[str, ...], x: Tensor, y: Tensor) -> None: ...
+
+
+# Rows of a product whose bits do not depend on the number of rows.
+EXACT_ROWS = 8
 
 
 class PagedKv:
@@ -89,11 +94,17 @@ class PagedFp8Kv(PagedKv):
 
 
 class Decoder:
-    """A model's weights and arithmetic. Weights and batches are on one device, in one dtype."""
+    """A model's weights and arithmetic. Weights and batches are on one device, in one dtype.
+
+    `exact`: its batches are to be packed so that a row gets the same bits in any of them, which K and V in fp8 need. A
+    difference in the last bit, where a number lies beside a rounding boundary, becomes a step of fp8. Some layers later
+    many numbers differ, and in the end ids do. The price: float products of EXACT_ROWS rows, and more attention calls.
+    """
 
     def __init__(self, config: DecoderConfig, weights: Weights[CpuProduct], kv: PagedKv) -> None:
         self.config = config
         self.kv = kv
+        self.exact = isinstance(kv, PagedFp8Kv)
         self.dtype = weights.norm.dtype
         self._weights = weights
         self._frequencies = rotary_frequencies(config).to(weights.norm.device)
@@ -119,10 +130,18 @@ class Decoder:
 
     def run_layers(self, hidden: Tensor, batch: PackedBatch, lora: Lora | None) -> Tensor:
         """The residual stream [rows, hidden] after all layers, in place."""
+        # Exactly, one thread computes all but the products: where threads divide a tensor, its numbers are computed
+        # otherwise.
+        threads = torch.get_num_threads()
+        with cpu_threads(1 if batch.exact else None):
+            return self._run_layers(hidden, batch, lora, threads)
+
+    def _run_layers(self, hidden: Tensor, batch: PackedBatch, lora: Lora | None, threads: int) -> Tensor:
+        """`threads`: of the products."""
         config, weights = self.config, self._weights
         if batch.fresh_pages.numel():
             self.kv.clear(batch.fresh_pages)
-        work = _Workspace(config, batch, self._frequencies, hidden, self.kv.tokens_per_page)
+        work = _Workspace(config, batch, self._frequencies, hidden, self.kv.tokens_per_page, threads)
         for index, layer in enumerate(weights.layers):
             self._attention(index, layer, batch, work, hidden, lora)
             self._mlp(index, layer, work, hidden, lora)
@@ -139,7 +158,7 @@ class Decoder:
     ) -> None:
         config = self.config
         x = F.rms_norm(hidden, (config.hidden,), layer.input_norm, config.norm_eps)
-        layer.qkv(x, out=work.qkv)
+        work.multiply(layer.qkv, x, work.qkv)
         if lora is not None:
             lora.apply_stacked(index, QKV, x, work.qkv)
         if layer.q_norm is not None and layer.k_norm is not None:
@@ -151,7 +170,7 @@ class Decoder:
         self.kv.put_rows(index, batch.pages, batch.slots, work.kv)
         for span in work.spans:
             span.attend(self.kv, index)
-        layer.o.add_to(hidden, work.attended)
+        work.add_product(layer.o, work.attended, hidden)
         if lora is not None:
             lora.apply(index, "o_proj", work.attended, hidden)
 
@@ -160,11 +179,11 @@ class Decoder:
     ) -> None:
         config = self.config
         x = F.rms_norm(hidden, (config.hidden,), layer.post_norm, config.norm_eps)
-        layer.gate_up(x, out=work.gate_up)
+        work.multiply(layer.gate_up, x, work.gate_up)
         if lora is not None:
             lora.apply_stacked(index, GATE_UP, x, work.gate_up)
         F.silu(work.gate, inplace=True).mul_(work.up)
-        layer.down.add_to(hidden, work.gate)
+        work.add_product(layer.down, work.gate, hidden)
         if lora is not None:
             lora.apply(index, "down_proj", work.gate, hidden)
 
@@ -174,8 +193,15 @@ class _Workspace:
     costs as much as the arithmetic."""
 
     def __init__(
-        self, config: DecoderConfig, batch: PackedBatch, frequencies: Tensor, like: Tensor, tokens_per_page: int
+        self,
+        config: DecoderConfig,
+        batch: PackedBatch,
+        frequencies: Tensor,
+        like: Tensor,
+        tokens_per_page: int,
+        threads: int,
     ) -> None:
+        self._exact_threads = threads if batch.exact else None
         rows, heads = batch.ids.shape[0], config.heads + config.kv_heads
         qk_size = config.q_size + config.kv_size
         self.qkv = like.new_empty(rows, qk_size + config.kv_size)
@@ -184,14 +210,49 @@ class _Workspace:
         self.k = qk[:, config.q_size :].view(rows, config.kv_heads, config.head_dim)
         self.kv = self.qkv[:, config.q_size :]
         self.qk_halves = qk.view(rows, heads, 2, config.head_dim // 2)
-        angles = batch.positions[:, None] * frequencies
-        cos, sin = angles.cos().to(like.dtype), angles.sin().to(like.dtype)
+        # Exactly, whole blocks of rows: the last few numbers of a tensor are computed by another cosine.
+        positions = F.pad(batch.positions, (0, -rows % EXACT_ROWS)) if batch.exact else batch.positions
+        angles = positions[:, None] * frequencies
+        cos, sin = angles.cos()[:rows].to(like.dtype), angles.sin()[:rows].to(like.dtype)
         self.cos = torch.stack((cos, cos), 1)[:, None]  # [rows, 1, 2, head_dim / 2]
         self.sin = torch.stack((-sin, sin), 1)[:, None]
         self.attended = like.new_empty(rows, config.q_size)
         self.gate_up = like.new_empty(rows, 2 * config.intermediate)
         self.gate, self.up = self.gate_up[:, : config.intermediate], self.gate_up[:, config.intermediate :]
         self.spans = [_SpanAttention(config, span, self.q, self.attended, tokens_per_page) for span in batch.spans]
+
+    def multiply(self, product: CpuProduct, x: Tensor, out: Tensor) -> None:
+        """out = x · Wᵀ (+ b)."""
+        if self._exact_threads is None:
+            product(x, out=out)
+        else:
+            with cpu_threads(self._exact_threads):
+                multiply_exactly(product, x, out)
+
+    def add_product(self, product: CpuProduct, x: Tensor, y: Tensor) -> None:
+        """y += x · Wᵀ."""
+        if self._exact_threads is None:
+            product.add_to(y, x)
+        else:
+            added = torch.empty_like(y)
+            self.multiply(product, x, added)
+            y.add_(added)
+
+
+def multiply_exactly(product: CpuProduct, x: Tensor, out: Tensor) -> None:
+    """out = x · Wᵀ (+ b), a row's bits the same in any batch. A float product is made in products of EXACT_ROWS rows,
+    the last padded with zeros: for other numbers of rows the libraries choose other kernels, which add in another
+    order."""
+    if not isinstance(product, Linear):
+        product(x, out=out)
+        return
+    rows = x.shape[0]
+    whole = rows // EXACT_ROWS * EXACT_ROWS
+    for start in range(0, whole, EXACT_ROWS):
+        product(x[start : start + EXACT_ROWS], out=out[start : start + EXACT_ROWS])
+    if whole < rows:
+        padded = F.pad(x[whole:], (0, 0, 0, EXACT_ROWS - rows + whole))
+        out[whole:] = product(padded, out=out.new_empty(EXACT_ROWS, out.shape[1]))[: rows - whole]
 
 
 class _SpanAttention:
@@ -205,7 +266,8 @@ class _SpanAttention:
         group = config.heads // config.kv_heads
         self._pages = span.pages
         self._gathered = q.new_empty(span.pages.shape[0], tokens_per_page * 2 * config.kv_size)
-        kv = self._gathered.view(sequences, -1, 2, config.kv_heads, config.head_dim)[:, : span.keys]
+        kv = self._gathered.view(1 if span.shared else sequences, -1, 2, config.kv_heads, config.head_dim)
+        kv = kv.expand(sequences, -1, -1, -1, -1)[:, : span.keys]
         keys, values = kv.permute(2, 0, 3, 1, 4).unbind(0)  # each [sequences, kv_heads, keys, head_dim]
         q = q[span.start : span.stop].view(
             -1, config.kv_heads, group, config.head_dim

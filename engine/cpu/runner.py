@@ -22,7 +22,7 @@ from engine.compute.masks import mask_rows
 from engine.compute.penalties import Draw
 from engine.compute.shared import check_page, draw_of, host_memory, page_size, sort_out
 from engine.cpu.batch import pack
-from engine.cpu.decoder import Decoder
+from engine.cpu.decoder import EXACT_ROWS, Decoder
 from engine.cpu.sampler import sample
 from engine.cpu.weights import CpuModel, CpuWeights
 from engine.models.compatibility import check_any_served, check_weights_fit, loading_order, note_refusal
@@ -114,8 +114,10 @@ class TorchRunner:
 
     def _forward(self, chunks: list[Chunk], decoder: Decoder, pending: TorchPending) -> None:
         """Compute the logits and the prompt logprobs of the pending step."""
-        batch = pack(chunks, decoder.kv.tokens_per_page, self._arena.device, decoder.dtype)
-        lora = LoraBatch(self.adapters, [(c.sequence.adapter, c.count) for c in batch.chunks], self._arena.device)
+        device, exact = self._arena.device, decoder.exact
+        batch = pack(chunks, decoder.kv.tokens_per_page, device, decoder.dtype, exact=exact)
+        runs = [(chunk.sequence.adapter, chunk.count) for chunk in batch.chunks]
+        lora = LoraBatch(self.adapters, runs, device, rows_per_product=EXACT_ROWS if exact else None)
         indices = {id(chunk): index for index, chunk in enumerate(pending.step.chunks)}
         pending.sampling = [indices[id(chunk)] for chunk in batch.chunks if chunk.sample]
         reporting = [chunk for chunk in batch.chunks if chunk.reported()]

@@ -20,7 +20,7 @@ from kernels.quantized_product import ProductScratch, allocate_product_scratch, 
 
 # Steps of at most so many rows read a quantised matrix once, in a kernel of our own. Larger steps: fp8 rows are
 # multiplied by cuBLAS or CUTLASS (torch._scaled_mm), and other formats are dequantised first (docs/LOG.md).
-FP8_FEW_ROWS = 64
+FP8_FEW_ROWS = 16
 FEW_ROWS = 64
 # Rows and columns of torch._scaled_mm are multiples of this.
 SCALED_MULTIPLE = 16
