@@ -13,7 +13,7 @@ import torch
 import triton
 import triton.language as tl
 
-from kernels.fp8_attention import converts_in_pairs, find_runs, fp8_numbers, fp8_pairs, fp8_queries
+from kernels.fp8_attention import converts_in_pairs, find_runs, fp8_queries, fp8_words, query_exponents
 from kernels.launch import await_previous, launch_options, let_next_start
 from kernels.split_attention import combined_parts
 
@@ -30,6 +30,8 @@ class DecodeTuning:
 
 TUNING = DecodeTuning(block_keys=32, warps=2, stages=3, programs_per_sm=4)
 FP8_TUNING = DecodeTuning(block_keys=64, warps=4, stages=3, programs_per_sm=4)
+# Of K and V in fp8 each product has a quarter of the dimensions, and a product has at least 16.
+FP8_DIM_MIN = 64
 ITEMS_PER_PROGRAM = 4  # work items per program at most, so that uneven items are balanced
 TILES_MIN = 8  # tiles of an item, unless the sequence is shorter: below it, combining costs more than it gains
 # int32 of an item in the plan: row, first key, end, page start, sequence, the sequence's first item, its items, unused
@@ -189,67 +191,90 @@ def _attend_item(
 
 @triton.jit
 def _attend_fp8_item(
-    queries, kv, scales, pages, page, begin, end, page_stride, scales_stride, scale,
-    KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, TOKENS_PER_PAGE: tl.constexpr,
-    BLOCK_ROWS: tl.constexpr, BLOCK_DIM: tl.constexpr, BLOCK_KEYS: tl.constexpr, STAGES: tl.constexpr,
-    IN_PAIRS: tl.constexpr,
+    q, kv, scales, pages, page, begin, end, page_stride, scales_stride, scale,
+    KV_HEADS: tl.constexpr, GROUP: tl.constexpr, HEAD_DIM: tl.constexpr, TOKENS_PER_PAGE: tl.constexpr,
+    BLOCK_ROWS: tl.constexpr, BLOCK_DIM: tl.constexpr, BLOCK_KEYS: tl.constexpr, IN_PAIRS: tl.constexpr,
 ):  # fmt: skip
-    """`_attend_item` of K and V in fp8; `scales` are those of the head's keys.
+    """`_attend_item` of K and V in fp8, for the queries at `q`; `scales` are those of the head's keys.
 
     The scores are multiplied by K's scales. V's scale is part of its key's weight: the running maximum is that of
     weight · scale, so that p · scale, which is rounded for the product with V, is at most 1 and as exact as p is
-    without scales. V is taken in pairs of dimensions, for which shared memory is transposed on the way to the product
-    as it is for numbers of 16 bits; the even ones and the odd ones are summed apart."""
+    without scales. A tile waits in registers, four numbers in a word, while the one before it is in work. The numbers
+    of one place in a word are a product of their own, so that words are never put together again."""
     KV_SIZE: tl.constexpr = KV_HEADS * HEAD_DIM
-    dim = tl.arange(0, BLOCK_DIM)
-    pair = tl.arange(0, BLOCK_DIM // 2)
+    WORDS: tl.constexpr = BLOCK_DIM // 4
+    word = tl.arange(0, WORDS)
     of_tile = tl.arange(0, BLOCK_KEYS)
-    pairs = (kv + KV_SIZE).to(tl.pointer_type(tl.uint16), bitcast=True)
-    queries, factor = fp8_queries(queries, scale)
+    row = tl.arange(0, BLOCK_ROWS)
+    is_word = word[None, :] < HEAD_DIM // 4
+    at = q + row[:, None] * HEAD_DIM + 4 * word[None, :]
+    mine = (row[:, None] < GROUP) & is_word
+    q0 = tl.load(at, mask=mine, other=0.0)
+    q1 = tl.load(at + 1, mask=mine, other=0.0)
+    q2 = tl.load(at + 2, mask=mine, other=0.0)
+    q3 = tl.load(at + 3, mask=mine, other=0.0)
+    largest = tl.maximum(tl.maximum(tl.abs(q0), tl.abs(q1)), tl.maximum(tl.abs(q2), tl.abs(q3)))
+    if q.dtype.element_ty == tl.bfloat16:
+        exponent = query_exponents(largest.to(tl.float32))
+    else:
+        exponent = tl.zeros([BLOCK_ROWS], tl.float32)
+    q0 = fp8_queries(q0, exponent)
+    q1 = fp8_queries(q1, exponent)
+    q2 = fp8_queries(q2, exponent)
+    q3 = fp8_queries(q3, exponent)
+    factor = tl.exp2(exponent) * scale
     highest = tl.full([BLOCK_ROWS], float("-inf"), tl.float32)
     total = tl.zeros([BLOCK_ROWS], tl.float32)
-    even = tl.zeros([BLOCK_ROWS, BLOCK_DIM // 2], tl.float32)
-    odd = tl.zeros([BLOCK_ROWS, BLOCK_DIM // 2], tl.float32)
+    out0 = tl.zeros([BLOCK_ROWS, WORDS], tl.float32)
+    out1 = tl.zeros([BLOCK_ROWS, WORDS], tl.float32)
+    out2 = tl.zeros([BLOCK_ROWS, WORDS], tl.float32)
+    out3 = tl.zeros([BLOCK_ROWS, WORDS], tl.float32)
+    words = kv.to(tl.pointer_type(tl.int32), bitcast=True)
+    stride = page_stride // 4
     key = begin + of_tile
-    token = page.to(tl.int64) * page_stride + (key % TOKENS_PER_PAGE) * (2 * KV_SIZE)
+    # The loads are masked, not the products: what lies beyond the end may be another's NaN, and 0 · NaN is NaN.
+    own = words + (page.to(tl.int64) * stride + key % TOKENS_PER_PAGE * (KV_SIZE // 2))[:, None] + word[None, :]
+    keys = tl.load(own, mask=(key[:, None] < end) & is_word, other=0)
+    values = tl.load(own + KV_SIZE // 4, mask=(key[:, None] < end) & is_word, other=0)
     at = scales + page.to(tl.int64) * scales_stride + key % TOKENS_PER_PAGE
     key_scales = tl.load(at, mask=key < end, other=1.0)
     value_scales = tl.load(at + KV_HEADS * TOKENS_PER_PAGE, mask=key < end, other=1.0)
     key += BLOCK_KEYS
-    next_page = tl.load(pages + key // TOKENS_PER_PAGE, mask=key < end, other=0)
-    for start in tl.range(begin, end, BLOCK_KEYS, num_stages=STAGES):
-        key = start + of_tile
-        # The loads are masked, not the products: what lies beyond the end may be another's NaN, and 0 · NaN is NaN.
-        there = (key[:, None] < end) & (dim[None, :] < HEAD_DIM)
-        keys = tl.load(kv + token[:, None] + dim[None, :], mask=there, other=0)
-        there = (key[:, None] < end) & (pair[None, :] < HEAD_DIM // 2)
-        values = tl.load(pairs + (token // 2)[:, None] + pair[None, :], mask=there, other=0)
-        # Scales a tile ahead, and therefore pages two: scales are too small for the pipeline's copies. Handed on are
-        # numbers that the loop computes, never one that it was given: Triton pipelines no loop that looks back two.
-        following = key + BLOCK_KEYS
-        at = scales + next_page.to(tl.int64) * scales_stride + following % TOKENS_PER_PAGE
-        next_key_scales = tl.load(at, mask=following < end, other=1.0)
-        next_value_scales = tl.load(at + KV_HEADS * TOKENS_PER_PAGE, mask=following < end, other=1.0)
-        token = next_page.to(tl.int64) * page_stride + (following % TOKENS_PER_PAGE) * (2 * KV_SIZE)
-        following += BLOCK_KEYS
-        next_page = tl.load(pages + following // TOKENS_PER_PAGE, mask=following < end, other=0)
-        keys = fp8_numbers(keys, queries.dtype, IN_PAIRS)
-        scores = tl.dot(queries, tl.trans(keys), input_precision="ieee") * factor[:, None]
+    page = tl.load(pages + key // TOKENS_PER_PAGE, mask=key < end, other=0)
+    for start in tl.range(begin, end, BLOCK_KEYS, num_stages=1):
+        key = start + BLOCK_KEYS + of_tile  # of the next tile
+        own = words + (page.to(tl.int64) * stride + key % TOKENS_PER_PAGE * (KV_SIZE // 2))[:, None] + word[None, :]
+        next_keys = tl.load(own, mask=(key[:, None] < end) & is_word, other=0)
+        next_values = tl.load(own + KV_SIZE // 4, mask=(key[:, None] < end) & is_word, other=0)
+        at = scales + page.to(tl.int64) * scales_stride + key % TOKENS_PER_PAGE
+        next_key_scales = tl.load(at, mask=key < end, other=1.0)
+        next_value_scales = tl.load(at + KV_HEADS * TOKENS_PER_PAGE, mask=key < end, other=1.0)
+        key += BLOCK_KEYS
+        page = tl.load(pages + key // TOKENS_PER_PAGE, mask=key < end, other=0)
+        k0, k1, k2, k3 = fp8_words(keys, q0.dtype, IN_PAIRS)
+        scores = tl.dot(q0, tl.trans(k0), input_precision="ieee")
+        scores = tl.dot(q1, tl.trans(k1), scores, input_precision="ieee")
+        scores = tl.dot(q2, tl.trans(k2), scores, input_precision="ieee")
+        scores = tl.dot(q3, tl.trans(k3), scores, input_precision="ieee") * factor[:, None]
         wide_scales = value_scales.to(tl.float32)
         scores = scores * key_scales.to(tl.float32)[None, :] + tl.log2(wide_scales)[None, :]
-        scores = tl.where(key[None, :] < end, scores, float("-inf"))
+        scores = tl.where((start + of_tile)[None, :] < end, scores, float("-inf"))
         higher = tl.maximum(highest, tl.max(scores, 1))
         kept = tl.exp2(highest - higher)
         p = tl.exp2(scores - higher[:, None])
         total = total * kept + tl.sum(p * (1.0 / wide_scales)[None, :], 1)
-        p = p.to(queries.dtype)
-        even_values, odd_values = fp8_pairs(values, queries.dtype, IN_PAIRS)
-        even = tl.dot(p, even_values, even * kept[:, None], input_precision="ieee")
-        odd = tl.dot(p, odd_values, odd * kept[:, None], input_precision="ieee")
+        p = p.to(q0.dtype)
+        v0, v1, v2, v3 = fp8_words(values, q0.dtype, IN_PAIRS)
+        out0 = tl.dot(p, v0, out0 * kept[:, None], input_precision="ieee")
+        out1 = tl.dot(p, v1, out1 * kept[:, None], input_precision="ieee")
+        out2 = tl.dot(p, v2, out2 * kept[:, None], input_precision="ieee")
+        out3 = tl.dot(p, v3, out3 * kept[:, None], input_precision="ieee")
         highest = higher
+        keys = next_keys
+        values = next_values
         key_scales = next_key_scales
         value_scales = next_value_scales
-    return tl.interleave(even, odd), highest, total
+    return tl.interleave(tl.interleave(out0, out2), tl.interleave(out1, out3)), highest, total
 
 
 @triton.jit
@@ -286,7 +311,6 @@ def _decode_kernel(
     while index < work:
         head = index % KV_HEADS
         item = index // KV_HEADS
-        queries = tl.load(q + row.to(tl.int64) * q_stride + head * GROUP * HEAD_DIM + offset, mask=mine, other=0.0)
         index += tl.num_programs(0)
         next_record = items + tl.minimum(index, work - 1) // KV_HEADS * RECORD
         next_row = tl.load(next_record)
@@ -294,13 +318,15 @@ def _decode_kernel(
         next_end = tl.load(next_record + 2)
         next_page_start = tl.load(next_record + 3)
         next_count = tl.load(next_record + 6)
+        own_q = q + row.to(tl.int64) * q_stride + head * GROUP * HEAD_DIM
         if scales is not None:
             summed, highest, total = _attend_fp8_item(
-                queries, kv + layer_start + head * HEAD_DIM, scales + scales_start + head * TOKENS_PER_PAGE,
+                own_q, kv + layer_start + head * HEAD_DIM, scales + scales_start + head * TOKENS_PER_PAGE,
                 pages + page_start, page, begin, end, page_stride, scales_stride, scale,
-                KV_HEADS, HEAD_DIM, TOKENS_PER_PAGE, BLOCK_ROWS, BLOCK_DIM, BLOCK_KEYS, STAGES, IN_PAIRS,
+                KV_HEADS, GROUP, HEAD_DIM, TOKENS_PER_PAGE, BLOCK_ROWS, BLOCK_DIM, BLOCK_KEYS, IN_PAIRS,
             )  # fmt: skip
         else:
+            queries = tl.load(own_q + offset, mask=mine, other=0.0)
             summed, highest, total = _attend_item(
                 queries, kv + layer_start + head * HEAD_DIM, pages + page_start, page, begin, end, page_stride, scale,
                 KV_HEADS * HEAD_DIM, HEAD_DIM, TOKENS_PER_PAGE, BLOCK_ROWS, BLOCK_DIM, BLOCK_KEYS, STAGES,
@@ -365,13 +391,14 @@ def decode_attention(
     group = heads // kv_heads
     layer_start, scales, scales_stride, scales_start = find_runs(kv, layer, tokens_per_page, kv_heads, head_dim)
     tuning = plan.tuning
+    assert scales is None or kv.stride(0) % 4 == head_dim % 4 == 0, "fp8 numbers are read as words of four"
     assert q.shape == out.shape
     assert q.shape[1] == heads * head_dim
     assert q.dtype == out.dtype
     assert kv.dtype in (q.dtype, torch.uint8)
     assert pages.dtype == torch.int32
     assert q.stride(1) == out.stride(1) == kv.stride(1) == pages.stride(0) == 1
-    block_dim = max(16, triton.next_power_of_2(head_dim))
+    block_dim = max(16 if scales is None else FP8_DIM_MIN, triton.next_power_of_2(head_dim))
     group_rows = triton.next_power_of_2(group)
     _decode_kernel[(plan.programs,)](
         q, out, kv, scales, pages, plan.items, plan.arrivals, plan.partials, plan.weights,

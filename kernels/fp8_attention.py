@@ -30,25 +30,30 @@ def find_runs(
 
 
 @triton.jit
-def fp8_queries(queries, scale):
-    """The queries [rows, dim] as they are multiplied with fp8 keys, and the factor [rows] that their scores lack.
+def query_exponents(queries):
+    """By row, the exponent [rows] of the largest of queries [rows, dim] float32: a division by 2^exponent brings the
+    row's maximum into [1, 2). 0 for a row of zeros."""
+    largest = tl.max(tl.abs(queries), 1)
+    exponent = tl.floor(tl.log2(tl.where(largest > 0.0, largest, 1.0)))
+    return tl.minimum(tl.maximum(exponent, -120.0), 120.0)
+
+
+@triton.jit
+def fp8_queries(queries, exponent):
+    """The queries [rows, dim] as they are multiplied with fp8 keys; scores lack the factor 2^exponent [rows].
 
     Of 16 bits they become float16: one instruction converts two fp8 numbers to float16, four to bfloat16. Each row of
     bfloat16 is brought to a maximum in [1, 2) by a power of two, so that nothing overflows, and the error is below
     2⁻²⁴ of the maximum."""
     if queries.dtype == tl.bfloat16:
-        wide = queries.to(tl.float32)
-        largest = tl.max(tl.abs(wide), 1)
-        exponent = tl.floor(tl.log2(tl.where(largest > 0.0, largest, 1.0)))
-        exponent = tl.minimum(tl.maximum(exponent, -120.0), 120.0)
-        return (wide * tl.exp2(-exponent)[:, None]).to(tl.float16), tl.exp2(exponent) * scale
+        return (queries.to(tl.float32) * tl.exp2(-exponent)[:, None]).to(tl.float16)
     else:
-        return queries, tl.full([queries.shape[0]], 1.0, tl.float32) * scale
+        return queries
 
 
 @functools.cache
 def converts_in_pairs(device: torch.device) -> bool:
-    """Whether `fp8_numbers` and `fp8_pairs` may use the instruction of GPUs from compute capability 8.9 on."""
+    """Whether `fp8_numbers` and `fp8_words` may use the instruction of GPUs from compute capability 8.9 on."""
     return device.type == "cuda" and not triton.knobs.runtime.interpret
 
 
@@ -73,22 +78,32 @@ def fp8_numbers(codes, dtype: tl.constexpr, IN_PAIRS: tl.constexpr):
 
 
 @triton.jit
-def fp8_pairs(pairs, dtype: tl.constexpr, IN_PAIRS: tl.constexpr):
-    """The low and the high bytes of uint16 as `fp8_numbers`."""
+def fp8_words(words, dtype: tl.constexpr, IN_PAIRS: tl.constexpr):
+    """The four bytes of each int32, from the lowest up, as `fp8_numbers`: four tensors of the shape of `words`.
+
+    Numbers are carried in words where they wait in registers: Triton takes single bytes apart."""
     if IN_PAIRS and dtype == tl.float16:
         return tl.inline_asm_elementwise(
             """
             {
-                .reg .b32 sorted;
-                .reg .b16 low, high;
-                prmt.b32 sorted, $2, 0, 0x3120;
-                mov.b32 {low, high}, sorted;
-                cvt.rn.f16x2.e4m3x2 $0, low;
-                cvt.rn.f16x2.e4m3x2 $1, high;
+                .reg .b32 lower, upper;
+                .reg .b16 first, second;
+                prmt.b32 lower, $4, $5, 0x5140;
+                prmt.b32 upper, $4, $5, 0x7362;
+                mov.b32 {first, second}, lower;
+                cvt.rn.f16x2.e4m3x2 $0, first;
+                cvt.rn.f16x2.e4m3x2 $1, second;
+                mov.b32 {first, second}, upper;
+                cvt.rn.f16x2.e4m3x2 $2, first;
+                cvt.rn.f16x2.e4m3x2 $3, second;
             }
             """,
-            "=r,=r,r", [pairs], dtype=(tl.float16, tl.float16), is_pure=True, pack=2,
+            "=&r,=&r,=&r,=&r,r,r", [words], dtype=(tl.float16, tl.float16, tl.float16, tl.float16), is_pure=True,
+            pack=2,
         )  # fmt: skip
     else:
-        low = fp8_numbers((pairs & 0xFF).to(tl.uint8), dtype, False)
-        return low, fp8_numbers((pairs >> 8).to(tl.uint8), dtype, False)
+        first = fp8_numbers((words & 0xFF).to(tl.uint8), dtype, False)
+        second = fp8_numbers(((words >> 8) & 0xFF).to(tl.uint8), dtype, False)
+        third = fp8_numbers(((words >> 16) & 0xFF).to(tl.uint8), dtype, False)
+        fourth = fp8_numbers(((words >> 24) & 0xFF).to(tl.uint8), dtype, False)
+        return first, second, third, fourth

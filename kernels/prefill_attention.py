@@ -14,16 +14,16 @@ import torch
 import triton
 import triton.language as tl
 
-from kernels.fp8_attention import converts_in_pairs, find_runs, fp8_numbers, fp8_queries
+from kernels.fp8_attention import converts_in_pairs, find_runs, fp8_numbers, fp8_queries, query_exponents
 from kernels.launch import await_previous, launch_options, let_next_start
 from kernels.prefill_blocks import BLOCK_KEYS, BLOCK_ROWS, FIELDS, blocks_split_max, parts_max, queries_per_block
 from kernels.split_attention import combined_parts
 
 STAGES = 3
 WARPS = 4
-FP8_BLOCK_KEYS = 32
+FP8_BLOCK_KEYS = 64
 FP8_STAGES = 3
-FP8_WARPS = 4
+FP8_WARPS = 8
 PROGRAMS_PER_SM = 2  # resident at once
 COMBINED_ROWS = 16
 COMBINED_PARTS = 4
@@ -109,7 +109,8 @@ def _attend_fp8_keys(
     MASKED: tl.constexpr, KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, TOKENS_PER_PAGE: tl.constexpr,
     BLOCK_DIM: tl.constexpr, BLOCK_KEYS: tl.constexpr, STAGES: tl.constexpr, IN_PAIRS: tl.constexpr,
 ):  # fmt: skip
-    """`_attend_keys` of K and V in fp8; `scales` are those of the head's keys, `factor` [rows] of `fp8_queries`.
+    """`_attend_keys` of K and V in fp8; `scales` are those of the head's keys; `factor` [rows] is what the
+    scores of `fp8_queries` lack.
 
     A tile is multiplied by its scales before the products: it has fewer numbers than they have scores."""
     KV_SIZE: tl.constexpr = KV_HEADS * HEAD_DIM
@@ -196,17 +197,22 @@ def _prefill_kernel(
         kv += layer_start + head * HEAD_DIM
         if scales is not None:
             scales += scales_start + head * TOKENS_PER_PAGE
-            queries, factor = fp8_queries(queries, scale)
-            # Tiles that every row sees whole.
+            if queries.dtype == tl.bfloat16:
+                exponent = query_exponents(queries.to(tl.float32))
+            else:
+                exponent = tl.zeros([BLOCK_ROWS], tl.float32)
+            queries = fp8_queries(queries, exponent)
+            factor = tl.exp2(exponent) * scale
+            # Tiles that every row sees whole. The last tile may reach beyond the end of a split block's part.
             seen_by_all = begin + tl.maximum(tl.minimum(before + first + 1, end) - begin, 0) // BLOCK_KEYS * BLOCK_KEYS
             summed, highest, total = _attend_fp8_keys(
                 summed, highest, total, queries, factor, kv, scales, pages, query, begin, seen_by_all, page_stride,
                 scales_stride, False, KV_HEADS, HEAD_DIM, TOKENS_PER_PAGE, BLOCK_DIM, BLOCK_KEYS, STAGES, IN_PAIRS,
             )  # fmt: skip
             summed, highest, total = _attend_fp8_keys(
-                summed, highest, total, queries, factor, kv, scales, pages, before + query + 1, seen_by_all, end,
-                page_stride, scales_stride, True, KV_HEADS, HEAD_DIM, TOKENS_PER_PAGE, BLOCK_DIM, BLOCK_KEYS, STAGES,
-                IN_PAIRS,
+                summed, highest, total, queries, factor, kv, scales, pages, tl.minimum(before + query + 1, end),
+                seen_by_all, end, page_stride, scales_stride, True, KV_HEADS, HEAD_DIM, TOKENS_PER_PAGE, BLOCK_DIM,
+                BLOCK_KEYS, STAGES, IN_PAIRS,
             )  # fmt: skip
         else:
             seen_by_all = tl.minimum((before + first + 1) // BLOCK_KEYS * BLOCK_KEYS, end)

@@ -50,7 +50,12 @@ class CpuMeasuredModel:
             matrices = sum(name.startswith(f"layers.{index}.") for name in reader.matrices)
         plain = self._one_layer.kv_layout(str(self._dtype).removeprefix("torch."))
         served = kv_layout(self._model, self._one_layer, self._dtype)
-        return self._run(reference, plain), self._run(quantized, served), self._run(reference, served), matrices
+        return (
+            self._layer_run(reference, plain),
+            self._layer_run(quantized, served),
+            self._layer_run(reference, served),
+            matrices,
+        )
 
     def logits(self, hidden: Tensor, *, quantized: bool) -> Tensor:
         normed = F.rms_norm(hidden, (self._shape.hidden,), self._norm, self._shape.norm_eps)
@@ -60,7 +65,7 @@ class CpuMeasuredModel:
     def _open(self) -> CpuWeightReader:
         return CpuWeightReader(Path(self._model.path), self._shape, self._dtype, quantize=self._model.quantize)
 
-    def _run(self, layer: LayerWeights[CpuProduct], layout: KvLayout) -> LayerRun:
+    def _layer_run(self, layer: LayerWeights[CpuProduct], layout: KvLayout) -> LayerRun:
         """The layer, over windows that each have pages of their own."""
         weights = Weights(self._embedding, (layer,), self._norm, self._reference_head)
         page_bytes = page_size([(self._one_layer, layout)], self._dtype)

@@ -74,9 +74,9 @@ class GpuMeasuredModel:
         reference, _ = self._layer(self._files, index, dequantized=self._is_published)
         count = sum(name.startswith(prefix) for name in matrices)
         return (
-            self._run(reference, self._plain_kv, self._files.layout),
-            self._run(quantized, self._served_kv, self._source.layout),
-            self._run(reference, self._served_kv, self._files.layout),
+            self._layer_run(reference, self._plain_kv, self._files.layout),
+            self._layer_run(quantized, self._served_kv, self._source.layout),
+            self._layer_run(reference, self._served_kv, self._files.layout),
             count,
         )
 
@@ -105,7 +105,7 @@ class GpuMeasuredModel:
         weights = assemble_layer(self._shape, index, lambda name: layout.view(slab, name), make)
         return weights, set(layout.formats)
 
-    def _run(self, layer: LayerWeights[GpuProduct], kv: KvLayout, slab: SlabLayout) -> LayerRun:
+    def _layer_run(self, layer: LayerWeights[GpuProduct], kv: KvLayout, slab: SlabLayout) -> LayerRun:
         """The layer, over at most ERROR_WINDOWS windows that each have pages of their own."""
         weights = Weights(self._norm[:0].view(0, 1), (layer,), self._norm, PlainProduct(self._norm[:, None], None))
         page_bytes = page_size([(self._one_layer, kv)], self._dtype)

@@ -294,8 +294,8 @@ class GpuRunner:
         the allocation of step memory for a model with larger steps than any before, which may wait for the device."""
         device = self._arena.device
         torch.cuda.set_device(device)
-        opened = open_model(model, self._dtype, device, self.quality_limits)
         with torch.cuda.stream(self._loading), self._common.graphs.paused():
+            opened = open_model(model, self._dtype, device, self.quality_limits)
             served = self._build(opened)
             try:
                 self._warm_up_beside(opened, served)

@@ -101,19 +101,19 @@ def slab_layout(
     parts: dict[str, SlabPart] = {}
     position = 0
 
-    def add(name: str, shape: tuple[int, ...], kind: torch.dtype, fused: Fused, part: Part | None) -> None:
+    def add_part(name: str, shape: tuple[int, ...], kind: torch.dtype, fused: Fused, part: Part | None) -> None:
         nonlocal position
         parts[name] = added = SlabPart(position, shape, kind, fused, part)
         position += -(-added.nbytes // ALIGN_BYTES) * ALIGN_BYTES
 
     for fused in fused_tensors(config, tied=tied):
         if fused.name not in formats:
-            add(fused.name, fused.shape, dtype, fused, None)
+            add_part(fused.name, fused.shape, dtype, fused, None)
             continue
         format, (rows, columns) = formats[fused.name], fused.shape
         for part in format.parts:
             shape = format.part_shape(part, rows, columns)
-            add(part_name(fused.name, part), shape, format.part_dtype(part), fused, part)
+            add_part(part_name(fused.name, part), shape, format.part_dtype(part), fused, part)
     return SlabLayout(dtype, parts, position, formats)
 
 

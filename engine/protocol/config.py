@@ -89,9 +89,9 @@ class FakeConfig(ConfigSection, frozen=True, kw_only=True):
 class QualityLimits(ConfigSection, frozen=True, kw_only=True):
     """The quality gate: a quantised model beyond one of these limits, on the held-out text, is refused."""
 
-    mean_kl_max: Annotated[float, Meta(ge=0, le=100)] = 0.05  # nats, see quality.ModelQuality
-    top1_min: Annotated[float, Meta(ge=0, le=1)] = 0.85
-    layer_error_max: Annotated[float, Meta(ge=0, le=100)] = 0.2  # relative, of each layer's output
+    mean_kl_max: Annotated[float, Meta(ge=0, le=100)] = 0.1  # nats, see quality.ModelQuality
+    top1_min: Annotated[float, Meta(ge=0, le=1)] = 0.8
+    layer_error_max: Annotated[float, Meta(ge=0, le=100)] = 0.2  # relative to what each layer adds to its input
 
 
 class EngineLimits(ConfigSection, frozen=True, kw_only=True):

@@ -86,7 +86,7 @@ def paged(
     if fp8:
         run = fp8_run_bytes(size, shape.kv_heads, shape.head_dim)
         # Of two such bytes float16 makes NaN, too.
-        kv = torch.full((total, shape.layers * run + 2 * shape.waste), E4M3_NAN, dtype=torch.uint8)
+        kv = torch.full((total, shape.layers * run + 4 * shape.waste), E4M3_NAN, dtype=torch.uint8)
     else:
         kv = torch.full((total, shape.layers * size * width + shape.waste), torch.nan, dtype=dtype)
     flat: list[int] = [dice.randrange(total) for _ in range(dice.randrange(3))]
