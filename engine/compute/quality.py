@@ -12,7 +12,7 @@ import logging
 import math
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -22,10 +22,12 @@ import torch
 from torch import Tensor
 
 from engine.models.config import ModelRefused
+from engine.models.quantized import QUANTIZE_VERSION
 from engine.protocol.config import QualityLimits
 from engine.protocol.frames import Sampling
 from engine.protocol.quality import ModelQuality, find_quality_fault
 from engine.step import Chunk, Sequence
+from engine.text.small_files import read_small
 from engine.text.tokenizer import Tokenizer
 from kernels.kv_layout import KV_KERNELS_VERSION
 
@@ -35,12 +37,17 @@ WINDOW_TOKENS = 512
 WINDOWS = 40
 # The error of a layer is measured on the first windows only: it needs the reference's input for both versions.
 ERROR_WINDOWS = 4
+# A layer may stay unquantised up to this error, relative to what it adds. A larger one is not the rounding of a format
+# but a fault, and the model is refused: the worst layer of SmolLM2 in int4 has 0.36, one without weights 1.
+FAULT_ERROR = 0.5
+# Of the layers. A model of which more would stay unquantised is refused: it would take the memory of one that is not.
+KEPT_PART_MAX = 0.5
 # Rows whose logits are compared at once.
 LOGIT_ROWS = 128
 RESULTS = ".laneway-quality.json"
 RESULTS_BYTES_MAX = 1 << 20
 # Raised when the measurement changes, or a kernel that multiplies or writes quantised numbers.
-MEASURE_VERSION = 1
+MEASURE_VERSION = 2
 PROGRESS_S = 5.0
 
 _log = logging.getLogger(__name__)
@@ -98,7 +105,9 @@ class QualityKey:
 
     def text(self) -> str:
         parts = (self.digest, self.weights, self.kv, self.dtype, self.device)
-        versions = f"measure={MEASURE_VERSION} kv={KV_KERNELS_VERSION} text={_text_digest()}"
+        versions = (
+            f"measure={MEASURE_VERSION} quantize={QUANTIZE_VERSION} kv={KV_KERNELS_VERSION} text={_text_digest()}"
+        )
         return hashlib.sha256(" ".join((*parts, versions)).encode()).hexdigest()
 
 
@@ -107,13 +116,12 @@ def gate_model(
 ) -> QualityResult:
     """The result for a quantised model, measured if none is known. Raises ModelRefused naming the measure that is over
     its limit, and what `open_model` and its methods raise."""
-    known = read_results(directory)
-    result = known.get(key.text())
+    result = read_results(directory).get(key.text())
     if result is None or not result.holds_for(limits):
         model = open_model()
         result = measure_quality(model, held_out_ids(directory, model.vocab), limits, directory.name)
-        if math.isfinite(result.quality.mean_kl + result.quality.worst_layer_error):  # JSON has no NaN
-            write_results(directory, {**known, key.text(): result})
+        if all(map(math.isfinite, msgspec.structs.astuple(result.quality))):  # JSON has no NaN
+            write_results(directory, {**read_results(directory), key.text(): result})  # others may have measured, too
     fault = find_quality_fault(result.quality, limits)
     if fault is not None:
         raise ModelRefused(f"quality: {fault}")
@@ -160,8 +168,8 @@ def window_chunks(windows: int, pages: int) -> list[Chunk]:
 
 @torch.inference_mode()
 def measure_quality(model: MeasuredModel, ids: Tensor, limits: QualityLimits, name: str) -> QualityResult:
-    """Measure `model` on `ids` int64 [windows, WINDOW_TOKENS]. A layer whose error is above the limit is kept
-    unquantised where the model allows it."""
+    """Measure `model` on `ids` int64 [windows, WINDOW_TOKENS]. A layer whose error is above the limit, and no fault, is
+    kept unquantised where the model allows it."""
     progress = _Progress(name, model.layers)
     reference = model.embed(ids)
     quantized = reference.clone()
@@ -173,7 +181,8 @@ def measure_quality(model: MeasuredModel, ids: Tensor, limits: QualityLimits, na
         first = reference[:ERROR_WINDOWS]
         expected = run(first)
         error = _relative_error(run_quantized(first), expected, first)
-        if model.may_keep_layers and matrices and not error <= limits.layer_error_max:
+        may_keep = model.may_keep_layers and matrices and len(kept) < int(KEPT_PART_MAX * model.layers)
+        if may_keep and limits.layer_error_max < error <= FAULT_ERROR:
             kept.append(index)
             kept_matrices += matrices
             run_quantized = run_kept
@@ -274,9 +283,8 @@ class _Progress:
 def read_results(directory: Path) -> Mapping[str, QualityResult]:
     """The results beside the model's files, by `QualityKey.text`; none if the file is missing or invalid."""
     try:
-        with (directory / RESULTS).open("rb") as file:
-            return msgspec.json.decode(file.read(RESULTS_BYTES_MAX), type=dict[str, QualityResult])
-    except (OSError, msgspec.DecodeError):
+        return msgspec.json.decode(read_small(directory / RESULTS, RESULTS_BYTES_MAX), type=dict[str, QualityResult])
+    except (OSError, ValueError, msgspec.DecodeError, RecursionError):
         return {}
 
 
@@ -284,17 +292,11 @@ def write_results(directory: Path, results: Mapping[str, QualityResult]) -> None
     """Best effort: a model directory may be read-only. Then the model is measured again at the next start."""
     path = directory / RESULTS
     scratch = path.with_suffix(f".{os.getpid()}.tmp")
-    with _ignored_os_errors():
+    with contextlib.suppress(OSError):
         scratch.write_bytes(msgspec.json.encode(results))
         scratch.replace(path)
-    with _ignored_os_errors():
-        scratch.unlink(missing_ok=True)
-
-
-@contextlib.contextmanager
-def _ignored_os_errors() -> Iterator[None]:
     with contextlib.suppress(OSError):
-        yield
+        scratch.unlink(missing_ok=True)
 
 
 def _text_digest() -> str:

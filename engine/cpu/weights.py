@@ -14,7 +14,7 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -33,7 +33,8 @@ from engine.models.dummy import dummy_digest, dummy_weights
 from engine.models.files import stamps, weight_files
 from engine.models.linear import multiplies_int8
 from engine.models.loading import LoadStopped, check_weights, cpu_bytes, load_weights, packs
-from engine.models.quantized import format_name, quantized_digest
+from engine.models.matrix_readers import StackedMatrix
+from engine.models.quantized import format_name, formats_on_loading, quantized_digest
 from engine.models.weights import model_digest
 from engine.protocol.config import ModelConfig, QualityLimits
 from engine.step import WeightsMove, WeightsTable
@@ -71,19 +72,20 @@ class CpuModel:
         if config.dummy:
             plain = str(dtype).removeprefix("torch.")
             name = plain if config.quantize == "none" else config.quantize
-            return cls(config, shape, dtype, (), cpu_bytes(shape, dtype, packed=False), name)
+            formats = formats_on_loading(shape, config.quantize)
+            size = cpu_bytes(shape, dtype, packed=False, formats=formats, quantize=config.quantize)
+            return cls(config, shape, dtype, (), size, name)
         files = weight_files(directory)
         seen = stamps(files)
         matrices = check_weights(directory, shape, config.quantize)
         name = format_name(matrices, load_quantization(directory), str(dtype).removeprefix("torch."))
-        size = cpu_bytes(shape, dtype, packed=packs(files), matrices=matrices, quantize=config.quantize)
-        found = cls(config, shape, dtype, seen, size, name)
+        found = cls(config, shape, dtype, seen, _weights_bytes(config, shape, dtype, files, matrices), name)
         if not matrices and not found.kv.is_fp8:
             return found
         result = found.measured(limits)
         if result.kept:
             matrices = check_weights(directory, shape, config.quantize, result.kept)
-            size = cpu_bytes(shape, dtype, packed=packs(files), matrices=matrices, quantize=config.quantize)
+        size = _weights_bytes(config, shape, dtype, files, matrices)
         return dataclasses.replace(found, bytes=size, quality=result)
 
     def measured(self, limits: QualityLimits) -> QualityResult:
@@ -129,6 +131,17 @@ class CpuModel:
     @property
     def read_bytes(self) -> int:
         return sum(size for _, size, _ in self.files) or self.bytes
+
+
+def _weights_bytes(
+    config: ModelConfig,
+    shape: DecoderConfig,
+    dtype: torch.dtype,
+    files: list[Path],
+    matrices: Mapping[str, StackedMatrix],
+) -> int:
+    formats = {name: matrix.format for name, matrix in matrices.items()}
+    return cpu_bytes(shape, dtype, packed=packs(files), formats=formats, quantize=config.quantize)
 
 
 @dataclass(slots=True, eq=False)

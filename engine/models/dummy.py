@@ -12,7 +12,7 @@ from torch import Tensor
 
 from engine.models.config import DecoderConfig
 from engine.models.linear import CpuProduct, Linear
-from engine.models.loading import quantized_product
+from engine.models.loading import head_format, quantized_product
 from engine.models.matrices import quantize_matrix
 from engine.models.quantized import formats_on_loading
 from engine.models.weights import Weights, assemble, fused_tensors
@@ -49,9 +49,9 @@ def dummy_weights(config: DecoderConfig, dtype: torch.dtype, quantize: str = "no
 
     def product(name: str, bias: Tensor | None) -> CpuProduct:
         weight = embedding[0] if name == "embedding" else draw(name)
-        if name not in formats:
+        format = formats.get(name) if known[name].is_linear else head_format(quantize)
+        if format is None:
             return Linear(weight, bias)
-        format = formats[name]
         return quantized_product(quantize_matrix(weight, format, name), format, known[name], dtype, bias)
 
     return assemble(config, draw, product, tied=tied)

@@ -119,7 +119,8 @@ class Int8Linear:
         if rows == 1:  # one row has a path of its own in oneDNN, which is faster than that of two rows
             high, low = torch._int_mm(parts[0], self._weight), torch._int_mm(parts[1], self._weight)
         else:
-            high, low = torch._int_mm(parts.view(2 * rows, columns), self._weight).view(2, rows, -1).unbind()
+            products = torch._int_mm(parts.view(2 * rows, columns), self._weight)  # also of no row: no chunk samples
+            high, low = products.view(2, rows, self._weight.shape[1]).unbind()
         return high.float().mul_(HIGH_BYTE).add_(low).mul_(self._scales).mul_(scales)
 
 

@@ -97,15 +97,13 @@ class CpuWeightReader:
         """The product of a matrix, in its format. Raises ModelRefused, OSError, LoadStopped."""
         self._check_stopped()
         if name in self.matrices:
-            matrix, format = self.matrices[name].read(self._files), self.matrices[name].format
-            return quantized_product(matrix, format, self._known[name], self._dtype, bias)
+            matrix = self.matrices[name].read(self._files)
+            return quantized_product(matrix, self.matrices[name].format, self._known[name], self._dtype, bias)
         weight = self.read_tensor(name)
-        if self._quantize == "int8" and not self._known[name].is_linear and multiplies_int8():
-            format = QUANTIZE_FORMATS[self._quantize]
-            return quantized_product(
-                quantize_matrix(weight, format, name), format, self._known[name], self._dtype, None
-            )
-        return Linear(weight, bias, packed=self._packed)
+        format = None if self._known[name].is_linear else head_format(self._quantize)
+        if format is None:
+            return Linear(weight, bias, packed=self._packed)
+        return quantized_product(quantize_matrix(weight, format, name), format, self._known[name], self._dtype, None)
 
     def read_reference(self, name: str, bias: Tensor | None) -> CpuProduct:
         """The product of the same matrix in `dtype`: what the files hold before it is quantised on loading, or what
@@ -145,6 +143,11 @@ def quantized_product(
     return Linear(dequantize_matrix(matrix, format, fused.shape[1]).to(dtype), bias)
 
 
+def head_format(quantize: str) -> MatrixFormat | None:
+    """The format of lm_head, tied or not, of a model that is quantised on loading; None: it is not quantised."""
+    return QUANTIZE_FORMATS[quantize] if quantize == "int8" and multiplies_int8() else None
+
+
 def packs(files: list[Path]) -> bool:
     """Whether a model of these files is small enough to be packed."""
     return sum(path.stat().st_size for path in files) <= PACK_BYTES_MAX
@@ -155,22 +158,23 @@ def cpu_bytes(
     dtype: torch.dtype,
     *,
     packed: bool,
-    matrices: Mapping[str, StackedMatrix] | None = None,
+    formats: Mapping[str, MatrixFormat] | None = None,
     quantize: str = "none",
 ) -> int:
     """Memory that `load_weights` takes: each matrix once, twice if packed; the embedding beside lm_head, tied or not.
-    (MKL pads a packed tiny matrix by up to 0.1 MB, which is not counted.)"""
-    matrices = matrices or {}
-    copies = 2 if packed and not matrices and can_pack(torch.empty(1, 1, dtype=dtype)) else 1
+    `formats`: of the quantised matrices, by the name of the fused tensor. (MKL pads a packed tiny matrix by up to
+    0.1 MB, which is not counted.)"""
+    formats = formats or {}
+    copies = 2 if packed and not formats and can_pack(torch.empty(1, 1, dtype=dtype)) else 1
 
     def size(fused: Fused) -> int:
-        if fused.name in matrices and _stays_int8(matrices[fused.name].format):
+        if fused.name in formats and _stays_int8(formats[fused.name]):
             return _int8_bytes(*fused.shape)
         is_vector_or_embedding = len(fused.shape) == 1 or fused.name == "embedding"
         return math.prod(fused.shape) * dtype.itemsize * (1 if is_vector_or_embedding else copies)
 
     head = math.prod((config.vocab, config.hidden)) * dtype.itemsize * copies
-    if quantize == "int8" and multiplies_int8():
+    if head_format(quantize) is not None:
         head = _int8_bytes(config.vocab, config.hidden)
     return sum(size(fused) for fused in fused_tensors(config, tied=True)) + head
 

@@ -7,7 +7,6 @@ One arena holds a model with K and V in float32 and the same directory with K an
 from __future__ import annotations
 
 import random
-import time
 from pathlib import Path
 from typing import Literal
 
@@ -18,27 +17,21 @@ from engine.compute.shared import PAGE_TOKENS, page_size
 from engine.cpu.batch import pack
 from engine.cpu.decoder import Decoder, PagedKv
 from engine.cpu.runner import TorchRunner, build_runner
-from engine.memory.arena import Arena
 from engine.memory.prefix_cache import Chain
 from engine.models.config import load_config, parse_config
 from engine.models.loading import load_weights
 from engine.protocol.config import EngineConfig, EngineConfigError, ModelConfig, parse
-from engine.protocol.frames import Sampling
-from engine.protocol.tiers import SHIPPED_TIERS
-from engine.scheduler.scheduler import ModelLimits, Scheduler
-from engine.step import Chunk, Sequence, run_step
+from engine.scheduler.scheduler import ModelLimits
+from engine.step import Chunk, Sequence
 from kernels import reference_attention, reference_step
 from kernels.kv_layout import FP8, KV_KERNELS_VERSION, KvLayout
 from support import oracle
 from support.engine.in_process import MODEL, Drive
+from support.engine.same_ids import GREEDY, Case, run_cases
 from support.engine.swap_round_trip import run_swapped
 
 CPU = torch.device("cpu")
 WIDE, NARROW = "wide", "narrow"
-GREEDY = Sampling(temperature=0.0)
-# Beside float32 pages, which hold PAGE_TOKENS tokens, those of fp8 hold as many numbers of a quarter of the size, less
-# the scales.
-NEW = 24
 
 
 @pytest.fixture(scope="module")
@@ -156,45 +149,6 @@ def test_a_page_is_sixteen_tokens_and_holds_every_tile() -> None:
 # ---- one arena for both
 
 
-class Case:
-    def __init__(self, model: str, prompt: list[int], tier: str) -> None:
-        self.model, self.prompt, self.tier = model, prompt, tier
-        self.expected: list[int] = []
-
-    def sequence(self, handle: int) -> Sequence:
-        return Sequence(
-            handle, 0, f"r{handle}", self.model, None, "tenant", self.tier, self.model, self.prompt, NEW, GREEDY,
-            frozenset(), 0.0,
-        )  # fmt: skip
-
-
-def run(runner: TorchRunner, cases: list[Case], *, pages: int | None = None, sequences_max: int = 16) -> Scheduler:
-    """All through a scheduler of its own; their ids are compared when they are known."""
-    arena = Arena(pages or runner.pages, runner.page_bytes)
-    limits = {name: ModelLimits.of(info) for name, info in runner.models.items()}
-    scheduler = Scheduler(
-        SHIPPED_TIERS, limits, arena, runner.adapters, lambda: 0.0, sequences_max=sequences_max, step_tokens_max=64,
-        prefill_tokens_min=16, host_pool=runner.host_pool,
-    )  # fmt: skip
-    sequences = [case.sequence(handle) for handle, case in enumerate(cases)]
-    for sequence in sequences:
-        assert scheduler.submit(sequence) is None
-    while scheduler.has_work():
-        step = scheduler.schedule()
-        if step is None:
-            time.sleep(0.0002)
-            continue
-        for ended in scheduler.complete(step, run_step(runner, step), 0.01).ended:
-            assert ended.reason == "length", ended.message
-        arena.check_integrity()
-    scheduler.check_integrity()
-    for sequence, case in zip(sequences, cases, strict=True):
-        case.expected = case.expected or list(sequence.output_ids)
-        assert sequence.output_ids == case.expected
-    scheduler.swapped = sum(s.swapped_tokens for s in sequences)  # type: ignore[attr-defined]
-    return scheduler
-
-
 @pytest.mark.parametrize("host_pool_bytes", [0, 4 << 20])
 def test_the_same_ids_alone_in_any_batch_and_after_preemption(directory: Path, host_pool_bytes: int) -> None:
     """Each request alone first; then all at once; then in an arena that is too small for them. Prefixes are shared
@@ -214,14 +168,14 @@ def test_the_same_ids_alone_in_any_batch_and_after_preemption(directory: Path, h
         for model in (WIDE, NARROW)
     ]
     for case in cases:
-        run(runner, [case])
+        run_cases(runner, [case])
     said = {case.model: [c.expected for c in cases if c.model == case.model] for case in cases}
     assert said[WIDE] != said[NARROW], "fp8 is not float32"
-    assert run(runner, cases).preemptions == 0
-    scheduler = run(runner, cases, pages=24, sequences_max=8)
-    assert scheduler.preemptions > 0
-    assert all(scheduler.prefix.hits_of_model[model] > 0 for model in (WIDE, NARROW))
-    assert bool(scheduler.swapped) == bool(host_pool_bytes)  # type: ignore[attr-defined]
+    assert run_cases(runner, cases).scheduler.preemptions == 0
+    found = run_cases(runner, cases, pages=24, sequences_max=8)
+    assert found.scheduler.preemptions > 0
+    assert all(found.scheduler.prefix.hits_of_model[model] > 0 for model in (WIDE, NARROW))
+    assert bool(found.swapped_tokens) == bool(host_pool_bytes)
 
 
 def test_what_comes_back_from_host_memory_goes_on_as_if_never_interrupted(directory: Path) -> None:
@@ -236,22 +190,22 @@ def test_what_comes_back_from_host_memory_goes_on_as_if_never_interrupted(direct
 
 def test_fp8_alone_says_what_it_says_beside_float32(directory: Path) -> None:
     """In pages of other sizes, too."""
-    cases = [Case(NARROW, random_ids(20 + 31 * index, index), "standard") for index in range(4)]
+    cases = [Case(NARROW, random_ids(20 + 31 * index, index)) for index in range(4)]
     alone = build(directory, NARROW)
     assert alone.page_bytes == 16 * 4 * (48 + 192), "the largest tile, more than 16 tokens of fp8"
     assert alone.models[NARROW].tokens_per_page == 56
-    run(alone, cases)
-    run(build(directory, WIDE, NARROW), cases)
+    run_cases(alone, cases)
+    run_cases(build(directory, WIDE, NARROW), cases)
 
 
 def test_no_page_of_one_layout_is_found_by_another(directory: Path) -> None:
     """The same directory, and so the same digest, under two names: only the layouts keep the pages apart."""
     runner = build(directory, WIDE, NARROW)
     prompt = random_ids(200, 3)
-    found = run(runner, [Case(WIDE, prompt, "standard"), Case(NARROW, prompt, "standard")], sequences_max=1)
-    assert found.prefix.hits == 0
-    again = [Case(model, prompt, "standard") for model in (WIDE, NARROW, WIDE, NARROW)]
-    assert run(runner, again, sequences_max=1).prefix.hits == 192 + 180
+    found = run_cases(runner, [Case(WIDE, prompt), Case(NARROW, prompt)], sequences_max=1)
+    assert found.scheduler.prefix.hits == 0
+    again = [Case(model, prompt) for model in (WIDE, NARROW, WIDE, NARROW)]
+    assert run_cases(runner, again, sequences_max=1).scheduler.prefix.hits == 192 + 180
     identities = {name: info.kv_identity for name, info in runner.models.items()}
     assert identities == {
         WIDE: f"float32/v{KV_KERNELS_VERSION}",

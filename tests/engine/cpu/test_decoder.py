@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +19,7 @@ from engine.models.weights import DIGEST_CACHE, model_digest
 from engine.protocol.frames import Sampling
 from engine.step import Chunk, Sequence
 from support import oracle
-from support.services import missing_service
+from support.read_only import mounted_read_only
 
 CPU = torch.device("cpu")
 TOKENS = 150  # beyond the 64 of the scaled rotary embedding's original context
@@ -250,20 +248,8 @@ def test_the_digest_follows_config_and_weights(tmp_path: Path) -> None:
     assert not list(directory.glob("*.tmp"))
 
 
-@pytest.fixture
-def read_only_directory(tmp_path: Path) -> Iterator[Path]:
-    """A model's directory on a file system that is mounted read-only, as a container's volume is."""
-    directory = oracle.save_tiny("llama", tmp_path)
-    for options in (["--bind", str(directory)], ["-o", "remount,bind,ro"]):
-        done = subprocess.run(["mount", *options, str(directory)], capture_output=True, check=False)
-        if done.returncode:
-            subprocess.run(["umount", str(directory)], capture_output=True, check=False)
-            missing_service("a read-only mount", done.stderr.decode())
-    yield directory
-    subprocess.run(["umount", str(directory)], check=True)
-
-
-def test_a_model_may_be_on_a_read_only_file_system(read_only_directory: Path) -> None:
-    digest = model_digest(read_only_directory)
-    assert model_digest(read_only_directory) == digest
-    assert not (read_only_directory / DIGEST_CACHE).exists(), "it is mounted read-only"
+def test_a_model_may_be_on_a_read_only_file_system(tmp_path: Path) -> None:
+    with mounted_read_only(oracle.save_tiny("llama", tmp_path)) as directory:
+        digest = model_digest(directory)
+        assert model_digest(directory) == digest
+        assert not (directory / DIGEST_CACHE).exists(), "it is mounted read-only"

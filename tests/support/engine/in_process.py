@@ -23,15 +23,14 @@ TIERS = tuple(Tier(name=t.name, service_tier=t.service_tier, inter_token_ms=3_60
 
 
 class Drive:
-    """One model, of a directory, behind its runner."""
+    """The models of a runner, all of the shape of one directory. MODEL is the one that is meant unless named."""
 
     def __init__(self, runner: Any, directory: Path, *, step_tokens_max: int, sequences_max: int) -> None:
         self.directory = directory
         self.runner = runner
-        info = self.runner.models[MODEL]
         self.scheduler = Scheduler(
             TIERS,
-            {MODEL: ModelLimits(info.context_tokens, info.tokens_per_page, info.digest, info.vocab_size)},
+            {name: ModelLimits.of(info) for name, info in runner.models.items()},
             Arena(self.runner.pages, self.runner.page_bytes),
             self.runner.adapters,
             time.monotonic,
@@ -41,16 +40,17 @@ class Drive:
             host_pool=self.runner.host_pool,
         )
         self.steps: list[Step] = []
+        self.made: dict[int, list[int]] = {}  # by handle: the ids that steps made, as a worker would send them
         self._handles = 0
 
-    def add_adapters(self, directories: list[Path], scratch: Path) -> dict[str, str]:
+    def add_adapters(self, directories: list[Path], scratch: Path, model: str = MODEL) -> dict[str, str]:
         """Digest by directory name; known, not yet in the arena."""
         shape: BaseShape = BaseShape.from_directory(self.directory)
         store = AdapterStore(scratch)
         digests = {}
         for directory in directories:
             stored = add_directory(store, directory, shape)
-            self.runner.load_adapter(stored.digest, MODEL, str(stored.path))
+            self.runner.load_adapter(stored.digest, model, str(stored.path))
             digests[directory.name] = stored.digest
         return digests
 
@@ -62,13 +62,14 @@ class Drive:
         sampling: Sampling | None = None,
         tier: str = "standard",
         stop_ids: frozenset[int] = frozenset(),
+        model: str = MODEL,
     ) -> Sequence:
         self._handles += 1
         return Sequence(
             handle=self._handles,
             gateway=0,
             request_id=f"r{self._handles}",
-            model=MODEL,
+            model=model,
             adapter=adapter,
             namespace="n",
             tier=tier,
@@ -109,6 +110,8 @@ class Drive:
             outcome = self.scheduler.complete(step, pending.result(), 0.001)
             if flight:
                 flight[0][1].draw(None)
+            for sequence, token in outcome.tokens:
+                self.made.setdefault(sequence.handle, []).append(token)
             for sequence, found in outcome.logprobs.items():
                 reported.setdefault(sequence.handle, []).append(found)
             for ended in outcome.ended:

@@ -79,9 +79,14 @@ def tiny_model(directory: Path, seed: int) -> tuple[Path, list[Path]]:
 
 
 def run_among_traps(engine: Drive, adapters: list[Path], scratch: Path, seed: int, steps: int) -> str:
-    """So many steps of mixed traffic: tiers, adapters, shared prefixes, stops, aborts. Says what happened."""
+    """So many steps of mixed traffic: models, tiers, adapters, shared prefixes, stops, aborts. Every id that a step
+    made is in the output of its request, and in no other. Says what happened."""
     dice = random.Random(seed)
-    digests: list[str | None] = [None, *engine.add_adapters(adapters, scratch).values()]
+    models = list(engine.runner.models)
+    digests: dict[str, list[str | None]] = {}
+    for index, model in enumerate(models):
+        own = engine.add_adapters(adapters[index :: len(models)], scratch, model)
+        digests[model] = [None, *own.values()]
     pool = engine.runner.host_pool
     if pool is not None:
         pool.page_copy_s = 0.0  # however little is known of steps, it is worth its copies
@@ -97,7 +102,9 @@ def run_among_traps(engine: Drive, adapters: list[Path], scratch: Path, seed: in
         sampling = Sampling(dice.choice([0.0, 1.0]), top_p=dice.choice([1.0, 0.9]), seed=dice.randrange(1 << 60))
         tier = dice.choice(["premium", "standard", "batch"])
         stops = frozenset({7}) if dice.random() < 0.5 else frozenset()
-        asked.append(engine.request(prompt, dice.randrange(1, 60), dice.choice(digests), sampling, tier, stops))
+        model = models[0] if len(models) == 1 else dice.choice(models)
+        new, adapter = dice.randrange(1, 60), dice.choice(digests[model])
+        asked.append(engine.request(prompt, new, adapter, sampling, tier, stops, model))
         return asked[-1]
 
     def after_step() -> None:
@@ -116,6 +123,8 @@ def run_among_traps(engine: Drive, adapters: list[Path], scratch: Path, seed: in
     engine.run([fresh() for _ in range(20)], after_step, ("length", "stop", "aborted"))
     traps.check()
     assert len(engine.steps) >= steps
+    assert {own.handle: own.output_ids for own in asked if own.output_ids} == engine.made, "the books of tokens"
+    assert {step.model for step in engine.steps} == set(models)
     scheduler = engine.scheduler
     assert steps < 100 or scheduler.preemptions > 0
     assert steps < 100 or scheduler.prefix.hits > 0
