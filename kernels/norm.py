@@ -6,6 +6,8 @@ One program a row, so a row is read once. It knows rows, no layers.
 # mypy: disable-error-code="no-untyped-def, untyped-decorator"
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 import triton
 import triton.language as tl
@@ -18,12 +20,23 @@ HIDDEN_MAX = 32768
 ELEMENTS_PER_WARP = 256
 
 
+class OutputScales(NamedTuple):
+    """What a product of fp8 numbers lacks: y[r, n] = product[r, n] · rows[r] · columns[n].
+
+    `rows` [rows] and `columns` [columns] float32, contiguous."""
+
+    rows: torch.Tensor
+    columns: torch.Tensor
+
+
 @triton.jit
 def _norm_kernel(
     x_ptr,
     residual_ptr,  # None: x itself is normed
     delta_ptr,  # None: nothing is added to x
     adapted_ptr,
+    row_scales_ptr,  # None: x has its scales
+    column_scales_ptr,
     weight_ptr,
     out_ptr,
     numbers_ptr,  # None: the row is not quantised
@@ -44,8 +57,14 @@ def _norm_kernel(
     if numbers_ptr is not None:
         let_next_start(PDL)  # a product, which fetches weights meanwhile
     weight = tl.load(weight_ptr + columns, mask=within, other=0.0).to(tl.float32)
+    if row_scales_ptr is not None:
+        column_scales = tl.load(column_scales_ptr + columns, mask=within, other=0.0)
     await_previous(PDL)
     x = tl.load(x_ptr + row * x_stride + columns, mask=within, other=0.0)
+    if row_scales_ptr is not None:
+        x = x.to(tl.float32) * (tl.load(row_scales_ptr + row) * column_scales)
+        if delta_ptr is None:
+            x = x.to(x_ptr.dtype.element_ty)
     if delta_ptr is not None:
         wanted = columns < tl.where(tl.load(adapted_ptr + row) != 0, hidden, 0)
         delta = tl.load(delta_ptr + row * delta_stride + columns, mask=wanted, other=0.0)
@@ -73,7 +92,7 @@ def rms_norm(
     `x`, `out` [rows, hidden] and `weight` [hidden] in one dtype, contiguous within a row; `out` may be `x`. Float32
     within; rounded before the weight is applied and after, as Hugging Face's models have it. `quantized` [rows, hidden]
     receives the rounded rows in fp8."""
-    _launch(x, None, None, None, weight, eps, out, quantized)
+    _launch(x, None, None, None, None, weight, eps, out, quantized)
 
 
 def add_rms_norm(
@@ -85,6 +104,7 @@ def add_rms_norm(
     *,
     delta: torch.Tensor | None = None,
     adapted: torch.Tensor | None = None,
+    scales: OutputScales | None = None,
     quantized: QuantizedRows | None = None,
 ) -> None:
     """residual[r] += x[r] + delta[r] in place, the delta only where `adapted[r]` ≠ 0; out[r] = rms_norm(residual[r]).
@@ -92,9 +112,10 @@ def add_rms_norm(
     `x`, `residual`, `delta`, `out` [rows, hidden] and `weight` [hidden] in one dtype, contiguous within a row;
     `adapted` [rows] int32, given exactly when `delta` is. Deltas of other rows are not read. x + delta is rounded, and
     so is the new residual, whose rounded value is normed: bit for bit what adding the delta to x beforehand gives.
+    `scales` are those that x lacks: x[r] stands for x[r] · scales, which is not rounded before the delta is added.
     `quantized` [rows, hidden] receives the rounded rows of `out` in fp8."""
     assert residual.shape == x.shape
-    _launch(x, residual, delta, adapted, weight, eps, out, quantized)
+    _launch(x, residual, delta, adapted, scales, weight, eps, out, quantized)
 
 
 def _launch(
@@ -102,6 +123,7 @@ def _launch(
     residual: torch.Tensor | None,
     delta: torch.Tensor | None,
     adapted: torch.Tensor | None,
+    scales: OutputScales | None,
     weight: torch.Tensor,
     eps: float,
     out: torch.Tensor,
@@ -117,6 +139,11 @@ def _launch(
         assert operand is None or (operand.shape == x.shape and operand.dtype == x.dtype and operand.stride(1) == 1)
     if quantized is not None:
         check_quantized_rows(quantized, x.shape)
+    if scales is not None:
+        assert (scales.rows.shape, scales.columns.shape) == ((rows,), (hidden,))
+        assert scales.rows.dtype == scales.columns.dtype == torch.float32
+        assert scales.rows.is_contiguous()
+        assert scales.columns.is_contiguous()
     if rows == 0:
         return
     block = triton.next_power_of_2(hidden)
@@ -125,6 +152,8 @@ def _launch(
         residual,
         delta,
         adapted,
+        None if scales is None else scales.rows,
+        None if scales is None else scales.columns,
         weight,
         out,
         None if quantized is None else quantized.numbers.view(torch.uint8),

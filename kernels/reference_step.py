@@ -26,9 +26,16 @@ def add_rms_norm(
     *,
     delta: torch.Tensor | None = None,
     adapted: torch.Tensor | None = None,
+    scales: tuple[torch.Tensor, torch.Tensor] | None = None,
 ) -> None:
-    """residual[r] += x[r] + delta[r], the delta only where `adapted[r]` ≠ 0; out[r] = rms_norm(residual[r])."""
-    residual += _with_delta(x, delta, adapted)
+    """residual[r] += x[r] · scales + delta[r], the delta only where `adapted[r]` ≠ 0; out[r] = rms_norm(residual[r]).
+    `scales` [rows], [hidden] float32; None: x has its scales."""
+    if scales is None:
+        residual += _with_delta(x, delta, adapted)
+    else:
+        wide = x.float() * (scales[0][:, None] * scales[1])
+        wide_delta = None if delta is None else delta.float()
+        residual += _with_delta(wide, wide_delta, adapted).to(x.dtype)
     out.copy_(_normed(residual, weight, eps))
 
 

@@ -8,6 +8,7 @@ the device.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -15,7 +16,7 @@ from torch import Tensor
 from adapters.files.spec import BaseShape
 from engine.gpu.lora import LoraDeltas, stacks
 from engine.gpu.packing import StepTensors
-from engine.gpu.products import GpuProduct, PlainProduct, ProductMemory, warm_up_products
+from engine.gpu.products import Fp8Product, GpuProduct, PlainProduct, ProductMemory, warm_up_products
 from engine.gpu.step_memory import StepMemory, Workspace
 from engine.models.config import DecoderConfig
 from engine.models.shape import rotary_frequencies
@@ -24,7 +25,7 @@ from kernels.decode_attention import decode_attention, plan_decode
 from kernels.embed import embed
 from kernels.kv_layout import KvLayout
 from kernels.lora_work import LoraWork, Stack
-from kernels.norm import add_rms_norm, rms_norm
+from kernels.norm import OutputScales, add_rms_norm, rms_norm
 from kernels.prefill_attention import prefill_attention
 from kernels.quantize import MANY_ROWS, QuantizedRows, quantize_rows
 from kernels.rotary import rotary_tables, rotary_write
@@ -167,8 +168,10 @@ class GpuDecoder:
         rows = work.attended_fp8
         if layer.o.reads_fp8:
             quantize_rows(work.attended, rows)
-        delta = _product(layer.o, work.attended, rows, work.added, memory.products, lora, index, self._stacks.o)
-        self._join_residual(work, layer.post_norm, delta, step.adapted, layer.gate_up)
+        product = _residual_product(
+            layer.o, work.attended, rows, work.added, memory.products, lora, index, self._stacks.o
+        )
+        self._join_residual(work, layer.post_norm, product, step.adapted, layer.gate_up)
 
     def _attend(self, index: int, step: StepTensors, memory: StepMemory, work: Workspace, decodes: bool) -> None:
         """The prefill kernel computes all rows of a mixed step, those of decodes too (decision 0028)."""
@@ -224,16 +227,19 @@ class GpuDecoder:
             adapted=None if delta is None else step.adapted,
             quantized=rows if layer.down.reads_fp8 else None,
         )
-        delta = _product(layer.down, work.activated, rows, work.added, products, lora, index, self._stacks.down)
+        product = _residual_product(
+            layer.down, work.activated, rows, work.added, products, lora, index, self._stacks.down
+        )
         if following is None:
-            self._join_residual(work, self._weights.norm, delta, step.adapted, self._weights.lm_head)
+            self._join_residual(work, self._weights.norm, product, step.adapted, self._weights.lm_head)
         else:
-            self._join_residual(work, following.input_norm, delta, step.adapted, following.qkv)
+            self._join_residual(work, following.input_norm, product, step.adapted, following.qkv)
 
     def _join_residual(
-        self, work: Workspace, norm: Tensor, delta: Tensor | None, adapted: Tensor, reader: GpuProduct
+        self, work: Workspace, norm: Tensor, product: ResidualProduct, adapted: Tensor, reader: GpuProduct
     ) -> None:
-        """`reader`: the product of the normed rows."""
+        """`product`: what `work.added` lacks. `reader`: the product of the normed rows."""
+        delta, scales = product
         add_rms_norm(
             work.added,
             work.hidden,
@@ -242,8 +248,16 @@ class GpuDecoder:
             work.x,
             delta=delta,
             adapted=None if delta is None else adapted,
+            scales=scales,
             quantized=work.x_fp8 if reader.reads_fp8 else None,
         )
+
+
+class ResidualProduct(NamedTuple):
+    """A product that is added to the residual stream, and what it lacks: the delta of LoRA, and scales."""
+
+    delta: Tensor | None
+    scales: OutputScales | None
 
 
 def _product(
@@ -258,10 +272,26 @@ def _product(
 ) -> Tensor | None:
     """The base's x · Wᵀ into `out`, and beside it the delta that its consumer adds, computed from the unquantised x;
     None: no row is adapted."""
-    rows = quantized if product.reads_fp8 else None
-    if lora is None:
-        product(x, rows, out, memory)
-        return None
-    lora.deltas.fork()
-    product(x, rows, out, memory)
-    return lora.deltas.join(lora.work, layer, stack, x)
+    if lora is not None:
+        lora.deltas.fork()
+    product(x, quantized if product.reads_fp8 else None, out, memory)
+    return None if lora is None else lora.deltas.join(lora.work, layer, stack, x)
+
+
+def _residual_product(
+    product: GpuProduct,
+    x: Tensor,
+    quantized: QuantizedRows,
+    out: Tensor,
+    memory: ProductMemory,
+    lora: GpuLora | None,
+    layer: int,
+    stack: Stack,
+) -> ResidualProduct:
+    """As `_product`, for a consumer that applies scales, too."""
+    if lora is not None:
+        lora.deltas.fork()
+    scales = product.multiply_unscaled(quantized, out) if isinstance(product, Fp8Product) else None
+    if scales is None:
+        product(x, quantized if product.reads_fp8 else None, out, memory)
+    return ResidualProduct(None if lora is None else lora.deltas.join(lora.work, layer, stack, x), scales)

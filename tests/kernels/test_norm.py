@@ -28,6 +28,29 @@ def test_the_sum_and_its_norm(rows: int, hidden: int, with_delta: bool, dtype: t
     assert torch.equal(x, before)
 
 
+@pytest.mark.parametrize("with_delta", [False, True])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_the_sum_of_a_product_without_its_scales(dtype: torch.dtype, with_delta: bool) -> None:
+    """Products of fp8 numbers are large. A NaN scale of a row stays in that row."""
+    rows, hidden = 17, 96
+    x = normal(rows, hidden, dtype=dtype, seed=1, scale=300)
+    scales = norm.OutputScales(
+        (normal(1, rows, dtype=torch.float32, seed=5)[0].abs() / 30 + 1e-3).contiguous(),
+        (normal(1, hidden, dtype=torch.float32, seed=6)[0].abs() / 10 + 1e-3).contiguous(),
+    )
+    scales.rows[3] = torch.nan
+    weight = normal(hidden, dtype=dtype, seed=2).contiguous()
+    residual = normal(rows, hidden, dtype=dtype, seed=3, scale=3)
+    options = deltas(rows, hidden, dtype, 4) if with_delta else {}
+    out, wanted, wanted_residual = poisoned(rows, hidden, dtype=dtype), torch.empty_like(x), residual.clone()
+    norm.add_rms_norm(x, residual, weight, 1e-5, out, scales=scales, **options)
+    reference_step.add_rms_norm(x, wanted_residual, weight, 1e-5, wanted, scales=scales, **options)
+    others = [row for row in range(rows) if row != 3]
+    assert out[3].isnan().all()
+    close(out[others], wanted[others])
+    assert torch.equal(residual[others], wanted_residual[others])
+
+
 @pytest.mark.parametrize(("rows", "hidden", "dtype"), sampled("rms_norm", [(r, h, d) for r, h, _, d in CASES]))
 def test_the_norm_alone(rows: int, hidden: int, dtype: torch.dtype) -> None:
     x = normal(rows, hidden, dtype=dtype, seed=1)
