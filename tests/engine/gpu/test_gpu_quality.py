@@ -141,10 +141,8 @@ def test_a_zeroed_layer_is_refused(directory: Path, tmp_path: Path, monkeypatch:
     with pytest.raises(ModelRefused, match=r"^quality: top1 is"):  # known from now on, without a measurement
         gate_model(directory, key, limits, pytest.fail)
     (directory / engine.compute.quality.RESULTS).unlink()
-    with pytest.raises(
-        ModelRefused, match=r"^quality: (the error of layer 1|top1) is"
-    ):  # it is not kept: it is a fault
-        gate_model(directory, key, QualityLimits(), lambda: ZeroedLayer(model, shape, F16, CPU))
+    # Where its error is no more than a format's may be, the layer is served unquantised.
+    assert gate_model(directory, key, QualityLimits(), lambda: ZeroedLayer(model, shape, F16, CPU)).kept == (1,)
 
 
 def test_too_little_memory_refuses_the_model(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
