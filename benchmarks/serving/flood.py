@@ -1,6 +1,7 @@
 """Premium TTFT under a flood of batch: the anchor's workload on one GPU, or a small one on a CPU, in one run.
 
     python -m benchmarks.serving.flood [--quick] [--premium 500] [--cpu] [--models 2] [--noisy] [--points FILE]
+        [--quantize fp8] [--kv fp8]
     python -m benchmarks.serving.flood --plot FILE [--image FILE]
 
 Llama-3.1-8B's shape with random weights in bfloat16, 32 adapters of rank 16 on all seven linear modules, 8,192 pages of
@@ -30,6 +31,7 @@ import msgspec
 import numpy as np
 
 from benchmarks.rows import REPO, RESULTS, append_rows, append_table, cpu_name
+from benchmarks.serving.formats import add_format_options, format_columns
 from benchmarks.serving.gateway import Measured, Phase, Request, Traffic, drive
 from engine.__main__ import ServedRunner
 from engine.protocol.config import EngineConfig, ModelConfig
@@ -125,8 +127,9 @@ def gpu_bench(arguments: argparse.Namespace) -> Bench:
     from benchmarks.serving import llama
 
     config = llama.gpu_config(
-        tiers(arguments), ARENA_GIB, RANK, step_tokens=2048, sequences=256, models=arguments.models
-    )
+        tiers(arguments), ARENA_GIB, RANK, step_tokens=2048, sequences=256, models=arguments.models,
+        quantize=arguments.quantize, kv=arguments.kv,
+    )  # fmt: skip
     config = msgspec.structs.replace(config, host_pool_bytes=int(arguments.host_pool_gib * 2**30))
     began = time.monotonic()
     runner = llama.build(config)
@@ -172,7 +175,7 @@ def cpu_bench(arguments: argparse.Namespace) -> Bench:
     digests = [None, "2" * 64]
     config = EngineConfig(
         models=tuple(
-            ModelConfig(name=name, path=str(path), digest=digest)
+            ModelConfig(name=name, path=str(path), digest=digest, quantize=arguments.quantize, kv_dtype=arguments.kv)
             for name, path, digest in zip(names, paths, digests, strict=False)
         ),
         tiers=tiers(arguments),
@@ -318,7 +321,9 @@ def measure_flood(bench: Bench, arguments: argparse.Namespace) -> None:
         report_models(found, halves, bench, arguments)
     elif not arguments.quick:
         shown = {name: f"{value:.0f}" if name in COUNTS else f"{value:.1f}" for name, value in found.items()}
-        append_table([{"gpu": bench.machine, "engine": "laneway"} | shown], RESULTS / "serving_flood.csv")
+        formats = format_columns(arguments.quantize, arguments.kv, "float32" if arguments.cpu else "bf16")
+        row = {"gpu": bench.machine, "engine": "laneway"} | shown | formats
+        append_table([row], RESULTS / "serving_flood.csv")
 
 
 def report_models(
@@ -338,12 +343,18 @@ def report_models(
     workload = (
         f"premium on {premium.models[0]} ({premium.prompt_tokens}+{premium.new_tokens}, {premium.rate:g}/s), batch on "
         f"{batch.models[0]} ({batch.prompt_tokens}+{batch.new_tokens}, {batch.outstanding} outstanding), "
-        f"{arguments.premium} premium a half"
+        f"{arguments.premium} premium a half{_formats(arguments)}"
     )
     if arguments.quick:
         print(workload + ": " + "; ".join(f"{name} {value:.4g}" for name, value in found.items()))
     else:
         append_rows("serving_flood_models", found, bench.machine, workload, arguments.note)
+
+
+def _formats(arguments: argparse.Namespace) -> str:
+    """What a workload says of formats other than the model's dtype."""
+    chosen = {"weights": arguments.quantize, "KV": arguments.kv}
+    return "".join(f", {name} in {format}" for name, format in chosen.items() if format not in ("none", "auto"))
 
 
 def noisy_phases(bench: Bench, requests: int, rate: float) -> list[Phase]:
@@ -392,6 +403,7 @@ def measure_noisy(bench: Bench, arguments: argparse.Namespace) -> None:
     workload = (
         f"SmolLM2-135M, 96 in of which 64 shared, 8 out; {TENANTS - 1} quiet tenants at {arguments.rate / TENANTS:g}/s "
         f"each, one at that and at {NOISY_TIMES * arguments.rate / TENANTS:g}/s"
+        f"{_formats(arguments)}"
     )
     if arguments.quick:
         print("; ".join(f"{name} {value:.4g}" for name, value in found.items()))
@@ -419,6 +431,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--second", type=Path, help="with --cpu --models 2: its directory; --model's again without it")
     parser.add_argument("--noisy", action="store_true", help="ten tenants in one tier, on this CPU")
     parser.add_argument("--rate", type=float, default=3.0, help="with --noisy: requests a second of all ten together")
+    add_format_options(parser)
     parser.add_argument("--points", type=Path, help="write each request's TTFT there")
     parser.add_argument("--plot", type=Path, help="draw such a file, and measure nothing")
     parser.add_argument("--image", type=Path, default=REPO / "docs" / "img" / "flood_ttft.png")

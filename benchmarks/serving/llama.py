@@ -24,6 +24,9 @@ from benchmarks.rows import RESULTS, append_table
 from benchmarks.serving import shapes
 from engine.gpu.build import build_gpu_runner
 from engine.gpu.runner import GpuRunner
+from engine.models.config import DecoderConfig
+from engine.models.quantized import formats_on_loading
+from engine.models.slab import slab_layout
 from engine.protocol.config import EngineConfig, ModelConfig
 from engine.protocol.tiers import Tier
 
@@ -45,6 +48,28 @@ def measure_ceilings() -> Ceilings:
     a, b = (torch.randn(8192, 8192, dtype=torch.bfloat16, device="cuda") for _ in range(2))
     product_s = median_seconds(partial(torch.mm, a, b))
     return Ceilings(2 * (1 << 32) / copy_s, 2 * 8192**3 / product_s)
+
+
+def measure_fp8_product() -> float:
+    """FLOP/s of a product of 8192³ in fp8 with a scale a row, the median of ten."""
+    a, b = (torch.randn(8192, 8192, device="cuda").to(torch.float8_e4m3fn) for _ in range(2))
+    ones = torch.ones(8192, 1, device="cuda")
+    target = torch.empty(8192, 8192, dtype=torch.bfloat16, device="cuda")
+
+    def multiply() -> None:
+        torch._scaled_mm(
+            a, b.t(), scale_a=ones, scale_b=ones.t(), out_dtype=target.dtype, use_fast_accum=True, out=target
+        )
+
+    return 2 * 8192**3 / median_seconds(multiply)
+
+
+def decode_bytes(config: DecoderConfig, quantize: str, kv: str, tokens: int) -> int:
+    """Bytes of weights and KV that a decode step reads at least, `tokens` in the contexts of all its sequences."""
+    tied = bool(config.tied)
+    layout = slab_layout(config, torch.bfloat16, tied=tied, formats=formats_on_loading(config, quantize))
+    weights = layout.bytes - (0 if tied else layout.parts["embedding"].nbytes)  # of which a few rows are read
+    return weights + tokens * config.kv_layout("bfloat16" if kv == "auto" else kv).token_bytes
 
 
 def median_seconds(run: Callable[[], object]) -> float:

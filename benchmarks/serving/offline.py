@@ -24,6 +24,7 @@ import triton
 
 from adapters.files.spec import BaseShape
 from benchmarks.serving import llama
+from benchmarks.serving.formats import add_format_options, format_columns
 from engine.gpu.runner import GpuRunner
 from engine.memory.arena import Arena
 from engine.protocol.config import EngineConfig
@@ -209,8 +210,7 @@ def measure(arguments: argparse.Namespace) -> list[dict[str, object]]:
                 "share_of_base": f"{share:.4f}",
                 "bound_share": f"{bound_share:.4f}",
                 "times_vllm": f"{times:.3f}" if times else "",
-                "weights": "bf16" if arguments.quantize == "none" else arguments.quantize,
-                "kv": "bf16" if arguments.kv == "auto" else arguments.kv,
+                **format_columns(arguments.quantize, arguments.kv),
             }
         )
     return rows
@@ -235,8 +235,7 @@ def main() -> int:
     parser.add_argument("--adapters", default="0,1,8,16,64,256", help="numbers of distinct adapters")
     parser.add_argument("--ranks", default="16", help="dealt over the adapters in turn, as 8,16,32,64")
     parser.add_argument("--repeats", type=int, default=2)
-    parser.add_argument("--quantize", choices=["none", "fp8", "int8", "int4"], default="none", help="of the weights")
-    parser.add_argument("--kv", choices=["auto", "fp8"], default="auto", help="dtype of K and V")
+    add_format_options(parser)
     parser.add_argument("--arena-gib", type=float, default=48.0)
     arguments = parser.parse_args()
     if not torch.cuda.is_available():

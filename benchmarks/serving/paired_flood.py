@@ -1,6 +1,7 @@
 """Two trees of Laneway under the flood of flood.py, in turn on one device: what a change costs.
 
     python -m benchmarks.serving.paired_flood --other DIR [--names NEW,OLD] [--turns 4] [--seconds 15] [--cpu]
+        [--quantize fp8] [--kv fp8]
 
 A device that has just started is up to 2 % faster than minutes later, as much as a change may cost. So both trees load
 at once, each in a process of its own, and one floods while the other is idle: new, old, old, new, and so on. `--other`
@@ -32,8 +33,9 @@ SEED = 1
 WARM_REQUESTS = 64
 
 
-def side(seconds: float, lead_s: float, turns: int, *, cpu: bool) -> None:
-    """One tree's process: says that it is ready, floods once for each line that it reads, and writes its row."""
+def side(seconds: float, lead_s: float, turns: int, options: list[str], *, cpu: bool) -> None:
+    """One tree's process: says that it is ready, floods once for each line that it reads, and writes its row.
+    `options`: more of the flood's."""
     from benchmarks.serving import flood, gateway
     from benchmarks.serving.gateway import Measured, Phase
 
@@ -50,7 +52,7 @@ def side(seconds: float, lead_s: float, turns: int, *, cpu: bool) -> None:
             print(json.dumps(row), flush=True)
 
     gateway.Gateway = InTurn  # type: ignore[misc]  # `drive` makes one
-    given = flood.parse(["--quick", *(["--cpu"] if cpu else [])])
+    given = flood.parse(["--quick", *(["--cpu"] if cpu else []), *options])
     bench = flood.cpu_bench(given) if cpu else flood.gpu_bench(given)
     phases = [flood.flood_phases(bench, WARM_REQUESTS)[0]]
     phases += [Phase("flood", (bench.premium, bench.batch), seconds=seconds, lead_s=lead_s)] * turns
@@ -117,6 +119,12 @@ def read_row(process: subprocess.Popen[str]) -> Row | None:
 def measure(trees: dict[str, Path], given: argparse.Namespace) -> list[Row]:
     options = ["--seconds", str(given.seconds), "--lead-s", str(given.lead_s), "--turns", str(-(-given.turns // 2))]
     options += ["--cpu"] if given.cpu else []
+    options += format_options(given)
+    own = "float32" if given.cpu else "bf16"
+    formats = {
+        "weights": own if given.quantize == "none" else given.quantize,
+        "kv": own if given.kv == "auto" else given.kv,
+    }
     rows = []
     with ExitStack() as stack:
         processes = {}
@@ -133,11 +141,17 @@ def measure(trees: dict[str, Path], given: argparse.Namespace) -> list[Row]:
             process.stdin.flush()
             row = read_row(process)
             assert row is not None
-            rows.append({"device": given.device, "tree": name, "turn": turn, **row})
+            rows.append({"device": given.device, "tree": name, "turn": turn, **row, **formats})
             print(rows[-1], flush=True)
             if sum(other["tree"] == name for other in rows) < -(-given.turns // 2):
                 assert read_row(process) is None
     return rows
+
+
+def format_options(given: argparse.Namespace) -> list[str]:
+    """Of the flood; nothing where a tree may not have them."""
+    options = [] if given.quantize == "none" else ["--quantize", given.quantize]
+    return options + ([] if given.kv == "auto" else ["--kv", given.kv])
 
 
 def main() -> int:
@@ -148,10 +162,13 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=15.0, help="measured in a turn")
     parser.add_argument("--lead-s", type=float, default=10.0, help="of flood before that")
     parser.add_argument("--cpu", action="store_true", help="the demo model on this CPU")
+    # Not of benchmarks.serving.formats: this file runs in the other tree too, which may not have it.
+    parser.add_argument("--quantize", choices=("none", "fp8", "int8", "int4"), default="none", help="of the weights")
+    parser.add_argument("--kv", choices=("auto", "fp8"), default="auto", help="dtype of K and V")
     parser.add_argument("--side", action="store_true", help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.side:
-        side(given.seconds, given.lead_s, given.turns, cpu=given.cpu)
+        side(given.seconds, given.lead_s, given.turns, format_options(given), cpu=given.cpu)
         return 0
     if given.other is None:
         parser.error("--other: the root of the tree to compare with")

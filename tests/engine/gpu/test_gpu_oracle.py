@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 import torch
@@ -17,12 +17,17 @@ from engine.protocol.frames import Sampling
 from support import oracle
 from support.engine.gpu import GpuEngine
 from support.engine.gpu_oracle import compare, load_oracle
+from support.engine.in_process import MODEL
 from support.paths import MODEL_DIR
 
 pytestmark = pytest.mark.gpu
 # bfloat16 has 8 bits: logits near 20 are 1/8 apart, and a layer's rounding adds up over 30 of them.
 NEAR_TIE = 0.75
 NEW_TOKENS = 48
+# By `quantize` and `kv_dtype`: the largest gap of the oracle's logits where an answer first differs. A near tie in
+# bfloat16; logits of SmolLM2 have a standard deviation near 3, of which fp8 moves some tenths and int4, without
+# calibration, up to one. Wrong scales or deltas move all of it.
+FIRST_GAP_MAX = {("none", "auto"): NEAR_TIE, ("fp8", "auto"): 2.0, ("fp8", "fp8"): 2.0, ("int4", "auto"): 4.0}
 
 
 @pytest.fixture(scope="module")
@@ -67,6 +72,44 @@ def test_smollm2_with_adapters_matches_transformers_and_peft(engine: GpuEngine, 
     )
     assert widest <= NEAR_TIE
     assert diverged < total / 2
+
+
+@pytest.mark.model
+@pytest.mark.parametrize(("quantize", "kv_dtype"), FIRST_GAP_MAX)
+def test_how_far_smollm2_with_adapters_goes_in_each_format(
+    quantize: Literal["none", "fp8", "int4"], kv_dtype: Literal["auto", "fp8"], model_dir: Path, tmp_path: Path
+) -> None:
+    """Greedy answers in a format against transformers and peft in bfloat16: how many diverge and how early, and what
+    the oracle's logits of the two ids differ by where they first do. An adapter's delta that is wrong is far over the
+    limit."""
+    engine = GpuEngine(
+        model_dir, arena_bytes=512 << 20, step_tokens_max=1024, sequences_max=64, quantize=quantize, kv_dtype=kv_dtype
+    )
+    from engine.text.tokenizer import Tokenizer
+
+    tokenizer, texts = Tokenizer.load(MODEL_DIR), json.loads(oracle.COMMITTED.read_text())["prompts"]
+    prompts = [tokenizer.encode_chat([{"role": "user", "content": text}]) for text in texts]
+    names = [oracle.BASE, *oracle.example_adapters()]
+    digests: dict[str, str | None] = {oracle.BASE: None}
+    digests |= engine.add_adapters([oracle.EXAMPLES / name for name in names[1:]], tmp_path)
+    wanted = [(name, prompt, engine.request(prompt, NEW_TOKENS, digests[name])) for prompt in prompts for name in names]
+    for first in range(0, len(wanted), 64):
+        engine.run([request for *_, request in wanted[first : first + 64]])
+    found = []
+    for name in names:
+        model = load_oracle(MODEL_DIR, torch.bfloat16, oracle.EXAMPLES / name if name else None)
+        found += [compare(model, prompt, request.output_ids) for own, prompt, request in wanted if own == name]
+        del model
+    firsts = sorted(own.first for own in found if own.first is not None) or [NEW_TOKENS]
+    diverged = sum(own.first is not None for own in found)
+    widest, widest_first = max(own.gap for own in found), max(own.first_gap for own in found)
+    info = engine.runner.models[MODEL]
+    print(
+        f"\nSmolLM2 {info.weights_format}, kv {info.kv_format}: {diverged} of {len(found)} answers diverge, the first "
+        f"at token {firsts[0]}, half of them by {firsts[len(firsts) // 2]}; gap at the first divergence at most "
+        f"{widest_first:.3f}, widest gap {widest:.3f}"
+    )
+    assert widest_first <= FIRST_GAP_MAX[quantize, kv_dtype]
 
 
 @pytest.mark.parametrize("capture", [True, False])

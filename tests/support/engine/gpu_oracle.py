@@ -13,10 +13,12 @@ from support import oracle
 
 @dataclass
 class Compared:
-    """Of one prompt: where the oracle would first have said something else, and the gap of its logits there."""
+    """Of one prompt: where the oracle would first have said something else, the gap of its logits there, and the widest
+    gap."""
 
     first: int | None
     gap: float
+    first_gap: float = 0.0
 
 
 def compare(model: Any, prompt: list[int], made: list[int]) -> Compared:
@@ -26,7 +28,9 @@ def compare(model: Any, prompt: list[int], made: list[int]) -> Compared:
     best = logits.max(dim=-1).values
     gaps = best - logits.gather(1, torch.tensor(made, device="cuda")[:, None])[:, 0]
     wrong = (gaps > 0).nonzero()[:, 0].tolist()
-    return Compared(wrong[0] if wrong else None, float(gaps.max()))
+    if not wrong:
+        return Compared(None, float(gaps.max()))
+    return Compared(wrong[0], float(gaps.max()), float(gaps[wrong[0]]))
 
 
 def load_oracle(directory: Path, dtype: torch.dtype, adapter: Path | None = None) -> Any:

@@ -25,8 +25,8 @@ from engine.gpu.layouts import LayoutLimits, StepLayouts
 from engine.gpu.model import GpuModel, SharedStepState
 from engine.gpu.packing import PackedStep, Packer
 from engine.gpu.products import make_product
-from engine.gpu.step_memory import StepMemories, StepSizes, form_bytes, step_form
-from engine.models.config import load_config
+from engine.gpu.step_memory import StepMemories, StepMemory, StepSizes, form_bytes, step_form
+from engine.models.config import DecoderConfig, load_config
 from engine.models.slab import slab_weights
 from engine.models.slab_source import FileSource
 from engine.protocol.frames import ModelInfo, Sampling
@@ -124,7 +124,7 @@ class Served:
         self.common = SharedStepState(packer, drawn, self.adapters, side, graphs, DrawState(CPU, SEQUENCES))
         self.memories = StepMemories(CPU)
         self._bases = [BaseShape.from_directory(model.directory) for model in models]
-        forms = []
+        forms: list[tuple[DecoderConfig, GpuDecoder, StepLayouts, StepMemory]] = []
         for model, shape, layout in zip(models, shapes, kv, strict=True):
             base = self._bases[len(forms)]
             source = FileSource(model.directory, shape, dtype, model.quantize, model.kept)
