@@ -29,7 +29,7 @@ class DecodeTuning:
 
 
 TUNING = DecodeTuning(block_keys=32, warps=2, stages=3, programs_per_sm=4)
-FP8_TUNING = DecodeTuning(block_keys=64, warps=4, stages=3, programs_per_sm=4)
+FP8_TUNING = DecodeTuning(block_keys=32, warps=1, stages=1, programs_per_sm=8)
 # Of K and V in fp8 each product has a quarter of the dimensions, and a product has at least 16.
 FP8_DIM_MIN = 64
 ITEMS_PER_PROGRAM = 4  # work items per program at most, so that uneven items are balanced

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from adapters.files.spec import BaseShape
 from engine.gpu.lora import LoraDeltas, stacks
 from engine.gpu.packing import StepTensors
-from engine.gpu.products import GpuProduct, PlainProduct, ProductMemory
+from engine.gpu.products import GpuProduct, PlainProduct, ProductMemory, warm_up_products
 from engine.gpu.step_memory import StepMemory, Workspace
 from engine.models.config import DecoderConfig
 from engine.models.shape import rotary_frequencies
@@ -25,7 +26,7 @@ from kernels.kv_layout import KvLayout
 from kernels.lora_work import LoraWork, Stack
 from kernels.norm import add_rms_norm, rms_norm
 from kernels.prefill_attention import prefill_attention
-from kernels.quantize import QuantizedRows, quantize_rows
+from kernels.quantize import MANY_ROWS, QuantizedRows, quantize_rows
 from kernels.rotary import rotary_tables, rotary_write
 from kernels.swiglu import swiglu
 
@@ -60,8 +61,10 @@ class GpuDecoder:
         assert self.tokens_per_page > 0, "a page holds no token of this model"
         self.page_waste = layout.page_waste(arena.shape[1])  # bytes
         self._weights = weights
-        layers = [product for layer in weights.layers for product in (layer.qkv, layer.o, layer.gate_up, layer.down)]
-        self._has_few_row_products = any(not isinstance(product, PlainProduct) for product in layers)
+        self._products = [
+            product for layer in weights.layers for product in (layer.qkv, layer.o, layer.gate_up, layer.down)
+        ]
+        self._has_few_row_products = any(not isinstance(product, PlainProduct) for product in self._products)
         self._frequencies = rotary_frequencies(config).to(self.device)
         self._scale = config.head_dim**-0.5
         self._stacks = stacks(base)
@@ -106,6 +109,29 @@ class GpuDecoder:
         logits = memory.reported[: rows.shape[0]]
         self._weights.lm_head(memory.work.x.index_select(0, rows), None, logits, memory.products)
         return logits
+
+    def warm_up_products(self, rows_max: int) -> None:
+        """Compile the kernels of quantised products and of rows in fp8 that steps of up to `rows_max` rows use, in
+        memory that is freed afterwards. Steps of a few rows compile all others."""
+        warm_up_products(self._products, self.dtype, self.device, rows_max)
+        layers, config, rows = self._weights.layers, self.config, MANY_ROWS
+        if rows_max < rows:
+            return
+        if any(layer.o.reads_fp8 for layer in layers):
+            quantize_rows(self._zeros(rows, config.q_size), self._zeros_fp8(rows, config.q_size))
+        if any(layer.down.reads_fp8 for layer in layers):
+            gate_up, delta = (self._zeros(rows, 2 * config.intermediate) for _ in range(2))
+            activated, quantized = self._zeros(rows, config.intermediate), self._zeros_fp8(rows, config.intermediate)
+            adapted = torch.ones(rows, dtype=torch.int32, device=self.device)
+            swiglu(gate_up, activated, quantized=quantized)
+            swiglu(gate_up, activated, delta=delta, adapted=adapted, quantized=quantized)
+
+    def _zeros(self, rows: int, width: int) -> Tensor:
+        return torch.zeros(rows, width, dtype=self.dtype, device=self.device)
+
+    def _zeros_fp8(self, rows: int, width: int) -> QuantizedRows:
+        numbers = torch.zeros(rows, width, dtype=torch.float8_e4m3fn, device=self.device)
+        return QuantizedRows(numbers, torch.zeros(rows, dtype=torch.float32, device=self.device))
 
     def _attention(
         self,

@@ -84,7 +84,8 @@ class GpuModel:
         return GpuModel(self.info, self._decoder, self._layouts, memory, common, self.number)
 
     def warm_up(self) -> None:
-        """Compile every kernel, by steps of padding rows, which neither read nor write the arena."""
+        """Compile every kernel, by steps of padding rows, which neither read nor write the arena. `warm_up_products`
+        compiles those that only steps of more rows use."""
         warm = [self._warm_layout(rows, prefill=True) for rows in PREFILL_WARM_ROWS]
         most = self.memory.plan.capacity
         warm += [self._warm_layout(rows, prefill=False) for rows in DECODE_WARM_ROWS if rows <= most]
@@ -93,6 +94,7 @@ class GpuModel:
             decodes = not layout.sizes.query_blocks
             for lora in (True, False):
                 self._run(layout, layout.sizes.rows if decodes else 1, lora=lora, decodes=decodes)
+        self._decoder.warm_up_products(self._layouts.limits.rows)
         zero = partial(torch.zeros, 1, device=self._decoder.device)
         whole, real = zero(dtype=torch.int32), zero(dtype=torch.float32)
         fields = Draws(real, zero(dtype=torch.int64), whole, whole, whole, real + 1, real)

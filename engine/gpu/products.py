@@ -6,6 +6,7 @@ A product is launched alike eagerly and in a captured graph: which kernel runs d
 from __future__ import annotations
 
 import math
+from collections.abc import Hashable, Iterable
 from typing import NamedTuple, Protocol
 
 import torch
@@ -27,6 +28,10 @@ SCALED_MULTIPLE = 16
 # Compute capability from which a GPU converts and multiplies fp8.
 FP8_CAPABILITY = (8, 9)
 META = torch.device("meta")
+# Of each kernel for few rows: the most rows that it takes.
+FEW_ROWS_KERNELS = (16, 32, 64)
+# Kernels are compiled for numbers that are 1, a multiple of this, and others.
+SPECIALIZED_MULTIPLE = 16
 
 
 class ProductMemory(NamedTuple):
@@ -44,8 +49,19 @@ class GpuProduct(Protocol):
     reads_fp8: bool
     """Whether the rows are read in fp8."""
 
+    outs: int
+    """Outputs of a row."""
+
+    variant: Hashable
+    """Equal in products that launch the same compiled kernels; None: no kernel of ours."""
+
     def __call__(self, x: Tensor, quantized: QuantizedRows | None, out: Tensor, memory: ProductMemory) -> None:
         """Write y [rows, out] into `out`. `x` [rows, in]; `quantized`: the same rows in fp8, for `reads_fp8`."""
+        ...
+
+    def warm_up_product(self, dtype: torch.dtype, rows_max: int, memory: ProductMemory) -> None:
+        """Launch every kernel that products of up to `rows_max` rows use. `memory` has the scratch of such steps;
+        nothing is dequantised into it."""
         ...
 
 
@@ -53,14 +69,19 @@ class PlainProduct:
     """W in the model's dtype."""
 
     reads_fp8 = False
+    variant: Hashable = None
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
         """`weight` [out, in]."""
+        self.outs = weight.shape[0]
         self._transposed = weight.t()
         self._bias = bias
 
     def __call__(self, x: Tensor, quantized: QuantizedRows | None, out: Tensor, memory: ProductMemory) -> None:
         _multiply(x, self._transposed, self._bias, out)
+
+    def warm_up_product(self, dtype: torch.dtype, rows_max: int, memory: ProductMemory) -> None:
+        """No kernel of ours multiplies."""
 
 
 class Fp8Product:
@@ -73,6 +94,8 @@ class Fp8Product:
         self._transposed = matrix.data.view(torch.float8_e4m3fn).t()
         self._column_scales = matrix.scales.view(1, -1)
         self._bias = bias
+        self.outs = matrix.data.shape[0]
+        self.variant: Hashable = (Fp8Product, *_shapes(matrix))
 
     def __call__(self, x: Tensor, quantized: QuantizedRows | None, out: Tensor, memory: ProductMemory) -> None:
         assert quantized is not None
@@ -93,6 +116,14 @@ class Fp8Product:
             out=out,
         )
 
+    def warm_up_product(self, dtype: torch.dtype, rows_max: int, memory: ProductMemory) -> None:
+        ins, device = self._matrix.data.shape[1], self._matrix.data.device
+        for rows in _few_rows(min(rows_max, FP8_FEW_ROWS)):
+            numbers = torch.zeros(rows, ins, dtype=torch.float8_e4m3fn, device=device)
+            quantized = QuantizedRows(numbers, torch.zeros(rows, dtype=torch.float32, device=device))
+            x, out = (torch.zeros(rows, width, dtype=dtype, device=device) for width in (ins, self.outs))
+            self(x, quantized, out, memory)
+
 
 class DequantizedProduct:
     """W in any format, x in the model's dtype: the numbers of W are converted, in registers for few rows."""
@@ -103,6 +134,8 @@ class DequantizedProduct:
         self._matrix = matrix
         self._format = format
         self._bias = bias
+        self.outs = matrix.data.shape[0]
+        self.variant: Hashable = (DequantizedProduct, format, *_shapes(matrix))
 
     def __call__(self, x: Tensor, quantized: QuantizedRows | None, out: Tensor, memory: ProductMemory) -> None:
         (data, scales, zeros), columns = self._matrix, x.shape[1]
@@ -115,6 +148,19 @@ class DequantizedProduct:
         weight = memory.dequantized[: data.shape[0] * columns].view(data.shape[0], columns)
         dequantize(data, scales, zeros, weight, element=element, group=group)
         _multiply(x, weight.t(), self._bias, out)
+
+    def warm_up_product(self, dtype: torch.dtype, rows_max: int, memory: ProductMemory) -> None:
+        (data, scales, zeros), format = self._matrix, self._format
+        columns = data.shape[1] * (2 if format.element == "int4" else 1)
+        for rows in _few_rows(min(rows_max, FEW_ROWS)):
+            x = torch.zeros(rows, columns, dtype=dtype, device=data.device)
+            self(x, None, torch.empty(rows, self.outs, dtype=dtype, device=data.device), memory)
+        if rows_max > FEW_ROWS:
+            # A few rows of W, for which the same kernel is compiled: the whole matrix may not fit beside the arena.
+            few = min(self.outs, SPECIALIZED_MULTIPLE + self.outs % SPECIALIZED_MULTIPLE)
+            weight = torch.empty(few, columns, dtype=dtype, device=data.device)
+            first = QuantizedMatrix(data[:few], scales[:few], None if zeros is None else zeros[:few])
+            dequantize(*first, weight, element=format.element, group=format.group or columns)
 
 
 def make_product(matrix: Tensor | QuantizedMatrix, format: MatrixFormat | None, bias: Tensor | None) -> GpuProduct:
@@ -138,18 +184,30 @@ def product_form(layout: SlabLayout, dtype: torch.dtype, rows_max: int) -> Produ
     """The memory that products of a model of this layout need, as tensors without storage; nothing for a model that is
     not quantised."""
     shapes = [layout.parts[name].fused.shape for name in layout.formats]
-    rows = min(rows_max, max(FP8_FEW_ROWS, FEW_ROWS))
     dequantized = [
         math.prod(layout.parts[name].fused.shape)
         for name, format in layout.formats.items()
         if rows_max > FEW_ROWS and not multiplies_fp8(format, *layout.parts[name].fused.shape)
     ]
     scratch = (
-        allocate_product_scratch(rows, max(shape[0] for shape in shapes), META)
+        allocate_product_scratch(_scratch_rows(rows_max), max(shape[0] for shape in shapes), META)
         if shapes
         else ProductScratch(*(torch.empty(0, dtype=kind, device=META) for kind in (torch.int32, torch.float32)))
     )
     return ProductMemory(torch.empty(max(dequantized, default=0), dtype=dtype, device=META), scratch)
+
+
+def warm_up_products(products: Iterable[GpuProduct], dtype: torch.dtype, device: torch.device, rows_max: int) -> None:
+    """Compile every kernel that these products, all of one model, use in steps of up to `rows_max` rows, in memory that
+    is freed afterwards."""
+    different = {product.variant: product for product in products if product.variant is not None}
+    if not different:
+        return
+    outs_max = max(product.outs for product in different.values())
+    scratch = allocate_product_scratch(_scratch_rows(rows_max), outs_max, device)
+    memory = ProductMemory(torch.empty(0, dtype=dtype, device=device), scratch)
+    for product in different.values():
+        product.warm_up_product(dtype, rows_max, memory)
 
 
 def reads_fp8(layout: SlabLayout) -> bool:
@@ -163,6 +221,20 @@ def check_products(layout: SlabLayout, device: torch.device) -> None:
     if capability < FP8_CAPABILITY and any(format.element == "fp8" for format in layout.formats.values()):
         needed, found = (".".join(map(str, version)) for version in (FP8_CAPABILITY, capability))
         raise ModelRefused(f"fp8 weights need a GPU of compute capability {needed} or newer; this one has {found}")
+
+
+def _scratch_rows(rows_max: int) -> int:
+    """Rows of the largest product of few rows."""
+    return min(rows_max, max(FP8_FEW_ROWS, FEW_ROWS))
+
+
+def _few_rows(rows_max: int) -> list[int]:
+    """A number of rows for each kernel that products of up to `rows_max` rows use."""
+    return sorted({min(rows, rows_max) for rows in FEW_ROWS_KERNELS})
+
+
+def _shapes(matrix: QuantizedMatrix) -> tuple[Hashable, ...]:
+    return tuple((part.shape, part.stride(), part.dtype) for part in matrix if part is not None)
 
 
 def _multiply(x: Tensor, transposed: Tensor, bias: Tensor | None, out: Tensor) -> None:

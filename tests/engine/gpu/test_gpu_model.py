@@ -3,9 +3,6 @@ oracle's, whether a step runs eagerly, before its capture, or from it. And which
 
 from __future__ import annotations
 
-import os
-import threading
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -15,135 +12,43 @@ import torch
 
 import engine.gpu.draws
 import engine.gpu.runner
-from adapters.device.pool import TilePool
-from adapters.device.table import AdapterRows
-from adapters.files.spec import BaseShape
 from engine.compute.masks import mask_words
 from engine.compute.penalties import Draw, penalize
-from engine.compute.shared import page_size
 from engine.cpu.batch import pack
 from engine.cpu.decoder import Decoder, PagedKv
-from engine.gpu.decoder import GpuDecoder
 from engine.gpu.draw_state import DrawState
 from engine.gpu.draws import draw_fields, mode_of, undrawable
 from engine.gpu.graphs import RUNS_BEFORE, GraphKind, Graphs, Run, _end_capture
-from engine.gpu.layouts import LayoutLimits, StepLayouts
-from engine.gpu.model import GpuModel, SharedStepState
+from engine.gpu.model import SharedStepState
 from engine.gpu.opening import check_fp8
-from engine.gpu.packing import PackedStep, Packer
-from engine.gpu.products import make_product
+from engine.gpu.packing import Packer
 from engine.gpu.runner import GpuRunner, PendingStep
-from engine.gpu.step_memory import StepMemories, StepSizes, form_bytes, step_form
+from engine.gpu.step_memory import StepMemories, StepSizes, step_form
 from engine.models.config import ModelRefused, load_config
 from engine.models.loading import load_weights
-from engine.models.slab import slab_layout, slab_weights
-from engine.models.slab_source import FileSource
-from engine.protocol.frames import ModelInfo, Sampling
+from engine.models.slab import slab_layout
+from engine.protocol.frames import Sampling
 from engine.step import PENDING_ID, Chunk, Masks, Sequence, Step
 from kernels import reference_sample
 from kernels.kv_layout import FP8
 from kernels.sample import Mode
 from support import oracle
+from support.engine.interpreted_models import (
+    Again,
+    Recorder,
+    Served,
+    TinyModel,
+    graphs_of,
+    interpreted,
+    request,
+)
 
 CPU = torch.device("cpu")
-# Kernels on host tensors: Triton runs them in its interpreter, which the process has either on or off.
-interpreted = pytest.mark.skipif(
-    os.environ.get("TRITON_INTERPRET") != "1",
-    reason="on host tensors kernels need Triton's interpreter, which is off beside a GPU",
-)
-LIMITS = LayoutLimits(rows=64, sequences=4, pages=0)
 NEW = 6
 
 
-@dataclass
-class Point:
-    reached: bool = False
-
-    def query(self) -> bool:
-        return self.reached
-
-
-@dataclass
-class Again:
-    """Runs what it captured."""
-
-    run: Run
-    replays: int = 0
-
-    def replay(self) -> None:
-        self.replays += 1
-        self.run()
-
-
-@dataclass
-class Recorder:
-    size: int = 100
-    graphs: list[Again] = field(default_factory=list)
-    marks: list[Point] = field(default_factory=list)
-
-    def run(self, run: Run) -> None:
-        run()
-
-    def record(self, run: Run) -> tuple[Again, int]:
-        self.graphs.append(Again(run))
-        return self.graphs[-1], self.size
-
-    def mark(self) -> Point:
-        self.marks.append(Point())
-        return self.marks[-1]
-
-
-def graphs_of(recorder: Recorder, bytes_max: int) -> Graphs:
-    return Graphs(recorder, bytes_max, threading.Lock())
-
-
-class Served:
-    """Models of directories, as a GpuRunner has them."""
-
-    def __init__(self, directories: list[Path], graphs: Graphs, kv_dtypes: tuple[str, ...] = ("float32",) * 2) -> None:
-        shapes = [load_config(directory) for directory in directories]
-        layouts_of = [shape.kv_layout(kv) for shape, kv in zip(shapes, kv_dtypes, strict=False)]
-        page = page_size(zip(shapes, layouts_of, strict=True), torch.float32)
-        self.arena = torch.full((24, page), 0xFF, dtype=torch.uint8)  # NaN where nobody wrote
-        rows = AdapterRows(self.arena, torch.float32, 4, 4, 16)
-        adapters = TilePool(self.arena, torch.float32, {}, rows)
-        packer = Packer(1, 3, pinned=False)
-        side: torch.cuda.Stream = None  # type: ignore[assignment] # of adapters, which no request here has
-        self.common = SharedStepState(
-            packer, torch.zeros(4, dtype=torch.int32), adapters, side, graphs, DrawState(CPU, 4)
-        )
-        self.models: list[GpuModel] = []
-        memories = StepMemories(CPU)
-        forms = []
-        for directory, shape, layout in zip(directories, shapes, layouts_of, strict=True):
-            source = FileSource(directory, shape, torch.float32)
-            slab = torch.zeros(source.layout.bytes, dtype=torch.uint8)
-            source.fill(0, slab)
-            weights = slab_weights(slab, source.layout, shape, make_product)
-            decoder = GpuDecoder(shape, BaseShape.from_directory(directory), weights, self.arena, layout)
-            limits = LayoutLimits(
-                LIMITS.rows, LIMITS.sequences, 4 * -(-shape.context_tokens // decoder.tokens_per_page)
-            )
-            layouts = StepLayouts(limits, 1, shape.heads, shape.kv_heads, programs=8)
-            packer.ensure(layouts.words_max())
-            sizes = StepSizes(layouts.words_max(), limits.rows, limits.sequences, limits.sequences)
-            form = step_form(shape, torch.float32, rows.table, sizes, 4, source.layout, kv_fp8=layout.is_fp8)
-            forms.append((decoder, layouts, form))
-        memories.place(max((form for _, _, form in forms), key=form_bytes))
-        for number, (decoder, layouts, form) in enumerate(forms):
-            info = ModelInfo("m", "", 512, oracle.TINY_VOCAB, decoder.tokens_per_page, 24)
-            self.models.append(GpuModel(info, decoder, layouts, memories.place(form), self.common, number))
-        assert len(memories._stretches) == 1
-
-    def step(self, model: GpuModel, chunks: list[Chunk]) -> dict[Sequence, int]:
-        """The likeliest ids."""
-        packed = PackedStep(chunks, model.info.tokens_per_page)
-        sampled = [packed.chunks[index] for index in packed.sampling]
-        draws = [Draw(c.sequence.sampling, c.start + c.count, c.sequence.prompt_ids, [], frozenset()) for c in sampled]
-        model.forward(packed, {}, draw_fields(draws, model.info.vocab_size))
-        ids = model.memory.logits[: len(sampled)].argmax(-1).tolist()
-        model.capture_due()
-        return dict(zip((chunk.sequence for chunk in sampled), ids, strict=True))
+def models_of(directories: list[Path]) -> list[TinyModel]:
+    return [TinyModel(directory) for directory in directories]
 
 
 def test_a_row_that_the_packed_step_cannot_take_is_found_alone() -> None:
@@ -167,12 +72,6 @@ def test_a_top_k_of_the_whole_vocabulary_is_none(top_k: int) -> None:
     assert draw_fields([Draw(Sampling(top_k=49), 3)], 50)["top_ks"].tolist() == [49]
 
 
-def request(prompt: list[int], pages: list[int]) -> Sequence:
-    return Sequence(
-        0, 0, "r", "m", None, "n", "t", "s", prompt, 99, Sampling(temperature=0.0), frozenset(), 0.0, [], pages
-    )
-
-
 @pytest.fixture(scope="module")
 def directories(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     scratch = tmp_path_factory.mktemp("models")
@@ -185,7 +84,7 @@ def directories(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 @interpreted
 def test_models_that_take_turns_in_one_memory_say_what_they_say_alone(directories: list[Path]) -> None:
     recorder = Recorder()
-    served = Served(directories, graphs_of(recorder, 1000))
+    served = Served(models_of(directories), graphs_of(recorder, 1000))
     dice = torch.Generator().manual_seed(3)
     prompts = [torch.randint(1, 190, (length,), generator=dice).tolist() for length in (7, 20)]
     expected, made = [], []
@@ -209,7 +108,7 @@ def test_models_that_take_turns_in_one_memory_say_what_they_say_alone(directorie
 @interpreted
 def test_decodes_beside_prefill_say_what_they_say_alone(directories: list[Path]) -> None:
     """A mixed step: the rows of decodes, of a prompt's last token and of prompts of other lengths, in any order."""
-    served = Served(directories[:1], graphs_of(Recorder(), 0))
+    served = Served(models_of(directories[:1]), graphs_of(Recorder(), 0))
     (model,) = served.models
     dice = torch.Generator().manual_seed(8)
     lengths = (9, 30, 17, 1)
@@ -253,7 +152,7 @@ def greedy_on_the_cpu(directory: Path, prompt: list[int], new: int, kv: str) -> 
 @interpreted
 def test_kv_in_fp8_beside_float32_says_what_the_cpu_says(directories: list[Path]) -> None:
     """Two models of one directory in one arena of NaN: prompts whole and in chunks, then mixed steps and decodes."""
-    served = Served(directories[:1] * 2, graphs_of(Recorder(), 0), ("float32", FP8))
+    served = Served([TinyModel(directories[0]), TinyModel(directories[0], FP8)], graphs_of(Recorder(), 0))
     wide, narrow = served.models
     assert wide.info.tokens_per_page == 16
     assert narrow.info.tokens_per_page > 48
@@ -330,7 +229,7 @@ def test_prompt_logprobs_of_a_mixed_step_are_the_oracles(
     directories: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two prompts in chunks beside one without prompt logprobs; one prompt's beginning was reported before."""
-    served = Served(directories[:1], graphs_of(Recorder(), 1000))
+    served = Served(models_of(directories[:1]), graphs_of(Recorder(), 1000))
     runner, model = runner_of(served, monkeypatch), oracle.load(directories[0])
     monkeypatch.setattr(engine.gpu.draws, "to_host", lambda tensor: tensor.clone())
     monkeypatch.setattr(torch.Tensor, "pin_memory", lambda tensor: tensor)
@@ -376,7 +275,7 @@ def test_penalties_and_masks_one_step_ahead_on_the_runner(
     directories: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A step begins before the ids of the one before are known to the host, and is drawn after; one draw is skipped."""
-    served = Served(directories[:1], graphs_of(Recorder(), 1000))
+    served = Served(models_of(directories[:1]), graphs_of(Recorder(), 1000))
     runner, vocab, new = runner_of(served, monkeypatch), served.models[0].info.vocab_size, 5
     asks = [
         Sampling(0.0, repetition_penalty=1.8, frequency_penalty=0.9),
@@ -428,7 +327,7 @@ def take_ids(step: Step, pending: PendingStep) -> None:
 
 @interpreted
 def test_a_model_that_works_elsewhere_compiles_and_says_nothing(directories: list[Path]) -> None:
-    served = Served(directories, graphs_of(Recorder(), 1000))
+    served = Served(models_of(directories), graphs_of(Recorder(), 1000))
     model, before = served.models[1], served.arena.clone()
     packer = Packer(model.warm_words(), 8, pinned=False)
     sizes = StepSizes(model.warm_words(), 49, 49, 49)

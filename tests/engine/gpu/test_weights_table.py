@@ -15,6 +15,7 @@ from typing import cast
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from engine.gpu.driver import DriverError
 from engine.gpu.memory import ChunkedSpace, chunk_size
@@ -23,6 +24,7 @@ from engine.gpu.weights_loader import PASSING, Copies
 from engine.models.config import load_config
 from engine.models.slab_source import FileSource
 from support import oracle
+from support.engine.published_formats import PUBLISHED, quantize_directory
 
 PAGE = mmap.PAGESIZE
 PIECE = 2 * PAGE
@@ -143,7 +145,7 @@ class Table:
             )
 
     def add(self, name: str, directory: Path) -> None:
-        source = FileSource(directory, load_config(directory), torch.bfloat16)
+        source = FileSource(directory, load_config(directory, quantized=True), torch.bfloat16)
         self.files[name] = directory / "model.safetensors"
         self.slabs[name] = self.weights.register_model(name, source)
         self.expected[name] = torch.zeros(source.layout.bytes, dtype=torch.uint8)
@@ -315,6 +317,44 @@ def test_files_that_went_fail_alone_and_leave_nothing_behind(tmp_path: Path) -> 
     assert weights.weights_location("m2") == "disk"
     assert weights.free_bytes() == weights.bytes_max - weights.weights_bytes("m1")  # type: ignore[operator]
     assert weights.host.names() == [weights._known["m1"].key]
+    weights.check_integrity()
+
+
+@pytest.mark.parametrize(
+    ("published", "bad"), [("int-channel", float("nan")), ("naive-group", -1.0), ("awq", float("inf"))]
+)
+@pytest.mark.parametrize("host", [0, 100])
+def test_numbers_that_are_refused_end_the_load_with_the_reason_alone(
+    published: str, bad: float, host: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    table = Table(tmp_path, budget=100, host=host, layers=(1,))
+    weights, widths = table.weights, {"hidden_size": 64, "intermediate_size": 96, "num_attention_heads": 4}
+    directory = oracle.save_tiny("llama", tmp_path / "bad", **widths)
+    quantize_directory(directory, PUBLISHED[published])
+    table.add("bad", directory)  # whole
+    tensors = load_file(table.files["bad"])
+    name = next(own for own in sorted(tensors) if "layers.2.mlp.down_proj" in own and "scale" in own)
+    tensors[name].view(-1)[-1] = bad
+    save_file(tensors, table.files["bad"], metadata={"format": "pt"})
+    weights.forget_weights("bad")
+    weights.register_model("bad", FileSource(directory, load_config(directory, quantized=True), torch.bfloat16))
+    free = weights.free_bytes()
+    weights.begin_load("bad")
+    moved = table.until(lambda: not weights._busy)
+    [(_, _, error)] = [move for move in moved if move[0] == "bad"]
+    assert "layers.2.mlp.down_proj" in error
+    assert "Traceback" not in error
+    assert weights.weights_location("bad") == "disk"
+    assert weights.free_bytes() == free
+    assert weights.host.names() == []
+    assert not [record for record in caplog.records if record.exc_info or record.levelname == "ERROR"]
+    if host:
+        weights.prefetch_weights("bad")
+        table.until(lambda: not weights._busy)
+        assert weights.weights_location("bad") == "disk"
+        assert weights.host.names() == []
+    assert table.bring("m1")[-1][0] == "m1"
+    assert table.right("m1")
     weights.check_integrity()
 
 
