@@ -51,6 +51,7 @@ from engine.protocol.frames import Sampling
 from engine.protocol.quality import find_quality_fault
 from engine.step import Chunk, Sequence
 from kernels.reference_kv import quantise_heads
+from programs.quality_table import rows
 from support import oracle
 from support.engine.quality import ANY_QUALITY, measure_few_windows
 from support.engine.same_ids import Case, run_cases
@@ -613,3 +614,21 @@ def test_laneway_tiny_passes_the_gate_on_the_whole_text(fresh: Path, caplog: pyt
     assert 0.01 < quality.mean_kl < 0.03
     assert 0.90 < quality.top1 < 0.95
     assert list(read_results(fresh).values()) == [QualityResult(quality, (), LIMITS.layer_error_max)]
+
+
+@pytest.mark.slow
+def test_the_table_of_formats_is_measured(trained: Path) -> None:
+    """`make long` measures SmolLM2's on the whole text."""
+    lines = list(rows(trained, 1))
+    found = [tuple(cell.strip() for cell in line.split("|")[1:3]) for line in lines[2:]]
+    kv = ("float32", "fp8")
+    assert found == [
+        ("bfloat16", "bfloat16"),
+        ("float32", "fp8"),
+        *((weights, own) for weights in ("fp8", "int8", "int4") for own in kv),
+    ]
+    assert ["passes" in line for line in lines[2:]] == [True] * 6 + [False] * 2
+    floor, int8 = (float(lines[row].split("|")[3]) for row in (2, 6))
+    assert 0 < floor < 0.003
+    assert 0 < int8 < 0.003
+    assert not (trained / RESULTS).exists()
