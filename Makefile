@@ -72,6 +72,7 @@ long: $(VENV)/.dev
 	PYTHONPATH=. $(BIN)/python tests/programs/guided_schemas.py --seed $(LONG_SEED)
 	PYTHONPATH=. $(BIN)/python tests/programs/hostile_grammars.py --seed $(LONG_SEED)
 	LANEWAY_SCHEMAS=20000 $(BIN)/python -m pytest -q tests/engine/text/test_schema_instances.py
+	PYTHONPATH=. $(BIN)/python tests/programs/quality_table.py
 
 # The console's types, lint and format.
 admin_ui/node_modules/.package-lock.json: admin_ui/package.json admin_ui/package-lock.json

@@ -6,14 +6,13 @@ The scheduler decides which chunk runs and in which pages; this module must neve
 from __future__ import annotations
 
 import logging
-import os
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from adapters.device.layer import LoraBatch
+from adapters.device.layer import LoraBatch, cpu_threads
 from adapters.device.pool import TilePool
 from adapters.files.spec import BaseShape
 from engine.compute.host_pool import build_host_pool
@@ -24,8 +23,10 @@ from engine.compute.shared import check_page, draw_of, host_memory, page_size, s
 from engine.cpu.batch import pack
 from engine.cpu.decoder import EXACT_ROWS, Decoder
 from engine.cpu.sampler import sample
+from engine.cpu.threads import available_cores, measured_threads
 from engine.cpu.weights import CpuModel, CpuWeights
 from engine.models.compatibility import check_any_served, check_weights_fit, loading_order, note_refusal
+from engine.models.linear import PACKED_ROWS
 from engine.protocol.config import EngineConfig, ModelConfig, QualityLimits
 from engine.protocol.frames import Logprobs, ModelInfo, PromptLogprobs
 from engine.step import NO_ID, UNDRAWABLE, Chunk, HostPool, Masks, Step, StepResult
@@ -99,6 +100,7 @@ class TorchRunner:
         self.page_waste: dict[str, int] = {}
         self.refused: dict[str, str] = {}
         self.quality_limits = QualityLimits()
+        self.few_rows_threads: int | None = None  # of a step of few rows, such as one of decodes; None: all
         self._arena = arena
         self._dtype = dtype
 
@@ -109,7 +111,10 @@ class TorchRunner:
         good, errors = sort_out(step.chunks, info)
         pending = TorchPending(step, info.vocab_size, errors, [], None, {})
         if good:
-            self._forward(good, decoder, pending)
+            # An exact decoder multiplies few rows at once in every step, and must do so with the same threads.
+            few = decoder.exact or sum(chunk.count for chunk in good) <= PACKED_ROWS
+            with cpu_threads(self.few_rows_threads if few else None):
+                self._forward(good, decoder, pending)
         return pending
 
     def _forward(self, chunks: list[Chunk], decoder: Decoder, pending: TorchPending) -> None:
@@ -203,7 +208,7 @@ def draw_rows(logits: Tensor, draws: list[Draw]) -> tuple[list[tuple[int | None,
 def build_runner(config: EngineConfig) -> TorchRunner:
     """Lay out the arena and load as many configured models as weights_bytes allows. Models that cannot be served are in
     the runner's `refused`. Raises ModelRefused if none can be served."""
-    torch.set_num_threads(config.threads or os.cpu_count() or 1)
+    torch.set_num_threads(config.threads or available_cores())
     dtype: torch.dtype = getattr(torch, config.models[0].dtype)
     refused: dict[str, str] = {}
     # Before the arena is laid out: a model that cannot be served does not make pages larger.
@@ -231,4 +236,5 @@ def build_runner(config: EngineConfig) -> TorchRunner:
     check_any_served(config.models, runner.models, refused)
     runner.refused = refused
     runner.quality_limits = config.quality
+    runner.few_rows_threads = config.threads or measured_threads()
     return runner
