@@ -14,8 +14,8 @@ from engine.compute.shared import kv_layout, page_size
 from engine.cpu.batch import pack
 from engine.cpu.decoder import Decoder, PagedKv
 from engine.models.config import DecoderConfig
+from engine.models.cpu_loading import CpuWeightReader
 from engine.models.linear import CpuProduct
-from engine.models.loading import CpuWeightReader
 from engine.models.weights import LayerWeights, Weights, assemble_layer
 from engine.protocol.config import ModelConfig
 from kernels.kv_layout import KvLayout

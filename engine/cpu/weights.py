@@ -29,10 +29,10 @@ from engine.cpu.quality import CpuMeasuredModel
 from engine.models.checkpoints import load_quantization
 from engine.models.compatibility import check_dtype
 from engine.models.config import DecoderConfig, ModelRefused, check_vocabulary, load_config
+from engine.models.cpu_loading import LoadStopped, check_weights, cpu_bytes, load_weights, packs
 from engine.models.dummy import dummy_digest, dummy_weights
 from engine.models.files import stamps, weight_files
 from engine.models.linear import multiplies_int8
-from engine.models.loading import LoadStopped, check_weights, cpu_bytes, load_weights, packs
 from engine.models.matrix_readers import StackedMatrix
 from engine.models.quantized import format_name, formats_on_loading, quantized_digest
 from engine.models.weights import model_digest

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from engine.models.config import DecoderConfig
+from engine.models.cpu_loading import head_format, quantized_product
 from engine.models.linear import CpuProduct, Linear
-from engine.models.loading import head_format, quantized_product
 from engine.models.matrices import quantize_matrix
 from engine.models.quantized import formats_on_loading
 from engine.models.weights import Weights, assemble, fused_tensors

@@ -19,7 +19,7 @@ from engine.cpu.decoder import Decoder, PagedKv
 from engine.cpu.runner import TorchRunner, build_runner
 from engine.memory.prefix_cache import Chain
 from engine.models.config import load_config, parse_config
-from engine.models.loading import load_weights
+from engine.models.cpu_loading import load_weights
 from engine.protocol.config import EngineConfig, EngineConfigError, ModelConfig, parse
 from engine.scheduler.scheduler import ModelLimits
 from engine.step import Chunk, Sequence

@@ -21,8 +21,8 @@ from engine.cpu.runner import TorchRunner, build_runner
 from engine.cpu.weights import FIRST_BYTES_PER_S, CpuModel, CpuWeights
 from engine.memory.arena import Arena
 from engine.models.config import ModelRefused, load_config
+from engine.models.cpu_loading import cpu_bytes
 from engine.models.linear import Linear
-from engine.models.loading import cpu_bytes
 from engine.protocol.config import EngineConfig, ModelConfig
 from engine.protocol.frames import Sampling
 from engine.protocol.tiers import SHIPPED_TIERS

@@ -15,7 +15,7 @@ from engine.cpu.batch import pack
 from engine.cpu.decoder import EXACT_ROWS, Decoder, PagedKv
 from engine.cpu.runner import build_runner
 from engine.models.config import load_config
-from engine.models.loading import load_weights
+from engine.models.cpu_loading import load_weights
 from engine.protocol.config import EngineConfig, ModelConfig
 from engine.protocol.frames import Sampling
 from engine.step import Chunk, Sequence

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import engine.cpu.weights
-import engine.models.loading
+import engine.models.cpu_loading
 from engine.cpu.batch import pack
 from engine.cpu.decoder import Decoder
 from engine.cpu.runner import TorchRunner, build_runner
@@ -34,7 +34,7 @@ SHAPES = [(80, 48), (300, 64), (33, 127), (5, 1), (96, 1024)]
 def force(monkeypatch: pytest.MonkeyPatch, *, vnni: bool) -> None:
     """A CPU that multiplies int8 faster than float32, or one that does not; and a short gate."""
     measure_few_windows(monkeypatch)
-    for module in (engine.models.loading, engine.cpu.weights):
+    for module in (engine.models.cpu_loading, engine.cpu.weights):
         monkeypatch.setattr(module, "multiplies_int8", lambda: vnni)
 
 

@@ -17,7 +17,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import engine.cpu.weights
-import engine.models.loading
+import engine.models.cpu_loading
 from adapters.device.layer import LoraBatch
 from engine.cpu.batch import pack
 from engine.cpu.runner import TorchRunner, build_runner
@@ -49,7 +49,7 @@ def short_gate(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def force(monkeypatch: pytest.MonkeyPatch, *, vnni: bool) -> None:
     """A CPU that multiplies int8 faster than float32, or one that does not."""
-    for module in (engine.models.loading, engine.cpu.weights):
+    for module in (engine.models.cpu_loading, engine.cpu.weights):
         monkeypatch.setattr(module, "multiplies_int8", lambda: vnni)
 
 

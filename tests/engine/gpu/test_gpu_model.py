@@ -25,7 +25,7 @@ from engine.gpu.packing import Packer
 from engine.gpu.runner import GpuRunner, PendingStep
 from engine.gpu.step_memory import StepMemories, StepSizes, step_form
 from engine.models.config import ModelRefused, load_config
-from engine.models.loading import load_weights
+from engine.models.cpu_loading import load_weights
 from engine.models.slab import slab_layout
 from engine.protocol.frames import Sampling
 from engine.step import PENDING_ID, Chunk, Masks, Sequence, Step

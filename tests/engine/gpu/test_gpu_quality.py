@@ -13,7 +13,7 @@ import torch
 import engine.compute.quality
 import engine.cpu.quality
 import engine.gpu.quality
-import engine.models.loading
+import engine.models.cpu_loading
 from engine.compute.quality import QualityKey, QualityResult, gate_model, measure_quality
 from engine.cpu.quality import CpuMeasuredModel
 from engine.gpu.opening import open_model
@@ -43,7 +43,7 @@ def few_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (engine.compute.quality, engine.gpu.quality):
         monkeypatch.setattr(module, "ERROR_WINDOWS", ERROR_WINDOWS)
     monkeypatch.setattr(engine.gpu.quality, "ROWS", ERROR_WINDOWS * WINDOW)
-    monkeypatch.setattr(engine.models.loading, "multiplies_int8", lambda: False)
+    monkeypatch.setattr(engine.models.cpu_loading, "multiplies_int8", lambda: False)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(multi_processor_count=4))
 
 

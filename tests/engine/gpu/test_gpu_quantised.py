@@ -19,7 +19,7 @@ from safetensors.torch import load_file
 from triton.runtime.interpreter import InterpretedFunction
 
 import engine.gpu.decoder
-import engine.models.loading
+import engine.models.cpu_loading
 import kernels.quantize
 from adapters.device.layer import LoraBatch
 from adapters.device.pool import TilePool
@@ -34,7 +34,7 @@ from engine.gpu.packing import Packer
 from engine.gpu.products import DequantizedProduct, Fp8Product, GpuProduct, PlainProduct, ProductMemory
 from engine.gpu.step_memory import StepMemories, StepSizes, form_bytes, step_form
 from engine.models.config import load_config
-from engine.models.loading import load_weights
+from engine.models.cpu_loading import load_weights
 from engine.models.matrices import dequantize_matrix
 from engine.models.slab_source import FileSource
 from engine.step import Chunk, Sequence
@@ -176,7 +176,7 @@ class Dequantised:
 @pytest.fixture(autouse=True)
 def dequantised_reference(monkeypatch: pytest.MonkeyPatch) -> None:
     """The CPU multiplies no matrix in int8 itself, the head least of all, which a GPU leaves in 16 bits."""
-    monkeypatch.setattr(engine.models.loading, "multiplies_int8", lambda: False)
+    monkeypatch.setattr(engine.models.cpu_loading, "multiplies_int8", lambda: False)
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -18,7 +18,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from engine.models.config import load_config
-from engine.models.loading import cpu_bytes
+from engine.models.cpu_loading import cpu_bytes
 from engine.protocol.frames import (
     AdapterState,
     Finished,

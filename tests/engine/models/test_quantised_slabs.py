@@ -14,8 +14,8 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from engine.models.config import DecoderConfig, ModelRefused, load_config
+from engine.models.cpu_loading import CpuWeightReader, check_weights
 from engine.models.files import WeightFiles
-from engine.models.loading import CpuWeightReader, check_weights
 from engine.models.matrices import PARTS, MatrixFormat, QuantizedMatrix, dequantize_matrix, quantize_matrix
 from engine.models.quantized import QUANTIZE_FORMATS, quantized_digest
 from engine.models.slab import ALIGN_BYTES, SlabLayout, section_product, slab_weights

@@ -13,9 +13,9 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from engine.models.config import DecoderConfig, ModelRefused, check_vocabulary, load_config
+from engine.models.cpu_loading import load_weights
 from engine.models.files import HEADER_BYTES_MAX, INDEX, WeightFiles, weight_files
 from engine.models.linear import Linear
-from engine.models.loading import load_weights
 from engine.models.matrices import MatrixFormat, QuantizedMatrix
 from engine.models.slab import ALIGN_BYTES, slab_weights
 from engine.models.slab_source import DummySource, FileSource, SlabSource

@@ -22,7 +22,7 @@ from safetensors.torch import load_file, save_file
 import engine.compute.quality
 import engine.cpu.decoder
 import engine.cpu.weights
-import engine.models.loading
+import engine.models.cpu_loading
 import engine.models.quantized
 from engine.compute.quality import (
     FAULT_ERROR,
@@ -559,7 +559,7 @@ def test_progress_is_logged(gate: Gate, monkeypatch: pytest.MonkeyPatch, caplog:
 def test_a_layer_over_the_limit_stays_unquantised(
     quantize: Quantize, vnni: bool, fresh: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in (engine.models.loading, engine.cpu.weights):
+    for module in (engine.models.cpu_loading, engine.cpu.weights):
         monkeypatch.setattr(module, "multiplies_int8", lambda: vnni)
     measure_few_windows(monkeypatch)
     config = ModelConfig(name="m", path=str(fresh), quantize=quantize)
