@@ -288,10 +288,10 @@ def _residual_product(
     layer: int,
     stack: Stack,
 ) -> ResidualProduct:
-    """As `_product`, for a consumer that applies scales, too."""
-    if lora is not None:
-        lora.deltas.fork()
-    scales = product.multiply_unscaled(quantized, out) if isinstance(product, Fp8Product) else None
-    if scales is None:
-        product(x, quantized if product.reads_fp8 else None, out, memory)
-    return ResidualProduct(None if lora is None else lora.deltas.join(lora.work, layer, stack, x), scales)
+    """As `_product`, for a consumer that applies scales, too. A product beside which a delta is computed keeps its
+    scales: one that is split over the inner size leaves the delta no multiprocessors."""
+    if lora is None and isinstance(product, Fp8Product):
+        scales = product.multiply_unscaled(quantized, out)
+        if scales is not None:
+            return ResidualProduct(None, scales)
+    return ResidualProduct(_product(product, x, quantized, out, memory, lora, layer, stack), None)

@@ -75,6 +75,8 @@ MANY = 66
 NEAR_PRODUCT = 2**-10
 NEAR = 0.005
 NEAR_FP8_ROWS = 0.1
+# Of logits in bfloat16, whose rows in fp8 differ where one of two computations rounds a product once less.
+NEAR_BFLOAT16 = 0.05
 # Layers that stay unquantised; a published format, or `quantize`; the product of the matrices.
 FORMATS: dict[str, tuple[str, str, tuple[int, ...], type]] = {
     "plain": ("", "none", (), PlainProduct),
@@ -226,6 +228,28 @@ def test_logits_are_near_the_dequantised_model_s(name: str, tmp_path: Path) -> N
     assert len(errors) == 5 * 4 * model._decoder.config.layers
     assert max(errors) < NEAR_PRODUCT
     assert max(gaps) < (NEAR_FP8_ROWS if kind is Fp8Product else NEAR)
+
+
+def test_products_without_their_scales_give_the_same_logits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In bfloat16 the norms apply the scales of larger products of fp8; without that the products do."""
+    tiny = make_model(tmp_path / "model", "fp8, layer 1 kept")
+    unscaled, found = Fp8Product.multiply_unscaled, {}
+    for kind in ("unscaled", "scaled"):
+        served = Served([tiny], graphs_of(Recorder(), 0), dtype=torch.bfloat16, rows=96)
+        calls: list[int] = []
+
+        def multiply(own: Fp8Product, quantized: QuantizedRows, out: torch.Tensor) -> Any:
+            scales = unscaled(own, quantized, out) if kind == "unscaled" else None  # noqa: B023
+            calls.append(scales is not None)  # noqa: B023
+            return scales
+
+        monkeypatch.setattr(Fp8Product, "multiply_unscaled", multiply)
+        own = new_requests()[1]
+        found[kind] = served.logits(served.models[0], [Chunk(own, 0, MANY, True)])[own].float()
+        assert calls == [kind == "unscaled"] * 2, "o and down of layer 0"
+    distance = gap(found["unscaled"], found["scaled"])
+    print(f"\nscales applied by the norm: logits {distance:.4f}")
+    assert 0 < distance < NEAR_BFLOAT16
 
 
 # ---- adapters
