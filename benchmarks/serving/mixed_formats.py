@@ -72,7 +72,7 @@ class Load:
 
 
 GPU_LOAD = Load(prompt=512, premium_new=64, batch_new=256, prefix=64, rate=4.0, outstanding=512, warm_s=5.0)
-CPU_LOAD = Load(prompt=80, premium_new=8, batch_new=32, prefix=64, rate=6.0, outstanding=24, warm_s=0.5)
+CPU_LOAD = Load(prompt=80, premium_new=8, batch_new=32, prefix=64, rate=3.0, outstanding=24, warm_s=0.5)
 
 
 @dataclass(frozen=True)

@@ -38,7 +38,7 @@ def test_all_checks_hold_over_three_formats(capsys: pytest.CaptureFixture[str]) 
         free = [page for page, kind in enumerate(audit.scheduler.arena.kinds()) if kind == PageKind.FREE]
         unpoisoned.extend(page for page in free if audit.bytes[page].min() < NAN_BYTE)
 
-    status, printed = run("2", keep), capsys.readouterr().out
+    status, printed = run("5", keep), capsys.readouterr().out
     assert status == 0, printed
     assert [line[7:].partition(":")[0] for line in printed.splitlines() if line.startswith("holds  ")] == CHECKS
     table = {line.split()[0]: line.split()[1:] for line in printed.splitlines() if line}
