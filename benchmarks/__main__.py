@@ -75,6 +75,7 @@ BENCHMARKS = (
     Benchmark("serving.guided", "grammars and penalties beside plain requests, on a GPU", cuda),
     Benchmark("serving.two_models", "two models in one engine against two engines, on a GPU", cuda),
     Benchmark("serving.many_models", "ten models over a budget for the weights of three, on a GPU", cuda),
+    Benchmark("serving.mixed_formats", "bf16, fp8 and int4 models in one arena among traps, on a GPU", cuda),
     Benchmark("serving.mixed_step", "ways to run a step with prefill in it on a GPU", cuda),
     Benchmark("serving.batch_of_one", "one request alone on a GPU, by its bound", cuda),
     Benchmark("serving.long_context", "decodes and prefill at 8,192 tokens, by their bounds", cuda),

@@ -15,7 +15,7 @@ import random
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -39,6 +39,7 @@ from engine.protocol.frames import (
 )
 from engine.protocol.inbox import Inbox, LoopProgress, Stop
 from engine.protocol.server import OutgoingFrames
+from engine.scheduler.scheduler import Scheduler
 
 # An engine that ends no request for so long is stuck, and the run with it.
 STALL_S_MAX = 120.0
@@ -113,6 +114,7 @@ class Request:
     refused: str = ""
     model: str = ""
     error: str = ""  # that it ended with
+    ending: str = ""  # its FinishReason; "": it was refused, or never ended
     found: str = ""  # where its model was when it came: "device", "host", "disk"
 
     @property
@@ -352,7 +354,7 @@ class Gateway:
                         last = self._note_step(frame, at, last)
                     elif isinstance(frame, Finished):
                         request = self._requests[frame.handle]
-                        request.usage = frame.usage
+                        request.usage, request.ending = frame.usage, frame.reason
                         request.error = frame.message if frame.reason == "error" else ""
                     elif isinstance(frame, Refused):
                         self._requests[frame.handle].refused = frame.message
@@ -384,9 +386,10 @@ def drive(
     adapters: Mapping[str, Sequence[str]],
     phases: Sequence[Phase],
     seed: int,
+    prepare: Callable[[Scheduler], None] = lambda _: None,
 ) -> list[Measured]:
-    """All phases, one after another, over one engine; `adapters` by model. Raises whatever the loop or the gateway
-    failed with."""
+    """All phases, one after another, over one engine; `adapters` by model. `prepare` gets the scheduler before its
+    first step. Raises whatever the loop or the gateway failed with."""
     infos = list(runner.models.values())
     inbox, failed = Inbox(), list[Exception]()
     line = InboxLine(inbox)
@@ -394,6 +397,7 @@ def drive(
     gateway = Gateway({info.name: line for info in infos}, adapters, vocab, seed)
     hello = Hello(PROTOCOL_VERSION, EPOCH, infos, [tier.name for tier in config.tiers])
     scheduler = build_scheduler(config, runner)
+    prepare(scheduler)
     send = functools.partial(gateway.send, line)
     worker = EngineLoop(
         hello=hello, scheduler=scheduler, runner=runner, inbox=inbox, progress=LoopProgress(), send=send

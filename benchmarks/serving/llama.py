@@ -94,19 +94,20 @@ def gpu_config(
     *,
     quantize: str = "none",
     kv: str = "auto",
+    formats: Sequence[tuple[str, str]] | None = None,
 ) -> EngineConfig:
     """`models` of the one shape: MODEL, and others with names and digests of their own. `quantize` and `kv`: as
-    `quantize` and `kv_dtype` of a model."""
-    more = [f"{MODEL}-{index}" for index in range(2, models + 1)]
-    formats = {"dtype": "bfloat16", "quantize": quantize, "kv_dtype": kv, "dummy": True}
+    `quantize` and `kv_dtype` of each model. `formats`: these two for each model by itself, `models` in number."""
+    each = formats or [(quantize, kv)] * models
+    assert len(each) == models, f"{len(each)} formats are given for {models} models"
+    own = []
+    for index, (weights, kv_dtype) in enumerate(each, 1):
+        name = MODEL if index == 1 else f"{MODEL}-{index}"
+        digest = None if index == 1 else shapes.digest_of(name)
+        fields = {"name": name, "digest": digest, "dtype": "bfloat16", "quantize": weights, "kv_dtype": kv_dtype}
+        own.append(msgspec.convert({**fields, "dummy": True}, ModelConfig))
     return EngineConfig(
-        models=(
-            msgspec.convert({"name": MODEL, **formats}, ModelConfig),
-            *(
-                msgspec.convert({"name": name, "digest": shapes.digest_of(name), **formats}, ModelConfig)
-                for name in more
-            ),
-        ),
+        models=tuple(own),
         tiers=tuple(tiers),
         arena_bytes=int(arena_gib * 2**30),
         step_tokens_max=step_tokens,
@@ -132,21 +133,33 @@ def base() -> BaseShape:
 
 
 def add_adapters(
-    pool: TilePool, base: BaseShape, count: int, ranks: list[int], *, model: str = MODEL, first: int = 0
+    pool: TilePool,
+    base: BaseShape,
+    count: int,
+    ranks: list[int],
+    *,
+    model: str = MODEL,
+    first: int = 0,
+    dtype: torch.dtype = torch.bfloat16,
+    device: str = "cuda",
 ) -> list[str]:
-    """Adapters in host memory, ranks dealt in turn. Those of one rank share one slab: in the arena each has its own."""
-    hosts = {rank: random_adapter(base, rank) for rank in dict.fromkeys(ranks)}
+    """Adapters in host memory, ranks dealt in turn. Those of one rank share one slab: in the arena each has its own.
+    `dtype`: the pool's. `device`: where the numbers are drawn; with "cuda" the slabs are page-locked."""
+    hosts = {rank: random_adapter(base, rank, dtype, device) for rank in dict.fromkeys(ranks)}
     digests = [f"{index:064x}" for index in range(first, first + count)]
     for index, digest in enumerate(digests):
         pool.add_host_adapter(digest, model, hosts[ranks[index % len(ranks)]])
     return digests
 
 
-def random_adapter(base: BaseShape, rank: int) -> HostAdapter:
+def random_adapter(
+    base: BaseShape, rank: int, dtype: torch.dtype = torch.bfloat16, device: str = "cuda"
+) -> HostAdapter:
     keys = [(layer, name) for layer in range(base.layers) for name in MODULES]
-    layout = layout_of(dict.fromkeys(keys, rank), dict.fromkeys(keys, 1.0 / rank), base, torch.bfloat16)
-    numbers = torch.empty(layout.bytes // 2, dtype=torch.bfloat16, device="cuda").normal_(0, 0.02)
-    return HostAdapter(layout, numbers.view(torch.uint8).cpu().pin_memory())
+    layout = layout_of(dict.fromkeys(keys, rank), dict.fromkeys(keys, 1.0 / rank), base, dtype)
+    numbers = torch.empty(layout.bytes // dtype.itemsize, dtype=dtype, device=device).normal_(0, 0.02)
+    slab = numbers.view(torch.uint8).cpu()
+    return HostAdapter(layout, slab.pin_memory() if device == "cuda" else slab)
 
 
 def append_rows(rows: Sequence[dict[str, object]], name: str) -> None:
