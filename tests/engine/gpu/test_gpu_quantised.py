@@ -92,6 +92,7 @@ FORMATS: dict[str, tuple[str, str, tuple[int, ...], type]] = {
     "int4, layer 0 kept": ("", "int4", (0,), DequantizedProduct),
 }
 # Of each kind of product one; `make long` runs all formats, which take minutes in Triton's interpreter.
+LONG = bool(os.environ.get("LANEWAY_LONG"))
 IN_CI = ("fp8", "fp8 blocks", "int4 zeros")
 
 
@@ -217,7 +218,7 @@ def new_requests(adapters: tuple[str | None, ...] = (None, None, None)) -> list[
     return [request(*own) for own in zip(prompts, pages, adapters, strict=True)]
 
 
-@pytest.mark.parametrize("name", FORMATS if os.environ.get("LANEWAY_LONG") else IN_CI)
+@pytest.mark.parametrize("name", FORMATS if LONG else IN_CI)
 def test_logits_are_near_the_dequantised_model_s(name: str, tmp_path: Path) -> None:
     tiny, kind = make_model(tmp_path / "model", name), FORMATS[name][3]
     served, expected = served_of([tiny]), Dequantised(tiny)
@@ -294,7 +295,7 @@ class RecordedDeltas:
         monkeypatch.setattr(LoraDeltas, "join", join_recorded)
 
 
-@pytest.mark.parametrize("name", ["fp8", "fp8 blocks", "int8", "int4 zeros"])
+@pytest.mark.parametrize("name", ["fp8", "fp8 blocks", "int8", "int4 zeros"] if LONG else ["fp8"])
 def test_an_adapter_s_delta_is_the_plain_base_s(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A step of few rows and one of many, each of one adapted request: the delta of every module is computed from the
     unquantised rows, and where both bases have the same rows it is the plain base's."""
@@ -437,7 +438,7 @@ def warm_up_beside(served: Served, tiny: TinyModel) -> None:
     model.beside(StepMemories(CPU).place(form), common).warm_up()
 
 
-@pytest.mark.parametrize("name", ["fp8", "int4 zeros"])
+@pytest.mark.parametrize("name", ["fp8", "int4 zeros"] if LONG else ["int4 zeros"])
 def test_no_step_needs_a_kernel_that_the_warm_up_did_not_launch(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, launches: set[Launch]
 ) -> None:
