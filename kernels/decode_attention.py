@@ -190,6 +190,27 @@ def _attend_item(
 
 
 @triton.jit
+def _load_fp8_tile(
+    words, scales, page, key, end, page_stride, scales_stride,
+    KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, TOKENS_PER_PAGE: tl.constexpr, WORDS: tl.constexpr,
+):  # fmt: skip
+    """K and V int32 [keys, WORDS] of a tile, four numbers in a word, and their scales float16 [keys]. `page` [keys] is
+    the page of each key.
+
+    The loads are masked, not the products: beyond the end another request's NaN may lie, and 0 · NaN is NaN."""
+    word = tl.arange(0, WORDS)
+    there = (key[:, None] < end) & (word[None, :] < HEAD_DIM // 4)
+    of_token = page.to(tl.int64) * (page_stride // 4) + key % TOKENS_PER_PAGE * (KV_HEADS * HEAD_DIM // 2)
+    own = words + of_token[:, None] + word[None, :]
+    keys = tl.load(own, mask=there, other=0)
+    values = tl.load(own + KV_HEADS * HEAD_DIM // 4, mask=there, other=0)
+    at = scales + page.to(tl.int64) * scales_stride + key % TOKENS_PER_PAGE
+    key_scales = tl.load(at, mask=key < end, other=1.0)
+    value_scales = tl.load(at + KV_HEADS * TOKENS_PER_PAGE, mask=key < end, other=1.0)
+    return keys, values, key_scales, value_scales
+
+
+@triton.jit
 def _attend_fp8_item(
     q, kv, scales, pages, page, begin, end, page_stride, scales_stride, scale,
     KV_HEADS: tl.constexpr, GROUP: tl.constexpr, HEAD_DIM: tl.constexpr, TOKENS_PER_PAGE: tl.constexpr,
@@ -199,9 +220,8 @@ def _attend_fp8_item(
 
     The scores are multiplied by K's scales. V's scale is part of its key's weight: the running maximum is that of
     weight · scale, so that p · scale, which is rounded for the product with V, is at most 1 and as exact as p is
-    without scales. A tile waits in registers, four numbers in a word, while the one before it is in work. The numbers
-    of one place in a word are a product of their own, so that words are never put together again."""
-    KV_SIZE: tl.constexpr = KV_HEADS * HEAD_DIM
+    without scales. The next tile waits in registers, four numbers in a word, while the current tile is multiplied. The
+    four bytes of the words are four products, so that the numbers of a word are never rearranged."""
     WORDS: tl.constexpr = BLOCK_DIM // 4
     word = tl.arange(0, WORDS)
     of_tile = tl.arange(0, BLOCK_KEYS)
@@ -230,25 +250,17 @@ def _attend_fp8_item(
     out2 = tl.zeros([BLOCK_ROWS, WORDS], tl.float32)
     out3 = tl.zeros([BLOCK_ROWS, WORDS], tl.float32)
     words = kv.to(tl.pointer_type(tl.int32), bitcast=True)
-    stride = page_stride // 4
     key = begin + of_tile
-    # The loads are masked, not the products: what lies beyond the end may be another's NaN, and 0 · NaN is NaN.
-    own = words + (page.to(tl.int64) * stride + key % TOKENS_PER_PAGE * (KV_SIZE // 2))[:, None] + word[None, :]
-    keys = tl.load(own, mask=(key[:, None] < end) & is_word, other=0)
-    values = tl.load(own + KV_SIZE // 4, mask=(key[:, None] < end) & is_word, other=0)
-    at = scales + page.to(tl.int64) * scales_stride + key % TOKENS_PER_PAGE
-    key_scales = tl.load(at, mask=key < end, other=1.0)
-    value_scales = tl.load(at + KV_HEADS * TOKENS_PER_PAGE, mask=key < end, other=1.0)
+    keys, values, key_scales, value_scales = _load_fp8_tile(
+        words, scales, page, key, end, page_stride, scales_stride, KV_HEADS, HEAD_DIM, TOKENS_PER_PAGE, WORDS
+    )
     key += BLOCK_KEYS
     page = tl.load(pages + key // TOKENS_PER_PAGE, mask=key < end, other=0)
     for start in tl.range(begin, end, BLOCK_KEYS, num_stages=1):
         key = start + BLOCK_KEYS + of_tile  # of the next tile
-        own = words + (page.to(tl.int64) * stride + key % TOKENS_PER_PAGE * (KV_SIZE // 2))[:, None] + word[None, :]
-        next_keys = tl.load(own, mask=(key[:, None] < end) & is_word, other=0)
-        next_values = tl.load(own + KV_SIZE // 4, mask=(key[:, None] < end) & is_word, other=0)
-        at = scales + page.to(tl.int64) * scales_stride + key % TOKENS_PER_PAGE
-        next_key_scales = tl.load(at, mask=key < end, other=1.0)
-        next_value_scales = tl.load(at + KV_HEADS * TOKENS_PER_PAGE, mask=key < end, other=1.0)
+        next_keys, next_values, next_key_scales, next_value_scales = _load_fp8_tile(
+            words, scales, page, key, end, page_stride, scales_stride, KV_HEADS, HEAD_DIM, TOKENS_PER_PAGE, WORDS
+        )
         key += BLOCK_KEYS
         page = tl.load(pages + key // TOKENS_PER_PAGE, mask=key < end, other=0)
         k0, k1, k2, k3 = fp8_words(keys, q0.dtype, IN_PAIRS)

@@ -1,4 +1,4 @@
-"""A quantised W as a plain matrix: for products of so many rows that W is worth the writing."""
+"""Dequantises a whole matrix, for products of many rows, where writing it costs little beside the product."""
 
 # mypy: disable-error-code="no-untyped-def, untyped-decorator"
 from __future__ import annotations

@@ -57,7 +57,7 @@ class KvLayout:
         return f"{numbers}/v{KV_KERNELS_VERSION}"
 
     def run_bytes(self, tokens: int) -> int:
-        """Bytes of one layer in a page of so many tokens."""
+        """Bytes of one layer in a page that holds `tokens` tokens."""
         if self.is_fp8:
             return fp8_run_bytes(tokens, self.kv_heads, self.head_dim)
         return tokens * self.token_bytes // self.layers

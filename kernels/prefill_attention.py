@@ -138,8 +138,9 @@ def _attend_fp8_keys(
         else:
             keys = tl.load(at, mask=dim[None, :] < HEAD_DIM, other=0)
             values = tl.load(at + KV_SIZE, mask=dim[None, :] < HEAD_DIM, other=0)
-        # Scales a tile ahead, and therefore pages two: scales are too small for the pipeline's copies. Handed on are
-        # numbers that the loop computes, never one that it was given: Triton pipelines no loop that looks back two.
+        # Scales are too small for the pipeline's copies, so they are loaded one tile ahead, and page numbers two. Each
+        # iteration computes the values that it hands to the next: Triton does not pipeline a loop that passes a value
+        # on unchanged.
         following = key + BLOCK_KEYS
         at = scales + next_page.to(tl.int64) * scales_stride + following % TOKENS_PER_PAGE
         next_key_scales = tl.load(at, mask=following < end, other=0.0)

@@ -57,7 +57,7 @@ class Audit:
         arena._take_pages = self._poison_taken  # type: ignore[method-assign]
 
     def complete(self, step: Step, result: StepResult, seconds: float) -> StepOutcome:
-        """The scheduler's, with the ids that the runner drew counted beside those that the scheduler kept."""
+        """`Scheduler.complete`, audited: counts the drawn ids, and the drawn ids that the scheduler discards."""
         outcome = self._complete(step, result, seconds)
         skipped = result.errors.keys() | result.skipped
         drawn = sum(token is not None and index not in skipped for index, token in enumerate(result.ids))
@@ -73,7 +73,7 @@ class Audit:
         return outcome
 
     def check_integrity(self) -> None:
-        """Of the arena and the prefix cache; what is wrong is kept in `faults`."""
+        """Check the arena and the prefix cache. Faults are appended to `faults`."""
         self.integrity_checks += 1
         try:
             self.scheduler.arena.check_integrity()

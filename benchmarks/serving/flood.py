@@ -106,6 +106,16 @@ def tiers(arguments: argparse.Namespace) -> tuple[Tier, Tier]:
     return premium, batch
 
 
+def add_tier_options(parser: argparse.ArgumentParser) -> None:
+    """The options that `tiers` reads. A target of 0 fits the machine."""
+    parser.add_argument("--premium-floor", type=float, default=0.30)
+    parser.add_argument("--ttft-base-ms", type=float, default=0.0, help="premium's target")
+    parser.add_argument("--ttft-per-1k-ms", type=float, default=0.0, help="premium's target")
+    parser.add_argument("--inter-token-ms", type=float, default=0.0, help="premium's target")
+    parser.add_argument("--batch-floor", type=float, default=0.05)
+    parser.add_argument("--batch-inter-token-ms", type=float, default=0.0)
+
+
 def limit_kv(runner: ServedRunner, adapters: Sequence[str], kv_pages: int) -> int:
     """Let the scheduler have `kv_pages` beside what all adapters take together; the rest of the arena is left alone.
     Returns the adapters' pages."""
@@ -419,12 +429,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--host-pool-gib", type=float, default=0.0, help="host memory for pages of the preempted")
     parser.add_argument("--kv-pages", type=int, default=KV_PAGES, help="on a GPU: pages that requests may have")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--premium-floor", type=float, default=0.30)
-    parser.add_argument("--ttft-base-ms", type=float, default=0.0, help="premium's target")
-    parser.add_argument("--ttft-per-1k-ms", type=float, default=0.0, help="premium's target")
-    parser.add_argument("--inter-token-ms", type=float, default=0.0, help="premium's target")
-    parser.add_argument("--batch-floor", type=float, default=0.05)
-    parser.add_argument("--batch-inter-token-ms", type=float, default=0.0)
+    add_tier_options(parser)
     parser.add_argument("--cpu", action="store_true", help="the demo model on this CPU")
     parser.add_argument("--model", type=Path, default=DEMO_MODEL, help="its directory")
     parser.add_argument("--models", type=int, default=1, choices=(1, 2), help="2: batch has a model of its own")

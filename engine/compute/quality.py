@@ -37,10 +37,11 @@ WINDOW_TOKENS = 512
 WINDOWS = 40
 # The error of a layer is measured on the first windows only: it needs the reference's input for both versions.
 ERROR_WINDOWS = 4
-# A layer may stay unquantised up to this error, relative to what it adds. A larger one is not the rounding of a format
-# but a fault, and the model is refused: the worst layer of SmolLM2 in int4 has 0.36, one without weights 1.
+# A layer whose relative error is at most this may stay unquantised. A larger error is a fault, not the rounding of a
+# format, and the model is refused. The worst layer of SmolLM2 in int4 has 0.36; a layer of zeros has 1.
 FAULT_ERROR = 0.5
-# Of the layers. A model of which more would stay unquantised is refused: it would take the memory of one that is not.
+# Largest part of the layers that may stay unquantised. Beyond it the model is refused, since quantising it would save
+# little memory.
 KEPT_PART_MAX = 0.5
 # Rows whose logits are compared at once.
 LOGIT_ROWS = 128

@@ -145,7 +145,7 @@ class GpuDecoder:
         decodes: bool,
     ) -> None:
         config = self.config
-        delta = _product(layer.qkv, work.x, work.x_fp8, work.qkv, memory.products, lora, index, self._stacks.qkv)
+        delta, _ = _product(layer.qkv, work.x, work.x_fp8, work.qkv, memory.products, lora, index, self._stacks.qkv)
         rotary_write(
             work.qkv,
             work.q,
@@ -168,8 +168,16 @@ class GpuDecoder:
         rows = work.attended_fp8
         if layer.o.reads_fp8:
             quantize_rows(work.attended, rows)
-        product = _residual_product(
-            layer.o, work.attended, rows, work.added, memory.products, lora, index, self._stacks.o
+        product = _product(
+            layer.o,
+            work.attended,
+            rows,
+            work.added,
+            memory.products,
+            lora,
+            index,
+            self._stacks.o,
+            may_lack_scales=True,
         )
         self._join_residual(work, layer.post_norm, product, step.adapted, layer.gate_up)
 
@@ -218,7 +226,9 @@ class GpuDecoder:
     ) -> None:
         """`following`: the next layer; None after the last one."""
         products = memory.products
-        delta = _product(layer.gate_up, work.x, work.x_fp8, work.gate_up, products, lora, index, self._stacks.gate_up)
+        delta, _ = _product(
+            layer.gate_up, work.x, work.x_fp8, work.gate_up, products, lora, index, self._stacks.gate_up
+        )
         rows = work.activated_fp8
         swiglu(
             work.gate_up,
@@ -227,8 +237,16 @@ class GpuDecoder:
             adapted=None if delta is None else step.adapted,
             quantized=rows if layer.down.reads_fp8 else None,
         )
-        product = _residual_product(
-            layer.down, work.activated, rows, work.added, products, lora, index, self._stacks.down
+        product = _product(
+            layer.down,
+            work.activated,
+            rows,
+            work.added,
+            products,
+            lora,
+            index,
+            self._stacks.down,
+            may_lack_scales=True,
         )
         if following is None:
             self._join_residual(work, self._weights.norm, product, step.adapted, self._weights.lm_head)
@@ -236,7 +254,7 @@ class GpuDecoder:
             self._join_residual(work, following.input_norm, product, step.adapted, following.qkv)
 
     def _join_residual(
-        self, work: Workspace, norm: Tensor, product: ResidualProduct, adapted: Tensor, reader: GpuProduct
+        self, work: Workspace, norm: Tensor, product: BaseProduct, adapted: Tensor, reader: GpuProduct
     ) -> None:
         """`product`: what `work.added` lacks. `reader`: the product of the normed rows."""
         delta, scales = product
@@ -253,8 +271,9 @@ class GpuDecoder:
         )
 
 
-class ResidualProduct(NamedTuple):
-    """A product that is added to the residual stream, and what it lacks: the delta of LoRA, and scales."""
+class BaseProduct(NamedTuple):
+    """What the consumer of a base product adds: the delta of LoRA, None if no row is adapted; and the scales that the
+    product lacks, None if it has them."""
 
     delta: Tensor | None
     scales: OutputScales | None
@@ -269,29 +288,17 @@ def _product(
     lora: GpuLora | None,
     layer: int,
     stack: Stack,
-) -> Tensor | None:
-    """The base's x · Wᵀ into `out`, and beside it the delta that its consumer adds, computed from the unquantised x;
-    None: no row is adapted."""
+    *,
+    may_lack_scales: bool = False,
+) -> BaseProduct:
+    """The base's x · Wᵀ into `out`, and beside it the delta, computed from the unquantised x. `may_lack_scales`: the
+    consumer applies scales. Beside a delta the product has its scales all the same: cuBLAS splits an unscaled product
+    over more multiprocessors, which the delta would lack."""
     if lora is not None:
         lora.deltas.fork()
-    product(x, quantized if product.reads_fp8 else None, out, memory)
-    return None if lora is None else lora.deltas.join(lora.work, layer, stack, x)
-
-
-def _residual_product(
-    product: GpuProduct,
-    x: Tensor,
-    quantized: QuantizedRows,
-    out: Tensor,
-    memory: ProductMemory,
-    lora: GpuLora | None,
-    layer: int,
-    stack: Stack,
-) -> ResidualProduct:
-    """As `_product`, for a consumer that applies scales, too. A product beside which a delta is computed keeps its
-    scales: one that is split over the inner size leaves the delta no multiprocessors."""
-    if lora is None and isinstance(product, Fp8Product):
+    elif may_lack_scales and isinstance(product, Fp8Product):
         scales = product.multiply_unscaled(quantized, out)
         if scales is not None:
-            return ResidualProduct(None, scales)
-    return ResidualProduct(_product(product, x, quantized, out, memory, lora, layer, stack), None)
+            return BaseProduct(None, scales)
+    product(x, quantized if product.reads_fp8 else None, out, memory)
+    return BaseProduct(None if lora is None else lora.deltas.join(lora.work, layer, stack, x), None)

@@ -85,7 +85,7 @@ class GpuModel:
 
     def warm_up(self) -> None:
         """Compile every kernel, by steps of padding rows, which neither read nor write the arena. `warm_up_products`
-        compiles those that only steps of more rows use."""
+        compiles the kernels that only larger steps use."""
         warm = [self._warm_layout(rows, prefill=True) for rows in PREFILL_WARM_ROWS]
         most = self.memory.plan.capacity
         warm += [self._warm_layout(rows, prefill=False) for rows in DECODE_WARM_ROWS if rows <= most]

@@ -11,7 +11,7 @@ import torch
 from adapters.files.spec import BaseShape
 from engine.compute.quality import QualityKey, QualityResult, gate_model
 from engine.compute.shared import kv_layout
-from engine.gpu.products import check_products
+from engine.gpu.products import check_fp8, check_products
 from engine.gpu.quality import GpuMeasuredModel, memory_is_needed
 from engine.models.config import DecoderConfig, ModelRefused, check_vocabulary, load_config
 from engine.models.dummy import dummy_digest
@@ -23,8 +23,6 @@ from engine.protocol.quality import ModelQuality
 from kernels.kv_layout import KvLayout
 
 DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16}
-
-FP8_CAPABILITY = (8, 9)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,20 +46,13 @@ def dtype_of(name: str) -> torch.dtype:
     return DTYPES[name]
 
 
-def check_fp8(capability: tuple[int, int]) -> None:
-    """Raises ModelRefused for a GPU whose compute capability has no fp8."""
-    if capability < FP8_CAPABILITY:
-        needed, own = (".".join(map(str, numbers)) for numbers in (FP8_CAPABILITY, capability))
-        raise ModelRefused(f"kv_dtype: fp8 needs a GPU of compute capability {needed} or newer; this one has {own}")
-
-
 def open_model(model: ModelConfig, dtype: torch.dtype, device: torch.device, limits: QualityLimits) -> OpenedModel:
     """`dtype` is the engine's. Without a cached digest the files are hashed, which takes longer than reading them. A
     quantised model without a known result is measured. Raises ModelRefused, OSError."""
     if dtype_of(model.dtype) != dtype:
         raise ModelRefused(f"dtype: the models of one engine share one, this is {model.dtype} and the others {dtype}")
     if model.kv_dtype == "fp8":
-        check_fp8(torch.cuda.get_device_capability(device))
+        check_fp8("kv_dtype: fp8 needs", torch.cuda.get_device_capability(device))
     directory = Path(model.path)
     shape = load_config(directory, quantized=True)
     if model.context_tokens is not None:

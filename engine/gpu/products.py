@@ -20,8 +20,8 @@ from kernels.norm import OutputScales
 from kernels.quantize import QuantizedRows
 from kernels.quantized_product import ProductScratch, allocate_product_scratch, quantized_product
 
-# Steps of at most so many rows read a quantised matrix once, in a kernel of our own. Larger steps: fp8 rows are
-# multiplied by cuBLAS or CUTLASS (torch._scaled_mm), and other formats are dequantised first (docs/LOG.md).
+# Largest number of rows that our own kernel multiplies, which reads a quantised matrix once. In larger steps cuBLAS or
+# CUTLASS (torch._scaled_mm) multiplies fp8 rows, and matrices of other formats are dequantised first (docs/LOG.md).
 FP8_FEW_ROWS = 16
 FEW_ROWS = 64
 # Rows and columns of torch._scaled_mm are multiples of this.
@@ -237,10 +237,15 @@ def reads_fp8(layout: SlabLayout) -> bool:
 
 def check_products(layout: SlabLayout, device: torch.device) -> None:
     """Raises ModelRefused for fp8 weights on a GPU without fp8."""
-    capability = torch.cuda.get_device_capability(device)
-    if capability < FP8_CAPABILITY and any(format.element == "fp8" for format in layout.formats.values()):
+    if any(format.element == "fp8" for format in layout.formats.values()):
+        check_fp8("fp8 weights need", torch.cuda.get_device_capability(device))
+
+
+def check_fp8(subject: str, capability: tuple[int, int]) -> None:
+    """Raises ModelRefused, beginning with `subject`, for a GPU whose compute capability has no fp8."""
+    if capability < FP8_CAPABILITY:
         needed, found = (".".join(map(str, version)) for version in (FP8_CAPABILITY, capability))
-        raise ModelRefused(f"fp8 weights need a GPU of compute capability {needed} or newer; this one has {found}")
+        raise ModelRefused(f"{subject} a GPU of compute capability {needed} or newer; this one has {found}")
 
 
 def _scratch_rows(rows_max: int) -> int:

@@ -30,7 +30,7 @@ WRITTEN = list(itertools.product([0, 1, 33], SHAPES, ["", "delta", "norm", "delt
 
 
 def cases(lengths: dict[str, Any], count: int, cost: int) -> list[tuple[Shape, str, torch.dtype]]:
-    """In the interpreter a sample of those that take seconds at most."""
+    """A sample of the cases in the interpreter, where each takes seconds."""
     whole = list(itertools.product(SHAPES, lengths, DTYPES))
     small = [case for case in whole if GPU or case[0].kv_heads * case[0].head_dim <= cost]
     return sampled("fp8", small, count)

@@ -341,8 +341,7 @@ def test_a_model_with_a_planted_fault_is_not_served(
 
 
 def test_a_fault_is_not_kept_and_neither_is_most_of_a_model(trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Layers that stay unquantised would hide a fault: what is served would be right, and as large as if it were not
-    quantised."""
+    """Unquantised layers must not hide a fault: the model would answer well, at the size of an unquantised model."""
     limits = QualityLimits(layer_error_max=1e-4)
     found = measure(trained, "int8", limits=limits, windows=1)
     assert found.kept == (0, 1), "at most half of five layers"

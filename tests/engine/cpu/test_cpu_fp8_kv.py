@@ -179,7 +179,7 @@ def test_the_same_ids_alone_in_any_batch_and_after_preemption(directory: Path, h
 
 
 def test_what_comes_back_from_host_memory_goes_on_as_if_never_interrupted(directory: Path) -> None:
-    """A page of fp8 is bytes to the swap: every one comes back, scales too, and no token is computed again."""
+    """The swap copies fp8 pages as bytes, scales included, and no token is computed again."""
     config = EngineConfig(
         models=(ModelConfig(name=MODEL, path=str(directory), kv_dtype="fp8"),), arena_bytes=16 << 20,
         host_pool_bytes=1 << 20, threads=1, step_tokens_max=96, sequences_max=1,

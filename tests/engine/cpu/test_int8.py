@@ -32,7 +32,7 @@ SHAPES = [(80, 48), (300, 64), (33, 127), (5, 1), (96, 1024)]
 
 
 def force(monkeypatch: pytest.MonkeyPatch, *, vnni: bool) -> None:
-    """A CPU that multiplies int8 faster than float32, or one that does not; and a short gate."""
+    """Make the engine take this CPU for one with or without VNNI, and shorten the gate."""
     measure_few_windows(monkeypatch)
     for module in (engine.models.cpu_loading, engine.cpu.weights):
         monkeypatch.setattr(module, "multiplies_int8", lambda: vnni)

@@ -48,7 +48,7 @@ def short_gate(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def force(monkeypatch: pytest.MonkeyPatch, *, vnni: bool) -> None:
-    """A CPU that multiplies int8 faster than float32, or one that does not."""
+    """Make the engine believe that this CPU multiplies int8 faster (`vnni`) or slower than float32."""
     for module in (engine.models.cpu_loading, engine.cpu.weights):
         monkeypatch.setattr(module, "multiplies_int8", lambda: vnni)
 

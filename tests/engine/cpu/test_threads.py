@@ -95,7 +95,7 @@ def test_it_is_measured_once_in_little_time_and_logged(caplog: pytest.LogCapture
         taken = time.process_time() - began
         assert measured_threads() == chosen
     assert 1 <= chosen <= available_cores()
-    assert torch.get_num_threads() == 1, "who measures changes nothing"
+    assert torch.get_num_threads() == 1, "the measurement restores the number of threads"
     # CPU time of all threads: other processes on the machine are none of its business.
     assert taken < 0.3 * available_cores()
     if available_cores() > 1:

@@ -20,8 +20,8 @@ from engine.gpu.draw_state import DrawState
 from engine.gpu.draws import draw_fields, mode_of, undrawable
 from engine.gpu.graphs import RUNS_BEFORE, GraphKind, Graphs, Run, _end_capture
 from engine.gpu.model import SharedStepState
-from engine.gpu.opening import check_fp8
 from engine.gpu.packing import Packer
+from engine.gpu.products import check_fp8
 from engine.gpu.runner import GpuRunner, PendingStep
 from engine.gpu.step_memory import StepMemories, StepSizes, step_form
 from engine.models.config import ModelRefused, load_config
@@ -176,9 +176,9 @@ def test_kv_in_fp8_beside_float32_says_what_the_cpu_says(directories: list[Path]
 
 def test_fp8_is_refused_by_name_on_an_older_gpu() -> None:
     for capability in ((8, 9), (9, 0), (10, 0), (12, 1)):
-        check_fp8(capability)
+        check_fp8("kv_dtype: fp8 needs", capability)
     with pytest.raises(ModelRefused, match=r"^kv_dtype: fp8 needs a GPU of compute capability 8\.9 or newer; .* 8\.6$"):
-        check_fp8((8, 6))
+        check_fp8("kv_dtype: fp8 needs", (8, 6))
 
 
 class Reached:

@@ -53,7 +53,7 @@ def fill_by_threads(source: FileSource | DummySource, piece: int, threads: int =
 def assert_slab_is_whole_matrices(
     slab: torch.Tensor, layout: SlabLayout, directory: Path, config: DecoderConfig, quantize: str, kept: Collection[int]
 ) -> None:
-    """Quantised matrices are those of `StackedMatrix.read`, and the others those that a CPU reads."""
+    """The slab's quantised matrices equal `StackedMatrix.read`; its other tensors equal what `load_weights` reads."""
     matrices = check_weights(directory, config, quantize, kept)
     assert layout.formats == {name: matrix.format for name, matrix in matrices.items()}
     with WeightFiles(directory) as files:

@@ -15,7 +15,7 @@ const LIMIT_AT = 80;
 const part = (value: number) => `${(value * 100).toFixed(1)} %`;
 const nats = (value: number) => value.toFixed(4);
 
-/** A model with a format of its own, or one that is to have one. */
+/** Whether the weights or the KV of the model have, or are configured to have, another format than its dtype. */
 export function isQuantised(model: Model): boolean {
   const differs = (format: string | null) => format !== null && format !== model.dtype;
   return (
