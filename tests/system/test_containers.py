@@ -31,7 +31,7 @@ SEALED = """
 import os, sys
 
 WRITABLE = tuple(os.environ["SEALED_WRITABLE"].split(":"))
-REFUSED = {"torch", "triton", "transformers", "kernels"}
+REFUSED = {"torch", "triton", "transformers"}
 CHANGES = {"os.mkdir", "os.remove", "os.rename", "os.link", "os.rmdir", "os.chmod"}
 NO_FOLDER = -1  # these events end with a descriptor: names inside a folder that was opened are not looked at
 
