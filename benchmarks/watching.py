@@ -23,7 +23,8 @@ from benchmarks.rows import append_rows
 from engine.fake.runner import FakeAdapters
 from engine.loop import snapshot
 from engine.memory.arena import Arena
-from engine.protocol.frames import Sampling, Snapshot, encode
+from engine.protocol.codec import encode
+from engine.protocol.frames import Sampling, Snapshot
 from engine.protocol.tiers import SHIPPED_TIERS
 from engine.scheduler.scheduler import ModelLimits, Scheduler
 from engine.step import Sequence, StepResult

@@ -21,13 +21,13 @@ from typing import Protocol
 
 from engine.__main__ import ServedRunner, build_scheduler
 from engine.loop.worker import EngineLoop
+from engine.protocol.codec import FrameReader, decode_from_engine
 from engine.protocol.config import EngineConfig
 from engine.protocol.frames import (
     PROTOCOL_VERSION,
     Abort,
     EngineUsage,
     Finished,
-    FrameReader,
     Hello,
     Refused,
     Sampling,
@@ -35,7 +35,6 @@ from engine.protocol.frames import (
     Submit,
     Tokens,
     Watch,
-    decode_from_engine,
 )
 from engine.protocol.inbox import Inbox, LoopProgress, Stop
 from engine.protocol.server import OutgoingFrames

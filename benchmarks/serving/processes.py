@@ -21,18 +21,9 @@ from typing import Any
 import msgspec
 
 from benchmarks.serving.gateway import Gateway, Line, Measured, Phase
+from engine.protocol.codec import FrameReader, decode_from_engine, encode
 from engine.protocol.config import EngineConfig
-from engine.protocol.frames import (
-    Abort,
-    Finished,
-    FrameReader,
-    Hello,
-    Refused,
-    Submit,
-    Watch,
-    decode_from_engine,
-    encode,
-)
+from engine.protocol.frames import Abort, Finished, Hello, Refused, Submit, Watch
 
 START_S_MAX = 400.0  # loading weights, compiling kernels the first time, and capturing
 STOP_S_MAX = 10.0

@@ -1,57 +1,19 @@
-"""The prefix cache: full pages of KV, found by their tokens and their namespace.
+"""The prefix cache: full pages of KV, found by the names of `engine.protocol.page_names`.
 
-A page's name is a SHA-256 chain over all ids before it, rooted in (model, adapter content, namespace, layout of the
-KV): pages are shared exactly when all of these are equal. The cache knows no sequence's state, and not what a namespace
-stands for.
+It knows no sequence's state, and not what a namespace stands for.
 """
 
 from __future__ import annotations
 
-import hashlib
 from array import array
 from collections import Counter, OrderedDict
 from collections.abc import Callable
 
 from engine.memory.arena import Arena
+from engine.protocol.page_names import Chain
 
 # A namespace with more than this part of the arena has its idle pages evicted first.
 NAMESPACE_QUOTA = 0.25
-
-
-class Chain:
-    """The names of one sequence's full pages, computed on demand."""
-
-    def __init__(
-        self,
-        model: str,
-        adapter: str | None,
-        namespace: str,
-        tokens_per_page: int,
-        label: int = 0,
-        kv_identity: str = "",
-    ) -> None:
-        """`model` and `adapter` name contents (digests). `label` (below 65,536) marks the chain's pages for observers.
-        `kv_identity` names the dtype and layout of the KV and the version of its kernels. The ids of a page must not
-        change once its name was computed."""
-        root = hashlib.sha256()
-        for part in (model, adapter or "", namespace, kv_identity, str(tokens_per_page)):
-            data = part.encode()
-            root.update(len(data).to_bytes(8, "little") + data)
-        self.namespace = namespace
-        self.label = label
-        self.tokens_per_page = tokens_per_page
-        self._root = root.digest()
-        self._names: list[bytes] = []
-
-    def name(self, index: int, tokens: Callable[[int, int], list[int]]) -> bytes:
-        """The name of page `index`. `tokens(start, stop)` returns the sequence's ids, which must fill the page."""
-        names = self._names
-        while len(names) <= index:
-            start = len(names) * self.tokens_per_page
-            ids = array("q", tokens(start, start + self.tokens_per_page))
-            assert len(ids) == self.tokens_per_page, "only full pages have names"
-            names.append(hashlib.sha256((names[-1] if names else self._root) + ids.tobytes()).digest())
-        return names[index]
 
 
 class PrefixCache:

@@ -12,6 +12,7 @@ import os
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
+from engine.protocol.codec import ProtocolError
 from engine.protocol.connection import EngineLost, EngineNotConnected, Generation, GenerationEnding, Link
 from engine.protocol.frames import (
     PROTOCOL_VERSION,
@@ -23,7 +24,6 @@ from engine.protocol.frames import (
     ModelFailure,
     ModelInfo,
     Models,
-    ProtocolError,
     Sampling,
     Snapshot,
     Status,

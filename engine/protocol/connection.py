@@ -11,11 +11,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
+from engine.protocol.codec import FrameReader, ProtocolError, decode_from_engine, encode
 from engine.protocol.frames import (
     Abort,
     AdapterState,
     Finished,
-    FrameReader,
     FromEngine,
     Heartbeat,
     Hello,
@@ -24,15 +24,12 @@ from engine.protocol.frames import (
     ModelState,
     PromptLogprobs,
     PromptPart,
-    ProtocolError,
     Recorded,
     Refused,
     Snapshot,
     StatusReport,
     ToEngine,
     Tokens,
-    decode_from_engine,
-    encode,
 )
 
 

@@ -1,12 +1,11 @@
 """The frames between a gateway and an engine: length-prefixed msgpack over one stream per gateway.
 
 It carries token ids, digests and opaque names, and must never carry a tenant's name, a key, a price or a prompt's text.
-`client.py` implements the gateway's side, `server.py` the engine's.
+`codec.py` turns them into bytes; `client.py` implements the gateway's side, `server.py` the engine's.
 """
 
 from __future__ import annotations
 
-import struct
 from typing import Annotated, Literal
 
 import msgspec
@@ -21,12 +20,17 @@ from engine.protocol.snapshot_parts import (
     TierState,
 )
 
-PROTOCOL_VERSION = 4
+# The newest version that this code speaks, and the oldest. Both ends use the smaller of the two newest versions. A new
+# version may append fields to frames and add frames: msgspec ignores fields at the end that a struct does not have, and
+# fills in the defaults of fields that are missing. No end sends a frame, or a value of a Literal, of a later version
+# than the connection's: the other end could not decode it.
+PROTOCOL_VERSION = 5
+PROTOCOL_OLDEST = 4
 # Label of the summed metrics of models that were removed long ago (loop.metrics). No model can have this name.
 REMOVED_MODELS = "(removed)"
-# A prompt of a million ids is about 5 MB of msgpack.
-FRAME_BYTES_MAX = 16 * 1024 * 1024
-HEADER = struct.Struct(">I")
+# Of a page's name (page_names.py): what PagesChanged carries. Two of a million names are equal in 8 bytes with a
+# probability of 3 × 10⁻⁸; a gateway then predicts one page too many, and nothing else.
+PAGE_HEAD_BYTES = 8
 
 FinishReason = Literal["stop", "length", "aborted", "error"]
 GuideFault = Literal[
@@ -79,10 +83,6 @@ class PromptLogprobs(msgspec.Struct, frozen=True, array_like=True):
         return len(self.ranks) // 4
 
 
-class ProtocolError(Exception):
-    """The peer sent bytes that are no valid frame. The stream is closed."""
-
-
 class Frame(msgspec.Struct, frozen=True, array_like=True):
     """Base of all frames. Encoded as an array whose first element is the tag."""
 
@@ -132,6 +132,9 @@ class ModelInfo(msgspec.Struct, frozen=True, array_like=True):
     quality: ModelQuality | None = None  # None: unmeasured, as a model that is not quantised
     # Dtype and layout of K and V in pages, and the version of the kernels that write them; part of every chain's root.
     kv_identity: str = ""
+    # Since version 5. Device kind, dtypes and kernel versions: engines with an equal digest, kv_identity and numerics
+    # continue each other's texts. "": unknown, equal to nothing.
+    numerics: str = ""
 
 
 class TierRecompute(msgspec.Struct, frozen=True, array_like=True):
@@ -177,6 +180,10 @@ class Submit(Frame, frozen=True, tag="submit", array_like=True):
     stop_ids: list[int]  # the model's end-of-sequence ids; drawing one ends the request, and it is counted
     weight: float = 1.0  # of `share`: a share of weight 2 is served twice as much as one of weight 1
     guide: Guide | None = None
+    # Since version 5. The last `resumed` ids of prompt_ids are output that another engine made: they count for
+    # max_tokens, min_tokens, penalties and the guide, and are neither drawn nor reported again.
+    resumed: int = 0
+    attempt: int = 0  # 0: the text's first Submit; each further one, on whichever engine, has the next number
 
 
 class Abort(Frame, frozen=True, tag="abort", array_like=True):
@@ -196,12 +203,16 @@ class Recorded(Frame, frozen=True, tag="recorded", array_like=True):
 class LoadAdapter(Frame, frozen=True, tag="load_adapter", array_like=True):
     """Register an adapter. `path` is a directory of the store, named by digest, which the engine can read. Its weights
     are read when a request needs them, so the directory must exist until the digest is "unloaded". A `pinned` adapter
-    is never evicted once it is resident. For a registered adapter the frame changes `pinned` alone."""
+    is never evicted once it is resident. For a registered adapter the frame changes `pinned` alone.
+
+    `sources`, since version 5: URLs of the adapter's directory, tried in order by an engine that cannot read `path`;
+    it verifies what it fetches by the digest."""
 
     digest: Digest
     model: str
     path: str
     pinned: bool = False
+    sources: list[str] = []
 
 
 class UnloadAdapter(Frame, frozen=True, tag="unload_adapter", array_like=True):
@@ -222,6 +233,9 @@ class LoadModel(Frame, frozen=True, tag="load_model", array_like=True):
     pinned: bool = False
     quantize: str = "none"  # this and kv_dtype as in ModelConfig
     kv_dtype: str = "auto"
+    # Since version 5: as in LoadAdapter, with the digest that ModelInfo reports. "": the path alone.
+    digest: str = ""
+    sources: list[str] = []
 
 
 class UnloadModel(Frame, frozen=True, tag="unload_model", array_like=True):
@@ -241,6 +255,45 @@ class Watch(Frame, frozen=True, tag="watch", array_like=True):
     preempted: int | None = None
 
 
+# ---- gateway → engine, since version 5 ---------------------------------------------------------------------------
+
+
+class GatewayHello(Frame, frozen=True, tag="gateway_hello", array_like=True):
+    """The first frame of a gateway, if the engine's Hello has version 5 or later. Without it the connection has
+    version 4. `gateway` is unique per gateway process. `pages`: send PagesChanged frames."""
+
+    version: int
+    gateway: Annotated[str, msgspec.Meta(max_length=128)]
+    pages: bool = False
+
+
+class Alive(Frame, frozen=True, tag="alive", array_like=True):
+    """Sent every second. The engine closes the stream of a gateway that was silent for its Hello's `lease_s`."""
+
+
+class AttemptTokens(msgspec.Struct, frozen=True, array_like=True):
+    """Tokens of one attempt that the gateway received: of the Submit with these three fields, `choice` in its
+    Sampling."""
+
+    request_id: str
+    choice: int
+    attempt: int
+    tokens: int
+
+
+class Reclaim(Frame, frozen=True, tag="reclaim", array_like=True):
+    """The ledger has these tokens, which the gateway received over an earlier stream of this engine process: they are
+    no longer lost. Sent again after a loss of the stream; each attempt counts once."""
+
+    attempts: list[AttemptTokens]
+
+
+class DrainEngine(Frame, frozen=True, tag="drain", array_like=True):
+    """Refuse new requests as "shutting_down", and finish those that run. `draining` False: serve again."""
+
+    draining: bool = True
+
+
 # ---- engine → gateway ------------------------------------------------------------------------------------------
 
 
@@ -253,7 +306,7 @@ class RaisedTargets(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Hello(Frame, frozen=True, tag="hello", array_like=True):
-    """The first frame on every stream."""
+    """The first frame on every stream. The engine speaks the versions from `oldest` to `version`."""
 
     version: int
     epoch: str  # unique per engine process
@@ -261,6 +314,10 @@ class Hello(Frame, frozen=True, tag="hello", array_like=True):
     tiers: list[str]
     refused: dict[str, str] = {}  # as in Models
     raised: dict[str, RaisedTargets] = {}  # by tier, if its targets were raised at the start
+    # Since version 5.
+    oldest: int = 4
+    lease_s: float = 0.0  # seconds of silence after which a gateway's stream is closed; 0: never
+    build: str = ""  # of the engine's code, for people
 
 
 class Tokens(Frame, frozen=True, tag="tokens", array_like=True):
@@ -292,6 +349,8 @@ class Finished(Frame, frozen=True, tag="finished", array_like=True):
     usage: EngineUsage
     message: str = ""
     guide_fault: GuideFault | None = None
+    # Since version 5, if `reason` is "error": the engine stops, and another engine may continue the text.
+    resumable: bool = False
 
 
 class Refused(Frame, frozen=True, tag="refused", array_like=True):
@@ -374,6 +433,20 @@ class Snapshot(Frame, frozen=True, tag="snapshot", array_like=True):
     weights_bytes: int = 0  # device memory for weights; 0: no limit
 
 
+class EngineLoad(msgspec.Struct, frozen=True, array_like=True):
+    """What a new request would wait for, as the engine predicts it from its measured speed."""
+
+    waits: dict[str, float]  # by tier: seconds until a new request's first chunk begins
+    queued: dict[str, int] = {}  # by tier: waiting requests
+    prefill_token_s: dict[str, float] = {}  # by model: seconds of one more prompt token
+    models: dict[str, float] = {}  # seconds until the model's weights are resident, of models that are not
+    adapters: list[Digest] = []  # resident
+    adapter_load_s: float = 0.0  # of one that is not
+    tokens_per_s: float = 0.0  # made in the last second
+    queries: int = 0  # prompt tokens looked up in the prefix cache since the start
+    hits: int = 0  # of these, found
+
+
 class Heartbeat(Frame, frozen=True, tag="heartbeat", array_like=True):
     """Sent every second by the I/O thread. A loop that is busy while its step does not change is stuck."""
 
@@ -381,66 +454,36 @@ class Heartbeat(Frame, frozen=True, tag="heartbeat", array_like=True):
     busy: bool
     running: int
     waiting: int
+    # Since version 5.
+    draining: bool = False
+    load: EngineLoad | None = None
 
 
-ToEngine = Submit | Abort | Recorded | LoadAdapter | UnloadAdapter | LoadModel | UnloadModel | Status | Watch
+class PagesChanged(Frame, frozen=True, tag="pages_changed", array_like=True):
+    """Since version 5, to gateways that asked for it: the names of cached pages that were added and removed, as the
+    first PAGE_HEAD_BYTES of each name, one after another. Frames of a stream are numbered from 1 without a gap; `full`:
+    `added` is the whole list, in place of all before. A head may be added twice, by two pages: it is removed twice."""
+
+    number: int
+    added: bytes
+    removed: bytes = b""
+    full: bool = False
+
+
+ToEngine = (
+    Submit
+    | Abort
+    | Recorded
+    | LoadAdapter
+    | UnloadAdapter
+    | LoadModel
+    | UnloadModel
+    | Status
+    | Watch
+    | GatewayHello
+    | Alive
+    | Reclaim
+    | DrainEngine
+)
 OfRequest = Tokens | PromptPart | Finished | Refused
-FromEngine = Hello | Models | OfRequest | AdapterState | ModelState | StatusReport | Snapshot | Heartbeat
-
-_encoder = msgspec.msgpack.Encoder()
-_to_engine = msgspec.msgpack.Decoder(ToEngine)
-_from_engine = msgspec.msgpack.Decoder(FromEngine)
-
-
-def encode(frame: ToEngine | FromEngine) -> bytes:
-    """The frame after its 4-byte big-endian length. Raises ProtocolError above FRAME_BYTES_MAX."""
-    buffer = bytearray(HEADER.size)
-    _encoder.encode_into(frame, buffer, HEADER.size)
-    length = len(buffer) - HEADER.size
-    if length > FRAME_BYTES_MAX:
-        raise ProtocolError(f"a frame of {length} bytes is over the limit of {FRAME_BYTES_MAX}")
-    HEADER.pack_into(buffer, 0, length)
-    return bytes(buffer)
-
-
-class FrameReader:
-    """Splits a byte stream into frame bodies."""
-
-    def __init__(self) -> None:
-        self._buffer = bytearray()
-
-    def feed(self, data: bytes) -> list[bytes]:
-        """Append `data`; return the bodies completed by it. Raises ProtocolError above FRAME_BYTES_MAX."""
-        self._buffer += data
-        bodies: list[bytes] = []
-        at = 0
-        while len(self._buffer) - at >= HEADER.size:
-            (length,) = HEADER.unpack_from(self._buffer, at)
-            if length > FRAME_BYTES_MAX:
-                raise ProtocolError(f"a frame of {length} bytes is over the limit of {FRAME_BYTES_MAX}")
-            if len(self._buffer) - at - HEADER.size < length:
-                break
-            at += HEADER.size
-            bodies.append(bytes(self._buffer[at : at + length]))
-            at += length
-        if at:
-            del self._buffer[:at]
-        return bodies
-
-
-def decode_to_engine(body: bytes) -> ToEngine:
-    """Raises ProtocolError when the body is not a frame that a gateway may send."""
-    try:
-        frame: ToEngine = _to_engine.decode(body)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise ProtocolError(f"not a frame: {error}") from error
-    return frame
-
-
-def decode_from_engine(body: bytes) -> FromEngine:
-    """Raises ProtocolError when the body is not a frame that an engine may send."""
-    try:
-        frame: FromEngine = _from_engine.decode(body)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise ProtocolError(f"not a frame: {error}") from error
-    return frame
+FromEngine = Hello | Models | OfRequest | AdapterState | ModelState | StatusReport | Snapshot | Heartbeat | PagesChanged

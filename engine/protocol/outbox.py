@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from engine.protocol.frames import Finished, FromEngine, Refused, encode
+from engine.protocol.codec import encode
+from engine.protocol.frames import Finished, FromEngine, Refused
 from engine.protocol.server import OutgoingFrames
 
 

@@ -20,17 +20,8 @@ from pathlib import Path
 
 import msgspec
 
-from engine.protocol.frames import (
-    Abort,
-    FrameReader,
-    Heartbeat,
-    Hello,
-    Models,
-    ProtocolError,
-    Submit,
-    decode_to_engine,
-    encode,
-)
+from engine.protocol.codec import FrameReader, ProtocolError, decode_to_engine, encode
+from engine.protocol.frames import Abort, Heartbeat, Hello, Models, Submit
 from engine.protocol.inbox import GatewayDisconnected, Inbox, LoopProgress
 
 STREAMS_MAX = 64

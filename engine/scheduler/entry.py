@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from engine.memory.prefix_cache import Chain
 from engine.protocol.frames import TierRecompute
+from engine.protocol.page_names import Chain
 from engine.step import Chunk, Sequence
 
 

@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
-from engine.memory.prefix_cache import Chain, PrefixCache
+from engine.memory.prefix_cache import PrefixCache
 from engine.protocol.frames import ModelInfo
+from engine.protocol.page_names import Chain
 from engine.scheduler.entry import Entry
 from engine.step import Sequence
 

@@ -18,8 +18,9 @@ from engine.protocol.client import (
     GenerationEnding,
     ModelNotChanged,
 )
+from engine.protocol.codec import ProtocolError
 from engine.protocol.connection import Link
-from engine.protocol.frames import Heartbeat, Hello, ModelInfo, ProtocolError, Refused, Snapshot, StatusReport
+from engine.protocol.frames import Heartbeat, Hello, ModelInfo, Refused, Snapshot, StatusReport
 from gateway.engines.engine import (
     AdapterFailed,
     EngineRequest,

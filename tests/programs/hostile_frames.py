@@ -28,15 +28,13 @@ if __name__ == "__main__":  # beside support/, and beside the packages where tho
 
 import msgspec
 
+from engine.protocol.codec import HEADER, FrameReader, ProtocolError, decode_to_engine
 from engine.protocol.frames import (
-    HEADER,
     Abort,
     Finished,
-    FrameReader,
     Guide,
     LoadAdapter,
     LoadModel,
-    ProtocolError,
     Recorded,
     Refused,
     Sampling,
@@ -45,7 +43,6 @@ from engine.protocol.frames import (
     UnloadAdapter,
     UnloadModel,
     Watch,
-    decode_to_engine,
 )
 from support.engine.process import EngineProcess, Peer, framed
 

@@ -20,11 +20,11 @@ from adapters.device.host_weights import READS_MAX
 from adapters.files.check import resolve_stored
 from engine.cpu.runner import build_runner
 from engine.loop.worker import EngineLoop
+from engine.protocol.codec import FrameReader, decode_from_engine
 from engine.protocol.config import EngineConfig, ModelConfig
 from engine.protocol.frames import (
     PROTOCOL_VERSION,
     Finished,
-    FrameReader,
     Hello,
     LoadAdapter,
     Sampling,
@@ -32,7 +32,6 @@ from engine.protocol.frames import (
     StatusReport,
     Submit,
     Tokens,
-    decode_from_engine,
 )
 from engine.protocol.inbox import Inbox, LoopProgress, Stop
 from engine.protocol.server import OutgoingFrames

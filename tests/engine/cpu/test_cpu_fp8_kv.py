@@ -17,10 +17,10 @@ from engine.compute.shared import PAGE_TOKENS, page_size
 from engine.cpu.batch import pack
 from engine.cpu.decoder import Decoder, PagedKv
 from engine.cpu.runner import TorchRunner, build_runner
-from engine.memory.prefix_cache import Chain
 from engine.models.config import load_config, parse_config
 from engine.models.cpu_loading import load_weights
 from engine.protocol.config import EngineConfig, EngineConfigError, ModelConfig, parse
+from engine.protocol.page_names import Chain
 from engine.scheduler.scheduler import ModelLimits
 from engine.step import Chunk, Sequence
 from kernels import reference_attention, reference_step

@@ -15,19 +15,9 @@ from engine.guided.matcher import ConsumeIds, GuidedText
 from engine.loop.mask_budget import MaskBudget
 from engine.loop.worker import EngineLoop
 from engine.memory.arena import Arena
+from engine.protocol.codec import FrameReader, decode_from_engine
 from engine.protocol.config import EngineConfig, FakeConfig, ModelConfig
-from engine.protocol.frames import (
-    PROTOCOL_VERSION,
-    Finished,
-    FrameReader,
-    FromEngine,
-    Guide,
-    Hello,
-    Sampling,
-    Submit,
-    Tokens,
-    decode_from_engine,
-)
+from engine.protocol.frames import PROTOCOL_VERSION, Finished, FromEngine, Guide, Hello, Sampling, Submit, Tokens
 from engine.protocol.inbox import Inbox, LoopProgress, Stop
 from engine.protocol.server import OutgoingFrames
 from engine.protocol.tiers import SHIPPED_TIERS

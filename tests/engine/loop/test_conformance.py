@@ -20,9 +20,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from adapters.files.spec import BaseShape
 from adapters.files.store import AdapterStore
+from engine.protocol.codec import FRAME_BYTES_MAX, HEADER, encode
 from engine.protocol.frames import (
-    FRAME_BYTES_MAX,
-    HEADER,
     PROTOCOL_VERSION,
     Abort,
     AdapterState,
@@ -39,7 +38,6 @@ from engine.protocol.frames import (
     UnloadAdapter,
     UnloadModel,
     Watch,
-    encode,
 )
 from engine.protocol.tiers import SHIPPED_TIERS
 from support.adapters.directories import add_directory

@@ -20,8 +20,9 @@ from engine.loop.probe import (
     unreachable_targets,
     with_raised_targets,
 )
+from engine.protocol.codec import FrameReader, decode_from_engine
 from engine.protocol.config import EngineConfig, FakeConfig, ModelConfig
-from engine.protocol.frames import FrameReader, Hello, decode_from_engine
+from engine.protocol.frames import Hello
 from engine.protocol.tiers import SHIPPED_TIERS, Tier
 from engine.scheduler.turns import TARGET_MARGIN
 from support.engine.process import REPO

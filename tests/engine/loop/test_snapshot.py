@@ -7,7 +7,8 @@ import struct
 import pytest
 
 from engine.loop import snapshot
-from engine.protocol.frames import FRAME_BYTES_MAX, Snapshot, decode_from_engine, encode
+from engine.protocol.codec import FRAME_BYTES_MAX, decode_from_engine, encode
+from engine.protocol.frames import Snapshot
 from engine.protocol.snapshot_parts import PageOwner
 from engine.scheduler.preemption_log import PREEMPTIONS_KEPT, PreemptionLog
 from support.engine.scheduler_auditor import House

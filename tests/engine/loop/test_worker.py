@@ -23,9 +23,9 @@ from engine.loop.file_checks import CHANGES_MAX
 from engine.loop.model_changes import MODELS_MAX
 from engine.loop.unsettled import UnrecordedRequests
 from engine.loop.worker import MESSAGE_CHARS_MAX
+from engine.protocol.codec import FRAME_BYTES_MAX, encode
 from engine.protocol.config import EngineConfigError, parse
 from engine.protocol.frames import (
-    FRAME_BYTES_MAX,
     Abort,
     AdapterState,
     EngineUsage,
@@ -41,7 +41,6 @@ from engine.protocol.frames import (
     Tokens,
     UnloadAdapter,
     UnloadModel,
-    encode,
 )
 from engine.protocol.inbox import INBOX_BYTES_MAX
 from engine.protocol.server import OUTBOX_BYTES_MAX, STREAMS_MAX

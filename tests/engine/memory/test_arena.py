@@ -7,7 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.memory.arena import Arena
-from engine.memory.prefix_cache import Chain, PrefixCache
+from engine.memory.prefix_cache import PrefixCache
+from engine.protocol.page_names import Chain
 
 
 def cached_page(arena: Arena, cache: PrefixCache, first: int, namespace: str = "ns") -> int:

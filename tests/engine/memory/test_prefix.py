@@ -7,7 +7,8 @@ import itertools
 import pytest
 
 from engine.memory.arena import Arena
-from engine.memory.prefix_cache import Chain, PrefixCache
+from engine.memory.prefix_cache import PrefixCache
+from engine.protocol.page_names import Chain
 
 PAGE_TOKENS = 4
 

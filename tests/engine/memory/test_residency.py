@@ -9,7 +9,8 @@ import pytest
 from engine.fake.runner import FakeAdapters
 from engine.memory.adapter_residency import AdapterResidency
 from engine.memory.arena import Arena
-from engine.memory.prefix_cache import Chain, PrefixCache
+from engine.memory.prefix_cache import PrefixCache
+from engine.protocol.page_names import Chain
 from engine.protocol.tiers import SHIPPED_TIERS, Tier
 from support.engine.scheduler_auditor import House, uninterrupted
 

@@ -29,7 +29,8 @@ from engine.protocol.client import (
     GenerationEnding,
     ModelNotChanged,
 )
-from engine.protocol.frames import Finished, Hello, Logprobs, ModelInfo, Refused, Sampling, encode
+from engine.protocol.codec import encode
+from engine.protocol.frames import Finished, Hello, Logprobs, ModelInfo, Refused, Sampling
 from support.engine.generations import IterableGeneration
 from support.engine.process import REPO, STOP_ID, EngineProcess, framed
 

@@ -7,26 +7,28 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.protocol.frames import (
+from engine.protocol.codec import (
     FRAME_BYTES_MAX,
     HEADER,
+    FrameReader,
+    ProtocolError,
+    decode_from_engine,
+    decode_to_engine,
+    encode,
+)
+from engine.protocol.frames import (
     Abort,
     EngineUsage,
     Finished,
-    FrameReader,
     Guide,
     Hello,
     LoadAdapter,
     ModelInfo,
-    ProtocolError,
     Refused,
     Sampling,
     Submit,
     ToEngine,
     Tokens,
-    decode_from_engine,
-    decode_to_engine,
-    encode,
 )
 from engine.protocol.guide_limits import GRAMMAR_CHARS_MAX, MARKER_IDS_MAX, find_guide_fault
 

@@ -7,16 +7,9 @@ import math
 import msgspec
 import pytest
 
+from engine.protocol.codec import FrameReader, decode_from_engine, decode_to_engine, encode
 from engine.protocol.config import EngineConfigError, QualityLimits, parse
-from engine.protocol.frames import (
-    FrameReader,
-    LoadModel,
-    ModelInfo,
-    Models,
-    decode_from_engine,
-    decode_to_engine,
-    encode,
-)
+from engine.protocol.frames import LoadModel, ModelInfo, Models
 from engine.protocol.quality import ModelQuality, find_quality_fault
 
 LIMITS = QualityLimits(mean_kl_max=0.05, top1_min=0.9, layer_error_max=0.2)

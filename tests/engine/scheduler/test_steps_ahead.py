@@ -12,12 +12,12 @@ from engine.fake.runner import FakePending, FakeRunner, fake_model
 from engine.loop.flights import StepMasks
 from engine.loop.worker import EngineLoop
 from engine.memory.arena import Arena
+from engine.protocol.codec import FrameReader, decode_from_engine
 from engine.protocol.config import FakeConfig, FakeFaults, ModelConfig
 from engine.protocol.frames import (
     PROTOCOL_VERSION,
     AdapterState,
     Finished,
-    FrameReader,
     FromEngine,
     Hello,
     LoadAdapter,
@@ -28,7 +28,6 @@ from engine.protocol.frames import (
     ToEngine,
     Tokens,
     UnloadAdapter,
-    decode_from_engine,
 )
 from engine.protocol.inbox import GatewayDisconnected, Inbox, LoopProgress, Stop
 from engine.protocol.server import OutgoingFrames

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.memory.arena import Arena
-from engine.memory.prefix_cache import Chain
 from engine.protocol.frames import Sampling
+from engine.protocol.page_names import Chain
 from engine.protocol.tiers import SHIPPED_TIERS, Tier, check_tiers
 from engine.scheduler import queues
 from engine.scheduler.cost_model import CostModel

@@ -11,21 +11,8 @@ import sys
 from pathlib import Path
 from typing import Any, TypeVar
 
-from engine.protocol.frames import (
-    HEADER,
-    Finished,
-    FrameReader,
-    FromEngine,
-    Heartbeat,
-    Hello,
-    Refused,
-    Sampling,
-    Submit,
-    ToEngine,
-    Tokens,
-    decode_from_engine,
-    encode,
-)
+from engine.protocol.codec import HEADER, FrameReader, decode_from_engine, encode
+from engine.protocol.frames import Finished, FromEngine, Heartbeat, Hello, Refused, Sampling, Submit, ToEngine, Tokens
 from support.paths import REPO
 
 STOP_ID = 2

@@ -11,13 +11,13 @@ import threading
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from engine.protocol.codec import FrameReader, decode_to_engine, encode
 from engine.protocol.frames import (
     PROTOCOL_VERSION,
     Abort,
     AdapterState,
     EngineUsage,
     Finished,
-    FrameReader,
     FromEngine,
     Heartbeat,
     Hello,
@@ -31,8 +31,6 @@ from engine.protocol.frames import (
     Submit,
     Tokens,
     Watch,
-    decode_to_engine,
-    encode,
 )
 from engine.protocol.snapshot_parts import PageOwner
 from support.stack import MODEL, Stack

@@ -1,0 +1,46 @@
+"""The names of full pages of KV: a SHA-256 chain over all ids before a page's end, rooted in (model, adapter content,
+namespace, layout of the KV). Pages are shared exactly when all of these are equal. Engines and gateways compute the same
+names.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from array import array
+from collections.abc import Callable
+
+
+class Chain:
+    """The names of one sequence's full pages, computed on demand."""
+
+    def __init__(
+        self,
+        model: str,
+        adapter: str | None,
+        namespace: str,
+        tokens_per_page: int,
+        label: int = 0,
+        kv_identity: str = "",
+    ) -> None:
+        """`model` and `adapter` name contents (digests). `label` (below 65,536) marks the chain's pages for observers.
+        `kv_identity` names the dtype and layout of the KV and the version of its kernels. The ids of a page must not
+        change once its name was computed."""
+        root = hashlib.sha256()
+        for part in (model, adapter or "", namespace, kv_identity, str(tokens_per_page)):
+            data = part.encode()
+            root.update(len(data).to_bytes(8, "little") + data)
+        self.namespace = namespace
+        self.label = label
+        self.tokens_per_page = tokens_per_page
+        self._root = root.digest()
+        self._names: list[bytes] = []
+
+    def name(self, index: int, tokens: Callable[[int, int], list[int]]) -> bytes:
+        """The name of page `index`. `tokens(start, stop)` returns the sequence's ids, which must fill the page."""
+        names = self._names
+        while len(names) <= index:
+            start = len(names) * self.tokens_per_page
+            ids = array("q", tokens(start, start + self.tokens_per_page))
+            assert len(ids) == self.tokens_per_page, "only full pages have names"
+            names.append(hashlib.sha256((names[-1] if names else self._root) + ids.tobytes()).digest())
+        return names[index]
