@@ -1,5 +1,5 @@
 """The names of full pages of KV: a SHA-256 chain over all ids before a page's end, rooted in (model, adapter content,
-namespace, layout of the KV). Pages are shared exactly when all of these are equal. Engines and gateways compute the same
+namespace, layout of the KV). Pages are shared exactly when all of these are equal. Engines and gateways compute equal
 names.
 """
 
