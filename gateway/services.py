@@ -33,10 +33,14 @@ from gateway.catalog.router import Router
 from gateway.catalog.served_models import ServedModels
 from gateway.config.file import Config
 from gateway.config.server_secrets import ServerSecrets
-from gateway.engines.adapter_sync import AdapterLoader
 from gateway.engines.engine import Engine, EngineUnavailable
 from gateway.engines.local import LocalEngine
-from gateway.engines.model_sync import RETRY_S, ModelLoader
+from gateway.engines.model_sync import RETRY_S
+from gateway.fleet.fleet import Fleet
+from gateway.fleet.member import Catalog, Member
+from gateway.fleet.members import MemberGroup
+from gateway.fleet.placement import EngineChooser
+from gateway.fleet.roster import EngineAddress, Roster, build_roster
 from gateway.generation.exhausted_budgets import ExhaustedBudgets
 from gateway.generation.first_tokens import AttainmentCache, FirstTokens
 from gateway.generation.generator import Generator
@@ -174,19 +178,39 @@ class Services:
         self.uploads = Uploads(self.store, self.config, self.metrics)
 
     def _build_engine(self, engine: Engine | None) -> None:
-        """The connection to the engine, and what keeps the engine's models and adapters up to date."""
-        registry = self.registry
-        self.engine: Engine = engine or LocalEngine(self.config.socket_path)
-        self.loader = AdapterLoader(self.engine, self.store, self._loadable, registry.kept, registry.pinned)
-        self.model_loader = ModelLoader(
-            self.engine,
-            lambda: {model.name: model for model in self.models.all},
-            self.models.refuse,
-            self.loader.forget_model,
-            lambda: self.watch.fresh,
+        """The fleet of engines, and what keeps their models and adapters up to date. `engine`: its only member."""
+        registry, config = self.registry, self.config
+        self._catalog = Catalog(
+            self.store,
+            models=lambda: {model.name: model for model in self.models.all},
+            models_fresh=lambda: self.watch.fresh,
+            adapters=registry.active,
+            kept=registry.kept,
+            pinned=registry.pinned,
+        )
+        self.roster: Roster = build_roster(config)
+        self.engine = Fleet(
+            self.roster,
+            lambda address, fleet: self._build_member(address, fleet, engine or self._connect(address)),
+            EngineChooser(self.tiers.names),
+            resume_wait_s=config.fleet.resume_wait_s,
+            on_refused=self.models.refuse,
         )
         self.engine.on_connect = self._on_connect
         self.engine.on_models = self._on_models
+
+    def _build_member(self, address: EngineAddress, fleet: MemberGroup, engine: Engine) -> Member:
+        return Member(
+            address,
+            engine,
+            self._catalog,
+            on_connect=fleet.note_connected,
+            on_ready=fleet.note_ready,
+            on_models=fleet.note_models,
+        )
+
+    def _connect(self, address: EngineAddress) -> Engine:
+        return LocalEngine(address.address)
 
     def _build_generation(self) -> None:
         """What plans, runs and replays requests."""
@@ -217,7 +241,6 @@ class Services:
             limiter=self.limiter,
             holding=RequestHolds(self.ledger, self.settler, self.metrics),
             engine=self.engine,
-            loader=self.loader,
             callers=self.callers,
             metrics=self.metrics,
             first_tokens=self.first_tokens,
@@ -238,7 +261,7 @@ class Services:
             private_addresses=config.webhooks.private_addresses,
         )
         self.exporter = _exporter(config, database, self.gateway_id)
-        self.sweeper = Sweeper(self.store, database, self.loader)
+        self.sweeper = Sweeper(self.store, database, self.engine)
         self.slabs = SlabMaker(self.store, database, config)
         self.overviews = Overviews(database)
         self.attainment = AttainmentCache(database)
@@ -280,7 +303,6 @@ class Services:
             if self._retry is not None:
                 self._retry.cancel()
             await _cancel(tasks + [task for task in (self._engine_update, self._catching_up) if task is not None])
-            await self.model_loader.close()
             await self.large_work.close()
             await self.engine.close()
             await self.workers.close()
@@ -375,10 +397,9 @@ class Services:
         """One round. An adapter is loaded after its model: a model that becomes ready causes another round."""
         if not await self.models.load_files() and self._retry is None:
             self._retry = asyncio.get_running_loop().call_later(RETRY_S, self._retry_update)
-        if self.engine.ready:
-            self.model_loader.follow()
+        self.engine.follow_models()
         try:
-            await self.loader.on_change()
+            await self.engine.on_change()
         except EngineUnavailable as error:  # when the engine is connected again, `_on_connect` registers everything
             _log.info("adapters.later", extra={"fields": {"reason": str(error)}})
 
@@ -387,11 +408,8 @@ class Services:
         self._update_engine()
 
     async def _on_connect(self, raised: Mapping[str, RaisedTargets]) -> None:
-        """Called when the engine has connected, before it counts as ready. Models load in the background, so that a
-        slow model does not delay requests for others."""
+        """Called when an engine has connected."""
         self.first_tokens.take_targets(raised)
-        self.model_loader.connected()
-        await self.loader.on_connect()
 
     def _on_models(self, models: Mapping[str, ModelInfo]) -> None:
         """The engine's models changed, perhaps because another gateway has read a newer revision than this one."""
@@ -402,11 +420,6 @@ class Services:
         with contextlib.suppress(DatabaseUnavailable):
             await self.watch.poll_revision()
         self._update_engine()
-
-    def _loadable(self) -> dict[str, str]:
-        """Digest → base model of the active adapters whose base model the engine has."""
-        loaded = self.engine.models
-        return {digest: model for digest, model in self.registry.active().items() if model in loaded}
 
     async def _flush_used(self) -> None:
         while True:

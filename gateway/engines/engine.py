@@ -86,6 +86,7 @@ class StreamEnding(msgspec.Struct, frozen=True):
     refusal: RefusalReason | None = None  # set if `end` is REFUSED
     retry_after_s: float | None = None
     guide_fault: GuideFault | None = None  # set if `end` is ERROR and the request's grammar is the cause
+    resumable: bool = False  # set if `end` is ERROR because the engine stops: another engine may continue the text
 
 
 class OutputText(msgspec.Struct, frozen=True, gc=False):

@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import ClassVar, TypeVar, cast
@@ -66,6 +66,15 @@ class LocalEngine:
         self._client = EngineClient(
             socket_path, on_connect=self._connected, on_models=self._models_changed, generation=LocalStream
         )
+
+    @property
+    def on_ready(self) -> Callable[[], None] | None:
+        """Called whenever the engine has become ready; must not raise."""
+        return self._client.on_ready
+
+    @on_ready.setter
+    def on_ready(self, function: Callable[[], None] | None) -> None:
+        self._client.on_ready = function
 
     @property
     def ready(self) -> bool:
@@ -176,7 +185,12 @@ def stream_ending(ending: GenerationEnding) -> StreamEnding:
         reason = RefusalReason(ending.code)
         return StreamEnding(StreamEnd.REFUSED, ending.message, None, reason, ending.retry_after_s)
     end = StreamEnd(ending.reason)
-    return StreamEnding(end, ending.message, ending.usage, guide_fault=ending.guide_fault)
+    return StreamEnding(end, ending.message, ending.usage, guide_fault=ending.guide_fault, resumable=ending.resumable)
+
+
+def lost_ending(message: str) -> EngineLost:
+    """The client's ending of a request that no engine ends."""
+    return EngineLost(message)
 
 
 async def _translated(answer: Awaitable[T]) -> T:
