@@ -1,5 +1,5 @@
-"""A second attempt of a text whose first token is overdue, on another engine. The attempt with the first token wins; the
-other one is aborted, and its tokens are made and not billed.
+"""A second attempt of a text whose first token is overdue, on another engine. The attempt with the first token wins,
+and the other one is aborted: its tokens are made and not billed.
 
 Which texts are hedged is decided in `fleet.py`.
 """
