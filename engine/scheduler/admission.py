@@ -63,7 +63,10 @@ class AdmissionControl:
         if sequence.adapter is not None and not self._residency.is_known(sequence.adapter, sequence.model):
             return Refusal("adapter_unknown", f"adapter {sequence.adapter!r} is not loaded for {sequence.model!r}")
         rank = self._rank[sequence.tier]
-        return _malformed(sequence, limits) or self._too_long(sequence, limits, rank) or self._crowded(sequence, rank)
+        if refusal := _malformed(sequence, limits) or self._too_long(sequence, limits, rank):
+            return refusal
+        # As a preempted request, a resumed one waits however long the queue is.
+        return None if sequence.resumed else self._crowded(sequence, rank)
 
     def _too_long(self, sequence: Sequence, limits: ModelLimits, rank: int) -> Refusal | None:
         """It exceeds the model's context, or its tier cannot have the pages for it."""
@@ -113,7 +116,8 @@ def _malformed(sequence: Sequence, limits: ModelLimits) -> Refusal | None:
         return Refusal("bad_request", "the prompt is empty")
     if sequence.max_tokens < 0:
         return Refusal("bad_request", f"max_tokens is {sequence.max_tokens}; it must be at least 0")
-    if limits.vocab_size is not None and (min(ids) < 0 or max(ids) >= limits.vocab_size):
+    vocab, made = limits.vocab_size, sequence.output_ids
+    if vocab is not None and (min(ids) < 0 or max(ids) >= vocab or (made and not 0 <= min(made) <= max(made) < vocab)):
         return Refusal("bad_request", f"the prompt has an id outside the vocabulary of {limits.vocab_size}")
     wrong = find_fault(sequence.sampling, sequence.max_tokens, limits.vocab_size)
     return Refusal("bad_request", wrong) if wrong else None

@@ -33,9 +33,9 @@ def _always(_: Entry) -> bool:
 
 
 class TierQueue:
-    """One tier holds requests of several models; a step asks for the head of its own model. The order: preempted
-    requests, oldest first; then a share that started no request for the tier's `ageing_s`; then by served tokens; last
-    the shares that crowd the tier."""
+    """One tier holds requests of several models; a step asks for the head of its own model. The order: preempted and
+    resumed requests, oldest first; then a share that started no request for the tier's `ageing_s`; then by served
+    tokens; last the shares that crowd the tier."""
 
     def __init__(self, tier: Tier, clock: Callable[[], float]) -> None:
         self._tier = tier
@@ -58,12 +58,11 @@ class TierQueue:
         return self._count
 
     def add_entry(self, entry: Entry) -> None:
-        """Queue a new request. A share without waiting requests starts level with the least served: a pause earns
-        nothing."""
+        """Queue a request that was submitted. A share without waiting requests starts level with the least served: a
+        pause earns nothing."""
         share, now = entry.sequence.share, self._clock()
         if not self._waiting[share]:
             self._lift_counter(share)
-        self._waiting[share] += 1
         if self._tier.crowd_part < 1:
             self._crowding.note_request(share)
         if not self._present[share]:
@@ -71,12 +70,16 @@ class TierQueue:
             self._first_requests[share] = entry
             self.newest_first = entry.number
         self._present[share] += 1
+        self._count += 1
         waiting_queue = self._model_queue(entry)
+        if entry.has_run:  # on another engine
+            bisect.insort(waiting_queue.resumed, entry, key=_number)
+            return
+        self._waiting[share] += 1
         waiting_queue.add_entry(entry, now)
         if entry.sequence.model not in self._suspended:
             waiting_queue.rate.note_waiting(now)
         self._rate.note_waiting(now)
-        self._count += 1
 
     def requeue(self, entry: Entry) -> None:
         """Queue a preempted request again."""
@@ -106,7 +109,7 @@ class TierQueue:
             return None
         head = waiting_queue.next_entry(self._served, now - self._tier.ageing_s, self._crowd(now), ready)
         if head is None or not (
-            self._first_requests and head.sequence.preemptions and self.has_running(head.sequence.share)
+            self._first_requests and head.has_run and self.has_running(head.sequence.share)
         ):
             return head
         # A first request precedes a preempted one whose share runs others and was served more.
@@ -133,7 +136,7 @@ class TierQueue:
 
     def note_joined(self, entry: Entry) -> None:
         """A waiting request joined the batch."""
-        now, is_first_start = self._clock(), not entry.sequence.preemptions
+        now, is_first_start = self._clock(), not entry.has_run
         self._remove(entry)
         self._running[entry.sequence.share] += 1
         if is_first_start:
@@ -301,7 +304,7 @@ class TierQueue:
         self._count -= 1
         if self._first_requests.get(entry.sequence.share) is entry:
             del self._first_requests[entry.sequence.share]
-        if entry.sequence.preemptions:
+        if entry.has_run:
             (waiting_queue.owed if entry.owed else waiting_queue.resumed).remove(entry)
             return
         share = entry.sequence.share

@@ -206,7 +206,8 @@ class Scheduler:
             return refusal
         self._arrivals += 1
         entry = Entry(sequence, self._rank[sequence.tier], self._arrivals, self.served.chain(sequence))
-        self._displace_for(entry)
+        if not entry.has_run:
+            self._displace_for(entry)
         self._entries[sequence.gateway, sequence.handle] = entry
         self.served.note_arrival(entry)
         try:
@@ -452,6 +453,7 @@ class Scheduler:
         sequence.computed = 0
         self.preempted.record_preemption(self._clock(), sequence, entry.tier, cause, swapped=swapped)
         sequence.preemptions += 1
+        entry.has_run = True
         entry.preempted_for, entry.preempted_for_share = self.tiers[cause].name, ""
         entry.owed = self._capacity.is_owed_run(entry)
         self._queues[entry.tier].requeue(entry)
