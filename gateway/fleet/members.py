@@ -121,6 +121,8 @@ class MemberGroup(ABC):
         waiting = asyncio.create_task(listed.wait())
         await asyncio.wait([waiting, self._follower], return_when=asyncio.FIRST_COMPLETED)
         waiting.cancel()
+        if self._follower.done():
+            self._follower.result()  # a roster follows until it is cancelled: this raises
 
     async def close(self) -> None:
         """Running texts end as LOST."""
