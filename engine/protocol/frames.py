@@ -260,11 +260,13 @@ class Watch(Frame, frozen=True, tag="watch", array_like=True):
 
 class GatewayHello(Frame, frozen=True, tag="gateway_hello", array_like=True):
     """The first frame of a gateway, if the engine's Hello has version 5 or later. Without it the connection has
-    version 4. `gateway` is unique per gateway process. `pages`: send PagesChanged frames."""
+    version 4. The gateway speaks the versions from `oldest` to `version`. `gateway` is unique per gateway process.
+    `pages`: send PagesChanged frames; a repeated GatewayHello asks for a full one."""
 
     version: int
     gateway: Annotated[str, msgspec.Meta(max_length=128)]
     pages: bool = False
+    oldest: int = 4
 
 
 class Alive(Frame, frozen=True, tag="alive", array_like=True):
