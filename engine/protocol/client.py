@@ -17,7 +17,6 @@ from pathlib import Path
 from engine.protocol.addresses import TlsAddress, parse_address
 from engine.protocol.codec import ProtocolError
 from engine.protocol.connection import (
-    FLEET_VERSION,
     EngineLost,
     EngineNotConnected,
     Generation,
@@ -26,6 +25,7 @@ from engine.protocol.connection import (
     NoCommonVersion,
 )
 from engine.protocol.frames import (
+    FLEET_VERSION,
     AttemptTokens,
     DrainEngine,
     Guide,

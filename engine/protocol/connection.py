@@ -13,6 +13,7 @@ from typing import TypeVar
 
 from engine.protocol.codec import FrameReader, ProtocolError, decode_from_engine, encode
 from engine.protocol.frames import (
+    FLEET_VERSION,
     PROTOCOL_OLDEST,
     PROTOCOL_VERSION,
     Abort,
@@ -39,8 +40,6 @@ from engine.protocol.frames import (
 
 # A gateway's sign of life, in seconds, or a quarter of the engine's lease if that is shorter.
 ALIVE_S = 1.0
-# The first version with GatewayHello, Alive, Reclaim, DrainEngine and PagesChanged.
-FLEET_VERSION = 5
 
 
 class NoCommonVersion(ProtocolError):

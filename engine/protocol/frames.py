@@ -26,6 +26,8 @@ from engine.protocol.snapshot_parts import (
 # than the connection's: the other end could not decode it.
 PROTOCOL_VERSION = 5
 PROTOCOL_OLDEST = 4
+# The first version with GatewayHello, Alive, Reclaim, DrainEngine and PagesChanged, and with a lease.
+FLEET_VERSION = 5
 # Label of the summed metrics of models that were removed long ago (loop.metrics). No model can have this name.
 REMOVED_MODELS = "(removed)"
 # Of a page's name (page_names.py): what PagesChanged carries. Two of a million names are equal in 8 bytes with a
