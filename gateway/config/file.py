@@ -28,10 +28,12 @@ from gateway.config.settings import (
     BillingSection,
     EngineSection,
     ExportsSection,
+    FleetSection,
     GatewaySection,
     JournalSection,
     LeaseSection,
     LimitsSection,
+    ListedEngineSection,
     ModelSection,
     RedisSection,
     ResponsesSection,
@@ -75,9 +77,15 @@ class Config(Section, frozen=True, kw_only=True):
     webhooks: WebhooksSection = WebhooksSection()
     billing: BillingSection = BillingSection()
     adapters: AdaptersSection = AdaptersSection()
+    fleet: FleetSection = FleetSection()
+    engines: Annotated[tuple[ListedEngineSection, ...], Meta(max_length=1024)] = ()  # none: the engine of [engine]
 
     def __post_init__(self) -> None:
         _unique("models.name", [model.name for model in self.models])
+        _unique("engines.name", [engine.name for engine in self.engines])
+        _unique("engines.address", [engine.address for engine in self.engines])
+        if self.engines and self.fleet.driver != "static":
+            raise ValueError(f"engines: [fleet] driver is {self.fleet.driver!r}, which finds the engines itself")
         _unique("tiers.name", [tier.name for tier in self.tiers])
         _unique("tiers.service_tier", [tier.service_tier for tier in self.tiers])
         floors = sum(tier.floor for tier in self.tiers)

@@ -26,6 +26,7 @@ NAME = r"^[a-zA-Z0-9][a-zA-Z0-9._/-]{0,127}$"
 ORIGIN = r"^(\*|https?://[a-zA-Z0-9.\[\]:-]{1,253})$"
 Origin = Annotated[str, Meta(pattern=ORIGIN)]
 Name = Annotated[str, Meta(pattern=NAME)]
+EngineName = Annotated[str, Meta(pattern=r"^[a-zA-Z0-9][a-zA-Z0-9._-]{0,62}$")]
 Count = Annotated[int, Meta(ge=1, le=LIMIT_MAX)]
 
 
@@ -98,6 +99,56 @@ class EngineSection(EngineLimits, frozen=True, kw_only=True):
 
     socket: str = ""  # empty: <data_dir>/engine.sock
     still_s_max: Annotated[float, Meta(ge=0, le=3600)] = 120.0  # 0: an engine without progress is never killed
+
+
+class ListedEngineSection(Section, frozen=True, kw_only=True):
+    """One engine of a fleet: its name in logs, metrics and the console, and where it listens."""
+
+    name: EngineName
+    address: Annotated[str, Meta(max_length=300)]  # "unix:/path" or "tls://host:port"
+    server_name: Annotated[str, Meta(max_length=253)] = ""  # in the engine's certificate; empty: the host of `address`
+
+    def __post_init__(self) -> None:
+        if not self.address.startswith("unix:/") and not is_tls_address(self.address):
+            raise ValueError(
+                f'address is {self.address!r}; it must be "unix:/path" or "tls://host:port" with a port from 1 to 65535'
+            )
+
+
+def is_tls_address(address: str) -> bool:
+    """Whether `address` is "tls://host:port"; the host may be an IPv6 address in brackets."""
+    scheme, separator, location = address.partition("://")
+    host, _, port = location.rpartition(":")
+    if not (scheme == "tls" and separator and host and port.isascii() and port.isdigit() and len(port) <= 5):
+        return False
+    return (":" in host) == (host.startswith("[") and host.endswith("]")) and 1 <= int(port) <= 65535
+
+
+class KubernetesSection(Section, frozen=True, kw_only=True):
+    """The Service whose endpoints are the engines."""
+
+    namespace: Annotated[str, Meta(max_length=63)] = ""  # empty: the namespace of this pod
+    service: Annotated[str, Meta(min_length=1, max_length=63)] = "laneway-engines"
+    port: Annotated[str, Meta(min_length=1, max_length=15)] = "frames"  # name of the Service's port
+    server_name: Annotated[str, Meta(max_length=253)] = ""  # empty: <service>.<namespace>.svc
+
+
+class RaySection(Section, frozen=True, kw_only=True):
+    """The Ray cluster in which `laneway fleet up` starts engines, and what they use on their hosts."""
+
+    address: Annotated[str, Meta(min_length=1, max_length=300)] = "auto"  # "auto": of this host; else host:port
+    namespace: Annotated[str, Meta(pattern=r"^[a-z0-9][a-z0-9-]{0,62}$")] = "laneway"  # Ray's, of the actors
+    host_dir: Annotated[str, Meta(pattern=r"^/", max_length=70)] = "/run/laneway"  # of each host: locks of its GPUs
+    port: Annotated[int, Meta(ge=0, le=65_000)] = 7801  # + the GPU's index on its host; 0: Unix sockets, one host
+    gpus: Annotated[tuple[str, ...], Meta(max_length=64)] = ()  # of each host, by UUID; none: as nvidia-smi lists them
+
+
+class FleetSection(Section, frozen=True, kw_only=True):
+    """Which source lists the engines."""
+
+    driver: Literal["static", "kubernetes", "ray"] = "static"
+    kubernetes: KubernetesSection = KubernetesSection()
+    ray: RaySection = RaySection()
 
 
 class ModelSection(Section, frozen=True, kw_only=True):
