@@ -37,10 +37,23 @@ class Chain:
 
     def name(self, index: int, tokens: Callable[[int, int], list[int]]) -> bytes:
         """The name of page `index`. `tokens(start, stop)` returns the sequence's ids, which must fill the page."""
-        names = self._names
-        while len(names) <= index:
-            start = len(names) * self.tokens_per_page
-            ids = array("q", tokens(start, start + self.tokens_per_page))
-            assert len(ids) == self.tokens_per_page, "only full pages have names"
-            names.append(hashlib.sha256((names[-1] if names else self._root) + ids.tobytes()).digest())
-        return names[index]
+        if index >= len(self._names):
+            self._compute(index + 1, tokens)
+        return self._names[index]
+
+    def names(self, start: int, stop: int, tokens: Callable[[int, int], list[int]]) -> list[bytes]:
+        """The names of pages `start` to `stop` - 1, as `name` returns them, in one pass over the ids."""
+        if stop > len(self._names):
+            self._compute(stop, tokens)
+        return self._names[start:stop]
+
+    def _compute(self, stop: int, tokens: Callable[[int, int], list[int]]) -> None:
+        names, sha256 = self._names, hashlib.sha256
+        start = len(names) * self.tokens_per_page
+        ids = array("q", tokens(start, stop * self.tokens_per_page))
+        assert len(ids) == stop * self.tokens_per_page - start, "only full pages have names"
+        data, page_bytes = ids.tobytes(), self.tokens_per_page * ids.itemsize
+        name = names[-1] if names else self._root
+        for at in range(0, len(data), page_bytes):
+            name = sha256(name + data[at : at + page_bytes]).digest()
+            names.append(name)
