@@ -134,6 +134,14 @@ class TokenStream(Protocol):
     cached_tokens: int  # of the prompt, known with the first output
 
     @property
+    def attempts(self) -> Mapping[str, int]:
+        """Completion tokens of this stream by the epoch of the engine process that made them, the newest attempt's
+        epoch last. Of an attempt whose engine reported its usage: the tokens made; of the others: the tokens that
+        arrived here. Tokens that an engine counts as lost, and that did not arrive, are not among them. The sum is at
+        least the tokens that `take_output` has given."""
+        ...
+
+    @property
     def output(self) -> OutputKind:
         """Constant for a stream."""
         ...
@@ -261,6 +269,10 @@ class Engine(Protocol):
 
     async def status(self) -> StatusReport:
         """Counters and Prometheus text. Raises EngineUnavailable."""
+        ...
+
+    async def reports(self) -> list[StatusReport]:
+        """The status of each engine process behind this object that answers within a few seconds."""
         ...
 
     async def watch(self, preempted: int | None = None) -> Snapshot:

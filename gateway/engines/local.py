@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -34,6 +35,8 @@ from gateway.engines.engine import (
     StreamEnding,
 )
 
+REPORT_S = 2.0
+
 T = TypeVar("T")
 
 
@@ -49,6 +52,10 @@ class LocalStream(Generation):
     def __init__(self, link: Link | None = None, handle: int = 0) -> None:
         super().__init__(link, handle)
         self.final: StreamEnding | None = None
+
+    @property
+    def attempts(self) -> Mapping[str, int]:
+        return {self.epoch: self.made_tokens}
 
     def set_ending(self, ending: GenerationEnding) -> None:
         super().set_ending(ending)
@@ -164,6 +171,13 @@ class LocalEngine:
 
     async def status(self) -> StatusReport:
         return await _translated(self._client.status())
+
+    async def reports(self) -> list[StatusReport]:
+        try:
+            async with asyncio.timeout(REPORT_S):
+                return [await self.status()]
+        except (EngineUnavailable, TimeoutError):
+            return []
 
     async def watch(self, preempted: int | None = None) -> Snapshot:
         return await _translated(self._client.watch(preempted))

@@ -43,6 +43,10 @@ class TextStream:
         self._pieces: list[OutputText] = []
         self._later = asyncio.get_running_loop().call_later(engine.settings.word_s, self._step)
 
+    @property
+    def attempts(self) -> dict[str, int]:
+        return {EPOCH: self._made}
+
     def listen(self, on_news: Callable[[], None]) -> None:
         self._on_news = on_news
 
@@ -136,6 +140,9 @@ class TextEngine:
     async def status(self) -> StatusReport:
         text = f'vllm:generation_tokens_total{{model_name="{MODEL}"}} {self.made}\n'.encode()
         return StatusReport(EPOCH, 0, 1, {}, 0, 0, 0, 0, [], self.made, text)
+
+    async def reports(self) -> list[StatusReport]:
+        return [await self.status()]
 
     async def watch(self, preempted: int | None = None) -> Snapshot:
         raise protocol.EngineUnavailable("this engine has no pages to show")
