@@ -37,6 +37,7 @@ from gateway.engines.engine import Engine, EngineUnavailable
 from gateway.engines.local import LocalEngine
 from gateway.engines.model_sync import RETRY_S
 from gateway.fleet.fleet import Fleet
+from gateway.fleet.hedges import HedgeBudget
 from gateway.fleet.member import Catalog, Member
 from gateway.fleet.members import MemberGroup
 from gateway.fleet.placement import EngineChooser
@@ -194,6 +195,12 @@ class Services:
             lambda address, fleet: self._build_member(address, fleet, engine or self._connect(address)),
             EngineChooser(self.tiers.names),
             resume_wait_s=config.fleet.resume_wait_s,
+            hedge_after_s={
+                tier.name: config.fleet.hedge_after * tier.ttft_base_ms / 1000
+                for tier in config.tiers
+                if tier.name in config.fleet.hedge_tiers
+            },
+            hedges=HedgeBudget(config.fleet.hedge_part),
             on_refused=self.models.refuse,
         )
         self.engine.on_connect = self._on_connect
@@ -210,7 +217,14 @@ class Services:
         )
 
     def _connect(self, address: EngineAddress) -> Engine:
-        return LocalEngine(address.address)
+        """A single engine is not chosen by its pages, so it need not report them."""
+        fleet, engines = self.config.fleet, self.config.engines
+        return LocalEngine(
+            address.address,
+            server_name=address.server_name or None,
+            gateway=self.gateway_id,
+            with_pages=fleet.driver != "static" or len(engines) > 1,
+        )
 
     def _build_generation(self) -> None:
         """What plans, runs and replays requests."""

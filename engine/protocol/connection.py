@@ -122,8 +122,8 @@ class Generation:
 
     @property
     def epoch(self) -> str:
-        """Of the engine process that has the request."""
-        return self._link.epoch
+        """Of the engine process that has the request, or had it last; "" before it is submitted."""
+        return "" if self._link is None else self._link.epoch
 
     @property
     def made_tokens(self) -> int:

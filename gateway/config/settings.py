@@ -144,9 +144,16 @@ class RaySection(Section, frozen=True, kw_only=True):
 
 
 class FleetSection(Section, frozen=True, kw_only=True):
-    """Which source lists the engines."""
+    """Which source lists the engines, and what happens to a text whose engine is lost or slow."""
 
     driver: Literal["static", "kubernetes", "ray"] = "static"
+    # For which a text waits for an engine that can continue it; 0: it ends with its engine.
+    resume_wait_s: Annotated[float, Meta(ge=0, le=3600)] = 120.0
+    # Tiers whose texts are begun on a second engine when the first token is overdue: after `hedge_after` × the tier's
+    # target. Of such texts at most `hedge_part` are hedged.
+    hedge_tiers: Annotated[tuple[Name, ...], Meta(max_length=16)] = ("premium",)
+    hedge_after: Annotated[float, Meta(gt=0, le=100)] = 1.0
+    hedge_part: Annotated[float, Meta(ge=0, le=1)] = 0.02  # 0: none
     kubernetes: KubernetesSection = KubernetesSection()
     ray: RaySection = RaySection()
 

@@ -1,10 +1,12 @@
-"""The engine of this host, over frames on its Unix socket: the one module that puts the client's words into those of
+"""One engine, over frames on its Unix socket or over TCP: the one module that puts the client's words into those of
 `gateway.engines.engine`. Its streams are the client's own objects, so a token takes no further call on its way.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import ssl
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,13 +17,23 @@ from engine.protocol.client import (
     EngineClient,
     EngineLost,
     EngineNotConnected,
+    EngineTooOld,
     Generation,
     GenerationEnding,
     ModelNotChanged,
 )
 from engine.protocol.codec import ProtocolError
 from engine.protocol.connection import Link
-from engine.protocol.frames import Heartbeat, Hello, ModelInfo, Refused, Snapshot, StatusReport
+from engine.protocol.frames import (
+    AttemptTokens,
+    Heartbeat,
+    Hello,
+    ModelInfo,
+    PagesChanged,
+    Refused,
+    Snapshot,
+    StatusReport,
+)
 from gateway.engines.engine import (
     AdapterFailed,
     EngineRequest,
@@ -67,11 +79,28 @@ class LocalEngine:
 
     reports_prompts = True
 
-    def __init__(self, socket_path: str | Path) -> None:
+    def __init__(
+        self,
+        address: str | Path,
+        *,
+        tls: Callable[[], ssl.SSLContext] | None = None,
+        server_name: str | None = None,
+        gateway: str = "",
+        with_pages: bool = False,
+    ) -> None:
+        """As EngineClient. `with_pages`: the engine reports the names of its cached pages to `on_pages`."""
         self.on_connect: OnConnect | None = None
         self.on_models: OnModels | None = None
+        self.on_pages: Callable[[PagesChanged], None] | None = None
         self._client = EngineClient(
-            socket_path, on_connect=self._connected, on_models=self._models_changed, generation=LocalStream
+            address,
+            tls=tls,
+            server_name=server_name,
+            gateway=gateway,
+            on_connect=self._connected,
+            on_models=self._models_changed,
+            on_pages=self._pages_changed if with_pages else None,
+            generation=LocalStream,
         )
 
     @property
@@ -186,6 +215,20 @@ class LocalEngine:
         if self.on_connect is not None:
             await self.on_connect(hello.raised)
 
+    def drain_engine(self, draining: bool) -> None:
+        """Have it refuse new requests and finish those that run, or serve again. Raises EngineUnavailable."""
+        with _translation():
+            self._client.drain(draining)
+
+    def reclaim_tokens(self, attempts: list[AttemptTokens]) -> None:
+        """As EngineClient.reclaim; an engine that is not connected, or too old, receives nothing."""
+        with contextlib.suppress(EngineNotConnected, EngineTooOld):
+            self._client.reclaim(attempts)
+
+    def _pages_changed(self, frame: PagesChanged) -> None:
+        if self.on_pages is not None:
+            self.on_pages(frame)
+
     def _models_changed(self, models: dict[str, ModelInfo]) -> None:
         if self.on_models is not None:
             self.on_models(models)
@@ -217,7 +260,7 @@ def _translation() -> Iterator[None]:
     """The client's exceptions become those of `gateway.engines.engine`."""
     try:
         yield
-    except (EngineNotConnected, ProtocolError) as error:
+    except (EngineNotConnected, EngineTooOld, ProtocolError) as error:
         raise EngineUnavailable(str(error)) from error
     except AdapterNotChanged as error:
         raise AdapterFailed(str(error)) from error

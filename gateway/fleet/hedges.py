@@ -47,7 +47,7 @@ class HedgeBudget:
 class SideAttempt(LocalStream):
     """An attempt beside a text's own: a hedge, or what a hedge has replaced. It has no reader of its own."""
 
-    __slots__ = ("epoch", "member", "number", "on_ended", "on_first_id", "placement", "text")
+    __slots__ = ("member", "number", "on_ended", "on_first_id", "placement", "text")
 
     def __init__(
         self,
@@ -62,7 +62,7 @@ class SideAttempt(LocalStream):
         receives the tokens that it made."""
         super().__init__()
         self.text = text
-        self.member, self.number, self.epoch = member, number, member.engine.epoch
+        self.member, self.number = member, number
         self.placement: Placement | None = None  # of the router
         self.on_first_id, self.on_ended = on_first_id, on_ended
 

@@ -218,7 +218,8 @@ class MemberGroup(ABC):
             ],
             return_exceptions=True,
         )
-        return _first_success(members, answers, name)
+        not_pinned: str = _first_success(members, answers, name)
+        return not_pinned
 
     async def unload_model(self, name: str) -> None:
         members = self._required_members()

@@ -38,7 +38,7 @@ class EngineChooser:
         self._beats.pop(member.name, None)
         self._models.pop(member.name, None)
         if isinstance(member.engine, LocalEngine):
-            member.engine.on_pages = lambda frame: self._note_pages(member, frame)
+            member.engine.on_pages = lambda frame: self._note_pages(member.name, frame)
 
     def remove_member(self, member: Member) -> None:
         self.router.remove_engine(member.name)
@@ -85,9 +85,8 @@ class EngineChooser:
             if beat is not None:
                 self.router.note_load(member.name, beat.load, beat.draining, now)
 
-    def _note_pages(self, member: Member, frame: PagesChanged) -> None:
-        if not self.router.note_pages(member.name, frame) and isinstance(member.engine, LocalEngine):
-            member.engine.request_pages()
+    def _note_pages(self, name: str, frame: PagesChanged) -> None:
+        self.router.note_pages(name, frame)  # after a gap the client itself asks for a full list
 
 
 def routable(request: EngineRequest) -> RoutableRequest:

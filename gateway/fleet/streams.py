@@ -84,7 +84,7 @@ class FleetStream(LocalStream):
     """Implements `TokenStream`. Between two attempts, and before the first, it has no member and waits."""
 
     __slots__ = (
-        "_cached", "_ended", "_held", "_losers", "_mover", "_prompt_until", "_started", "epoch", "fruitless", "hedge",
+        "_cached", "_ended", "_held", "_losers", "_mover", "_prompt_until", "_started", "fruitless", "hedge",
         "last_member", "made", "member", "number", "placement", "request", "resumed", "signature", "submissions",
         "tried",
     )  # fmt: skip
@@ -99,7 +99,6 @@ class FleetStream(LocalStream):
         self.number = 0  # of the present attempt
         self.member: Member | None = None
         self.last_member: Member | None = None  # of the attempt that ended last
-        self.epoch = ""
         self.signature: tuple[str, str, str] | None = None  # what an engine that continues the text must have
         self.fruitless = 0  # attempts in a row that were lost before they made an id
         self.tried: set[str] = set()  # names of members that refused the text since it last moved
@@ -115,7 +114,7 @@ class FleetStream(LocalStream):
     # ---- for the reader
 
     @property
-    def cached_tokens(self) -> int:  # type: ignore[override]  # the base class has a plain attribute
+    def cached_tokens(self) -> int:
         """Of the prompt, found in the prefix cache by the first engine that made a token."""
         return self._cached
 
@@ -236,7 +235,7 @@ class FleetStream(LocalStream):
 
     def note_submitted(self, member: Member, resumed: int, placement: Placement | None) -> None:
         """The next attempt was submitted to `member`."""
-        self.member, self.epoch = member, member.engine.epoch
+        self.member = member
         self.number = self.submissions
         self.submissions += 1
         self.resumed, self._started, self.placement = resumed, False, placement
@@ -305,7 +304,7 @@ class FleetStream(LocalStream):
     def _adopt(self, hedge: SideAttempt) -> None:
         self.hedge = None
         hedge.hand_over(self)
-        self.member, self.epoch, self.number = hedge.member, hedge.epoch, hedge.number
+        self.member, self.number = hedge.member, hedge.number
         self.placement = hedge.placement
 
     def _abort_hedge(self) -> None:

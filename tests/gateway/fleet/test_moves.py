@@ -154,9 +154,7 @@ async def test_a_text_that_is_faster_than_its_hedge(tmp_path: Path) -> None:
     async with small_fleet(
         tmp_path, 2, hedge_after_s={"premium": 0.01}, hedges=HedgeBudget(1.0), fake={"step_ms": 60.0}
     ) as small:
-        readings = [
-            Reading(small.fleet.submit(request(number, tier="premium", max_tokens=5))) for number in range(4)
-        ]
+        readings = [Reading(small.fleet.submit(request(number, tier="premium", max_tokens=5))) for number in range(4)]
         for reading in readings:
             assert (await reading.final()).end is StreamEnd.LENGTH
             assert len(reading.ids) == 5
@@ -200,9 +198,7 @@ async def test_a_full_engine_is_not_the_last_word(tmp_path: Path) -> None:
     tiers = [
         {"name": "standard", "service_tier": "default", "queue_max": 1, "inter_token_ms": 500, "ttft_base_ms": 5000}
     ]
-    async with small_fleet(
-        tmp_path, 2, engine={"tiers": tiers, "sequences_max": 1}, fake={"step_ms": 20.0}
-    ) as small:
+    async with small_fleet(tmp_path, 2, engine={"tiers": tiers, "sequences_max": 1}, fake={"step_ms": 20.0}) as small:
         readings = [Reading(small.fleet.submit(request(number, max_tokens=20))) for number in range(6)]
         ends = [(await reading.final()).end for reading in readings]
         assert ends.count(StreamEnd.LENGTH) == 4  # one runs and one waits in each
