@@ -186,7 +186,8 @@ def _note_unpinned(name: str, why: str) -> None:
 
 def _config(frame: LoadModel) -> ModelConfig:
     """Raises ValueError naming the field."""
-    fields = {name: getattr(frame, name) for name in LoadModel.__struct_fields__}
+    named = LoadModel.__struct_fields__
+    fields = {name: getattr(frame, name) for name in named if name not in ("digest", "sources")}
     try:
         return msgspec.convert(fields, ModelConfig)
     except msgspec.ValidationError as error:
