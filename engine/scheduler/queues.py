@@ -108,9 +108,7 @@ class TierQueue:
         if waiting_queue is None:
             return None
         head = waiting_queue.next_entry(self._served, now - self._tier.ageing_s, self._crowd(now), ready)
-        if head is None or not (
-            self._first_requests and head.has_run and self.has_running(head.sequence.share)
-        ):
+        if head is None or not (self._first_requests and head.has_run and self.has_running(head.sequence.share)):
             return head
         # A first request precedes a preempted one whose share runs others and was served more.
         first_request = self.first_request(model, ready)
