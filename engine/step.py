@@ -67,6 +67,7 @@ class Sequence:
     recomputed: dict[str, TierRecompute] = field(default_factory=dict)  # by causing tier; not in device_s
     swapped_tokens: int = 0  # tokens whose KV was copied back from host memory
     resumed: int = 0  # of `output_ids`, those that another engine made
+    attempt: int = 0  # number of this Submit of the text
 
     def made_here(self) -> int:
         """Output ids that this engine made, pending ones included."""

@@ -45,6 +45,7 @@ def sequence_of(gateway: int, frame: Submit, arrived_at: float) -> Sequence:
         weight=frame.weight,
         output_ids=frame.prompt_ids[prompt:],
         resumed=resumed,
+        attempt=frame.attempt,
     )
 
 
