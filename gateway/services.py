@@ -22,6 +22,7 @@ from billing.ledger.ledger import CLOSE_PATIENCE_S, Ledger
 from billing.ledger.settler import Settler
 from billing.revision import Change
 from engine.protocol.frames import ModelInfo, RaisedTargets
+from engine.protocol.tls import CurrentContext, client_context
 from gateway.access.callers import USED_FLUSH_S, Callers, unusable
 from gateway.access.deployment_secret import check_secrets
 from gateway.access.sessions import Sessions, SignIns
@@ -189,6 +190,8 @@ class Services:
             kept=registry.kept,
             pinned=registry.pinned,
         )
+        files = config.certificates
+        self._tls = None if files is None else CurrentContext(files, client_context).current
         self.roster: Roster = build_roster(config)
         self.engine = Fleet(
             self.roster,
@@ -221,6 +224,7 @@ class Services:
         fleet, engines = self.config.fleet, self.config.engines
         return LocalEngine(
             address.address,
+            tls=self._tls,
             server_name=address.server_name or None,
             gateway=self.gateway_id,
             with_pages=fleet.driver != "static" or len(engines) > 1,

@@ -100,8 +100,7 @@ class SmallFleet:
 
     def stop(self) -> None:
         for engine in self.engines.values():
-            if engine.alive():
-                engine.stop(signal.SIGKILL)
+            engine.stop(signal.SIGKILL)
 
 
 @asynccontextmanager
