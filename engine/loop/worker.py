@@ -16,9 +16,10 @@ from engine.guided.requests import MASK_WAIT_S, GuideRefused, build_guided_reque
 from engine.loop.adapter_changes import AdapterChanges
 from engine.loop.flights import StepFlights, StepMasks
 from engine.loop.gateway_streams import GatewayStreams
-from engine.loop.gauges import read_gauges
 from engine.loop.metrics import EngineMetrics
 from engine.loop.model_changes import ModelChanges
+from engine.loop.page_news import PageNews
+from engine.loop.reports import Reports
 from engine.loop.submissions import BadRequest, guide_fault_of, sequence_of, usage_of
 from engine.loop.token_frames import TokenFrames
 from engine.protocol.config import ModelConfig
@@ -40,7 +41,6 @@ from engine.protocol.frames import (
     Refused,
     Snapshot,
     Status,
-    StatusReport,
     Submit,
     UnloadAdapter,
     UnloadModel,
@@ -58,8 +58,6 @@ INTEGRITY_AFTER_S = 1.0
 # after a wait of LOAD_LONG_S.
 LOAD_POLL_S, LOAD_LONG_S, LOAD_POLL_LATER_S = 0.00025, 0.02, 0.005
 MESSAGE_CHARS_MAX = 500
-# Of each list of digests in a StatusReport.
-ADAPTERS_REPORTED_MAX = 4096
 
 _log = logging.getLogger(__name__)
 
@@ -114,6 +112,8 @@ class EngineLoop:
         self._completed_at = 0.0  # when the last step was completed
         self._streams = GatewayStreams(self._metrics)
         self._tokens = TokenFrames(self._outbox, self._metrics, clock)
+        self._page_news = PageNews(scheduler.prefix, self._outbox.add_frame, clock)
+        self._reports = Reports(hello.epoch, scheduler, runner, self._guided, self._metrics, progress, clock)
         self._checked = False  # integrity, since the last step
         self._blocked_since: float | None = None  # since when all requests wait for loads
         self._stopping = False
@@ -121,6 +121,7 @@ class EngineLoop:
     def run(self) -> None:
         """Run until a Stop. An exception is an internal error or a lost device, and ends the process: its gateways see
         their streams end, and the supervisor starts another engine."""
+        self._reports.update_load()
         while not self._stopping:
             commands = self._inbox.take_commands(self._patience())
             for command in commands:
@@ -131,11 +132,13 @@ class EngineLoop:
                 self._step()
             elif self._scheduler.has_background_loads:
                 self._scheduler.poll_loads()
-            elif not commands:
+            elif not commands and self._due_at() is None:
                 self._scheduler.check_integrity()
                 self._checked = True
             self._models.forget_unused()
             self._note_progress()
+            self._reports.note_round(active=bool(commands) or self._busy() or self._scheduler.has_background_loads)
+            self._page_news.post()
             self._outbox.post()
 
     def _patience(self) -> float | None:
@@ -145,11 +148,18 @@ class EngineLoop:
             self._blocked_since = None
             if self._scheduler.has_background_loads:
                 return LOAD_POLL_LATER_S
+            if (due_at := self._due_at()) is not None:
+                return max(0.0, due_at - self._clock())
             return None if self._checked else INTEGRITY_AFTER_S
         if self._blocked_since is None:
             return 0.0
         waited_s = self._clock() - self._blocked_since
         return LOAD_POLL_S if waited_s < LOAD_LONG_S else LOAD_POLL_LATER_S
+
+    def _due_at(self) -> float | None:
+        """When an idle loop has a report to compute or to send; None: it has none."""
+        dues = (self._reports.load_due_at(), self._page_news.due_at())
+        return min((at for at in dues if at is not None), default=None)
 
     def _busy(self) -> bool:
         """Whether there is work, which may be a step in flight of requests that have all ended."""
@@ -265,12 +275,13 @@ class EngineLoop:
             case UnloadModel():
                 self._models.unload(gateway, frame)
             case Status():
-                self._outbox.add_frame(gateway, self._report())
+                self._outbox.add_frame(gateway, self._reports.status())
             case Watch():
                 self._outbox.add_frame(gateway, self._snapshot(frame.preempted))
             case GatewayHello():
                 for superseded in self._streams.name_stream(gateway, frame.gateway):
                     self._end_stream(superseded, self._streams.supersede)
+                (self._page_news.subscribe if frame.pages else self._page_news.unsubscribe)(gateway)
             case Reclaim():
                 self._streams.reclaim(gateway, frame.attempts)
             case DrainEngine():
@@ -371,6 +382,7 @@ class EngineLoop:
         for ended in self._scheduler.abort_gateway(gateway):
             self._publish_ending(ended)
         forget(gateway)
+        self._page_news.unsubscribe(gateway)
         self._outbox.drop_gateway(gateway)
         lost = self._metrics.tokens_lost - lost_before
         _log.info("gateway.gone", extra={"fields": {"gateway": gateway, "tokens_lost": lost}})
@@ -455,30 +467,4 @@ class EngineLoop:
             self._clock(),
             preempted,
             self._runner.page_waste,
-        )
-
-    def _report(self) -> StatusReport:
-        metrics, scheduler = self._metrics, self._scheduler
-        metrics.observe_loads(scheduler.residency.take_loads())
-        metrics.observe_model_loads(scheduler.weight_residency.take_loads())
-        metrics.guided = self._guided.counts()
-        resident = self._runner.adapters.resident()
-        gauges = read_gauges(scheduler, len(resident))
-        return StatusReport(
-            epoch=self._hello.epoch,
-            step=self._progress.step,
-            running=scheduler.running,
-            waiting=gauges.waiting,
-            pages_total=gauges.pages_total,
-            pages_free=gauges.pages_free,
-            pages_cached=gauges.pages_cached,
-            pages_adapters=gauges.pages_adapters,
-            adapters_resident=resident,
-            tokens_made=scheduler.results.tokens_made,
-            metrics=metrics.render(gauges),
-            tokens_overrun=scheduler.results.tokens_overrun,
-            tokens_lost=metrics.tokens_lost - metrics.tokens_reclaimed,
-            adapters_running=scheduler.residency.digests_in_use()[:ADAPTERS_REPORTED_MAX],
-            adapters_waiting=scheduler.residency.digests_waited_for()[:ADAPTERS_REPORTED_MAX],
-            adapters_step_max=scheduler.residency.sequences_max,
         )

@@ -1,4 +1,5 @@
 """Refuses requests at `submit`: those that can never run, and those that would wait longer than their tier's target.
+It also predicts what a request would wait for.
 
 It knows no tenants or budgets: the gateway has checked them.
 """
@@ -45,6 +46,7 @@ class AdmissionControl:
         self._rank = {tier.name: rank for rank, tier in enumerate(tiers)}
         self._tiers = tiers
         self._served = served
+        self._capacity = capacity
         self._pages = capacity.pages
         self._slots = capacity.slots
         self._weights = weights
@@ -102,6 +104,27 @@ class AdmissionControl:
         if len(queue) >= tier.queue_max and not queue.displaced_by(sequence.share):
             return self.full(rank)
         return None
+
+    # ---- predictions, whose cost does not depend on the number of requests
+
+    def queue_waits_s(self) -> dict[str, float]:
+        """By tier: predicted seconds until the first chunk begins of a request whose share has no other one. If the
+        tier can have no slot now, the request waits for one start more."""
+        return {
+            tier.name: queue.new_share_wait_s(needs_slot=self._capacity.spare_slots(rank) < 1)
+            for rank, (tier, queue) in enumerate(zip(self._tiers, self._queues, strict=True))
+        }
+
+    def weights_waits_s(self) -> dict[str, float]:
+        """By served model whose weights are not on the device: `weights_wait_s`."""
+        absent = (model for model in self._served.live if not self._weights.is_resident(model))
+        return {model: self.weights_wait_s(model) for model in absent}
+
+    def weights_wait_s(self, model: str, rank: int | None = None) -> float:
+        """Predicted seconds until the model is resident, for a request queued now in tier `rank` (None: the lowest)."""
+        return predict_wait(self._weights, model, len(self._tiers) - 1 if rank is None else rank).seconds
+
+    # ---- refusals
 
     def full(self, rank: int) -> Refusal:
         """The refusal for a full queue."""

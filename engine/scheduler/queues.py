@@ -243,6 +243,14 @@ class TierQueue:
         ahead = _requests_ahead(share, self._waiting, self._count - sum(self._waiting.values()))
         return self._rate.wait_seconds(ahead, self._clock()) if ahead else 0.0
 
+    def new_share_wait_s(self, *, needs_slot: bool) -> float:
+        """Predicted wait of a request of a share that has none in the tier. `needs_slot`: it waits for one start more,
+        because no slot is free."""
+        if any(count > 1 for count in self._running.values()):
+            return 0.0  # it would be its share's first request
+        ahead = self._count - sum(self._waiting.values()) + len(self._waiting) + needs_slot
+        return self._rate.wait_seconds(ahead, self._clock()) if ahead else 0.0
+
     def suspend(self, models: frozenset[str]) -> None:
         """No request of exactly these models can start, because their weights are absent. The time does not count in
         their rates."""
