@@ -2,10 +2,11 @@
 
     python -m benchmarks.routing [--engines 1,8,64,1000] [--pages N] [--note TEXT]
 
-Four kinds of requests of 64 full pages: `cached` (one engine has all pages, all engines have the system prompt), `shared` (all
+Requests of 64 full pages: `cached` (one engine has all pages, all engines have the system prompt), `shared` (all
 engines have all pages), `new` (no engine has a page), `adapter` (as `cached`, of an adapter on every eighth engine).
 Loads differ by engine. `first` ranks the first 8 engines, as a gateway does; `all` ranks all. Between two decisions a
-request is submitted and a heartbeat arrives. Times are the thread's own. Appends rows to benchmarks/results/routing.csv.
+request is submitted and a heartbeat arrives. `names` computes the names of the 64 pages, which every decision needs.
+Times are the thread's own. Appends rows to benchmarks/results/routing.csv.
 """
 
 from __future__ import annotations
@@ -88,6 +89,16 @@ def measure(count: int, kind: str, engines_max: int | None, rounds: int) -> list
     return taken
 
 
+def naming(rounds: int) -> list[float]:
+    """Seconds to name the pages of one prompt."""
+    ids, taken = prompt(0), []
+    for _ in range(rounds):
+        began = time.thread_time()
+        heads(ids, None, PAGES)
+        taken.append(time.thread_time() - began)
+    return taken
+
+
 def pages_of_index(pages: int, engines: int) -> dict[str, float]:
     """Bytes of a page in the index, and microseconds of one that is added or removed."""
     router = EngineRouter(TIERS)
@@ -120,7 +131,7 @@ def main() -> None:
     arguments = parser.parse_args()
     machine = f"{platform.machine()} {os.cpu_count()} cores, Python {platform.python_version()}"
     for count in map(int, arguments.engines.split(",")):
-        found = {}
+        found = {"names_us": statistics.median(naming(arguments.rounds)) * 1e6}
         for kind in ("cached", "shared", "new", "adapter"):
             for which, engines_max in (("first", RANKED), ("all", None)):
                 taken = measure(count, kind, engines_max, arguments.rounds)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from engine.protocol.frames import EngineLoad, ModelInfo
+from engine.protocol.frames import EngineLoad
 
 # A load older than this counts with pessimism: a second for each further second. Heartbeats come every second.
 STALE_S = 3.0
@@ -24,12 +24,17 @@ ADAPTER_COST_MIN_S, ADAPTER_COST_MAX_S = 0.005, 0.25
 WEIGHTS_COST_MAX_S = 2.0
 
 
+# Of a model on an engine: digest or name, kv_identity, tokens_per_page. Engines with equal ones name pages alike.
+PagesIdentity = tuple[str, str, int]
+
+
 class Placement(msgspec.Struct, gc=False):
     """One request that was submitted to an engine, until its first output or its ending."""
 
+    engine: int  # EngineState.number; 0: the engine was not connected
     rank: int
     seconds: float  # of its prefill; 0 once the first output arrived
-    beat: int  # the engine's heartbeats when it was submitted: the next one includes it. -1: not counted
+    beat: int  # the engine's heartbeats when it was submitted: the next one includes it
     unfinished: bool = True
 
 
@@ -48,16 +53,18 @@ class EngineState:
         "model_loads",
         "models",
         "name",
+        "number",
         "token_default_s",
         "tokens_s",
         "unfinished",
         "waits",
     )  # fmt: skip
 
-    def __init__(self, name: str, hashed: int, ranks: int) -> None:
+    def __init__(self, name: str, number: int, hashed: int, ranks: int) -> None:
         self.name = name
+        self.number = number  # of its connection
         self.hashed = hashed
-        self.models: dict[str, ModelInfo] = {}
+        self.models: dict[str, PagesIdentity] = {}
         self.bit = 0  # in the page index's masks
         self.draining = False
         self.known = False  # a heartbeat had a load
@@ -128,7 +135,8 @@ class EngineState:
     # ---- what this gateway sent
 
     def note_submitted(self, model: str, adapter: str | None, rank: int, uncached: int, now: float) -> Placement:
-        placement = Placement(rank, uncached * self.token_s(model) if self.known else UNKNOWN_REQUEST_S, self.beat)
+        seconds = uncached * self.token_s(model) if self.known else UNKNOWN_REQUEST_S
+        placement = Placement(self.number, rank, seconds, self.beat)
         self.unfinished += 1
         self._lengthen(rank, placement.seconds)
         if adapter is not None and adapter not in self.adapters and adapter not in self.loading:
@@ -139,11 +147,11 @@ class EngineState:
 
     def note_first_output(self, placement: Placement) -> None:
         if self.known:
-            self._shorten(placement)
+            self._forget_prefill(placement)
 
     def note_ended(self, placement: Placement) -> None:
-        self._shorten(placement)
-        if placement.unfinished and placement.beat >= 0:
+        self._forget_prefill(placement)
+        if placement.unfinished and placement.engine == self.number:
             placement.unfinished = False
             self.unfinished -= 1
 
@@ -152,8 +160,8 @@ class EngineState:
         for index in range(rank, len(self.waits)):
             self.waits[index] += seconds
 
-    def _shorten(self, placement: Placement) -> None:
-        """The submitted request is computed. What was submitted before the last heartbeat is in its wait."""
-        if placement.seconds and placement.beat == self.beat:
+    def _forget_prefill(self, placement: Placement) -> None:
+        """What was submitted before the last heartbeat is in the reported wait."""
+        if placement.seconds and placement.engine == self.number and placement.beat == self.beat:
             self._lengthen(placement.rank, -placement.seconds)
         placement.seconds = 0.0

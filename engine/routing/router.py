@@ -6,6 +6,8 @@ it. Gateways do not talk to each other: equal reports lead to equal rankings. It
 
 from __future__ import annotations
 
+import bisect
+import math
 from array import array
 from collections.abc import Container, Mapping, Sequence
 from typing import NamedTuple
@@ -14,7 +16,8 @@ import msgspec
 
 from engine.protocol.frames import EngineLoad, ModelInfo, PagesChanged
 from engine.protocol.page_names import Chain
-from engine.routing.engine_state import EngineState, Placement
+from engine.routing.engine_group import EngineGroup
+from engine.routing.engine_state import EngineState, PagesIdentity, Placement
 from engine.routing.page_index import PageIndex
 from engine.routing.rendezvous import key_hash, rendezvous_weight
 
@@ -25,6 +28,8 @@ TIE_PART = 0.05
 
 # First ids of a prompt that are its key without a conversation.
 KEY_IDS = 16
+# Engines with an equally long cached prefix that are weighed before others.
+FEW_ENGINES = 4
 
 
 class RoutableRequest(msgspec.Struct, gc=False):
@@ -45,19 +50,56 @@ class RankedEngine(NamedTuple):
     cached_tokens: int  # of the request's ids
 
 
-class _Group:
-    """Engines that serve one content of a model with equal pages: the same chain names their pages."""
-
-    __slots__ = ("engines", "info")
-
-    def __init__(self, info: ModelInfo) -> None:
-        self.info = info
-        self.engines: list[EngineState] = []
-
-
 # The cost that orders engines, predicted seconds, cached tokens. The cost is the seconds and, for tiers below the
 # highest, the hysteresis of loads.
 _Candidate = tuple[float, float, int, EngineState]
+
+
+class _Search:
+    """The engines weighed for one request."""
+
+    __slots__ = ("cold", "costs", "engines_max", "exclude", "limit", "now", "rank", "ranked", "request")
+
+    def __init__(
+        self, request: RoutableRequest, rank: int, now: float, exclude: Container[str], engines_max: int | None
+    ) -> None:
+        self.request = request
+        self.rank = rank
+        self.now = now
+        self.exclude = exclude
+        self.engines_max = engines_max
+        self.ranked: list[_Candidate] = []
+        self.cold = True  # no engine so far has the request's adapter
+        self.limit = math.inf  # engines of a greater cost are not among the first
+        self.costs: list[float] = []  # the least ones, ascending, if `engines_max`
+
+    def weigh_engine(self, engine: EngineState, cached: int) -> None:
+        if engine.draining or engine.name in self.exclude:
+            return
+        request, rank, now = self.request, self.rank, self.now
+        model, adapter = request.model, request.adapter
+        seconds = engine.waits[rank] + engine.tokens_s.get(model, engine.token_default_s) * (len(request.ids) - cached)
+        if now > engine.fresh_until:
+            seconds += engine.pessimism(now)
+        cost = seconds
+        if model in engine.absent_models:
+            wait_s, extra_s = engine.weights_wait(model, rank, now)
+            seconds += wait_s
+            cost += wait_s + extra_s
+        if adapter is not None:
+            if adapter in engine.adapters:
+                self.cold = False
+            else:
+                wait_s, extra_s = engine.adapter_wait(adapter, rank, now)
+                seconds += wait_s
+                cost += wait_s + extra_s
+        self.ranked.append((cost, seconds, cached, engine))
+        if self.engines_max is not None and cost <= self.limit:
+            costs = self.costs
+            bisect.insort(costs, cost)
+            del costs[self.engines_max :]
+            if len(costs) == self.engines_max:
+                self.limit = max(costs[-1], _tie_limit(costs[0]))
 
 
 class EngineRouter:
@@ -67,8 +109,10 @@ class EngineRouter:
         """`tiers`: names by rank, the highest first."""
         self.pages = PageIndex()
         self._ranks = {tier: rank for rank, tier in enumerate(tiers)}
+        self._rank_count = max(1, len(tiers))
+        self._numbers = 0  # of engines so far
         self._engines: dict[str, EngineState] = {}
-        self._groups: dict[str, dict[tuple[str, str, int], _Group]] = {}  # model → content and pages → group
+        self._groups: dict[str, dict[PagesIdentity, EngineGroup]] = {}  # by model
 
     # ---- what engines report
 
@@ -77,15 +121,16 @@ class EngineRouter:
         unknown until `note_load`."""
         engine = self._engines.get(name)
         if engine is None:
-            engine = self._engines[name] = EngineState(name, key_hash(name), max(1, len(self._ranks)))
+            self._numbers += 1
+            engine = self._engines[name] = EngineState(name, self._numbers, key_hash(name), self._rank_count)
         self._leave_groups(engine)
-        engine.models = dict(models)
         for model, info in models.items():
             identity = (info.digest or model, info.kv_identity, info.tokens_per_page)
             groups = self._groups.setdefault(model, {})
             if identity not in groups:
-                groups[identity] = _Group(info)
-            groups[identity].engines.append(engine)
+                groups[identity] = EngineGroup(info, self._rank_count)
+            groups[identity].set_engine(engine)
+            engine.models[model] = identity
 
     def remove_engine(self, name: str) -> None:
         """A lost stream: nothing of the engine is known any more. An unknown engine is ignored."""
@@ -99,6 +144,7 @@ class EngineRouter:
         engine = self._engines.get(name)
         if engine is not None:
             engine.set_load(load, draining, now, self._ranks)
+            self._note_moved(engine)
 
     def note_pages(self, name: str, frame: PagesChanged) -> bool:
         """False: as PageIndex.set_pages."""
@@ -114,23 +160,27 @@ class EngineRouter:
         """The request was submitted to the engine, which has to compute `uncached_tokens` of its ids (RankedEngine's
         `cached_tokens` less). Until its first token or the next heartbeat these are added to the engine's wait.
         Returns what `note_first_output` and `note_ended` take."""
-        rank = self._rank(request.tier)
+        rank = self._ranks.get(request.tier, self._rank_count - 1)
         engine = self._engines.get(name)
         if engine is None:
-            return Placement(rank, 0.0, -1)
-        return engine.note_submitted(request.model, request.adapter, rank, uncached_tokens, now)
+            return Placement(0, rank, 0.0, 0)
+        placement = engine.note_submitted(request.model, request.adapter, rank, uncached_tokens, now)
+        self._note_moved(engine)
+        return placement
 
     def note_first_output(self, name: str, placement: Placement) -> None:
         """The request's first id arrived."""
         engine = self._engines.get(name)
         if engine is not None:
             engine.note_first_output(placement)
+            self._note_moved(engine)
 
     def note_ended(self, name: str, placement: Placement) -> None:
         """The request has its ending, with or without an output; or it was moved to another engine."""
         engine = self._engines.get(name)
         if engine is not None:
             engine.note_ended(placement)
+            self._note_moved(engine)
 
     # ---- ranking
 
@@ -138,54 +188,47 @@ class EngineRouter:
         self, request: RoutableRequest, now: float, exclude: Container[str] = (), engines_max: int | None = None
     ) -> list[RankedEngine]:
         """The engines that serve the request's model, ascending by predicted seconds to the first token; engines that
-        are as good as the first are ordered by the request's key. `engines_max`: the first few are enough."""
-        ranked: list[_Candidate] = []
-        cold = True  # no engine so far has the request's adapter
+        are as good as the first are ordered by the request's key. `engines_max`: only the first ones are needed, which
+        costs less."""
+        search = _Search(request, self._ranks.get(request.tier, self._rank_count - 1), now, exclude, engines_max)
         for group in self._groups.get(request.model, {}).values():
-            cold &= self._rank_group(group, request, now, exclude, ranked)
+            self._search_group(group, search)
+        ranked = search.ranked
         if len(ranked) > 1:
             ranked.sort(key=_cost)
-            self._order_ties(ranked, request, cold)
+            self._order_ties(ranked, request, search.cold)
         return [RankedEngine(engine.name, seconds, cached) for _, seconds, cached, engine in ranked[:engines_max]]
 
-    def _rank_group(
-        self,
-        group: _Group,
-        request: RoutableRequest,
-        now: float,
-        exclude: Container[str],
-        ranked: list[_Candidate],
-    ) -> bool:
-        """Append the group's engines with their costs. Returns whether none of them has the adapter."""
-        info, ids, model, adapter = group.info, request.ids, request.model, request.adapter
-        rank = self._rank(request.tier)
-        page_tokens = info.tokens_per_page
-        runs = self._runs(info, request)
-        count, cold = len(ids), True
-        for engine in group.engines:
-            if engine.draining or engine.name in exclude:
-                continue
-            cached = 0
+    def _search_group(self, group: EngineGroup, search: _Search) -> None:
+        """Weigh the engines that may be among the first. An engine costs at least its wait and the prefill of what no
+        engine has; so engines with long cached prefixes are weighed first, then all others by their waits until that
+        bound is too high."""
+        info, request = group.info, search.request
+        page_tokens, count = info.tokens_per_page, len(request.ids)
+        runs, weighed, cached_max = self._runs(info, request), 0, 0
+        if search.engines_max is not None:
             for mask, pages in runs:
-                if mask & engine.bit:
+                if mask.bit_count() > FEW_ENGINES:
+                    cached_max = pages * page_tokens
+                    break
+                weighed |= mask
+                for name in self.pages.engines(mask):
+                    engine = self._engines.get(name)
+                    if engine is not None and engine.number in group.engines:
+                        search.weigh_engine(engine, pages * page_tokens)
+        order = group.by_wait(search.rank)
+        least_s = group.least_token_s() * (count - cached_max)
+        for wait_s, _, engine in order:
+            if wait_s + least_s > search.limit:
+                break
+            bit, cached = engine.bit, 0
+            if bit & weighed:
+                continue
+            for mask, pages in runs:
+                if mask & bit:
                     cached = pages * page_tokens
                     break
-            seconds = engine.waits[rank] + engine.token_s(model) * (count - cached)
-            if now > engine.fresh_until:
-                seconds += engine.pessimism(now)
-            penalty = 0.0
-            if engine.absent_models and model in engine.absent_models:
-                wait_s, penalty = engine.weights_wait(model, rank, now)
-                seconds += wait_s
-            if adapter is not None:
-                if adapter in engine.adapters:
-                    cold = False
-                else:
-                    wait_s, extra = engine.adapter_wait(adapter, rank, now)
-                    seconds += wait_s
-                    penalty += extra
-            ranked.append((seconds + penalty, seconds, cached, engine))
-        return cold
+            search.weigh_engine(engine, cached)
 
     def _runs(self, info: ModelInfo, request: RoutableRequest) -> list[tuple[int, int]]:
         """PageIndex.find_runs, the longest prefix first. The last id is always computed: its logits are needed."""
@@ -201,8 +244,7 @@ class EngineRouter:
 
     def _order_ties(self, ranked: list[_Candidate], request: RoutableRequest, cold: bool) -> None:
         """Order the engines that are as good as the first by rendezvous hashing."""
-        least = ranked[0][0]
-        most = least + max(TIE_S, TIE_PART * least)
+        most = _tie_limit(ranked[0][0])
         ties = next((n for n, candidate in enumerate(ranked) if candidate[0] > most), len(ranked))
         if ties < 2:
             return
@@ -220,21 +262,24 @@ class EngineRouter:
             return key_hash(request.conversation)
         return key_hash(request.namespace.encode() + array("q", request.ids[:KEY_IDS]).tobytes())
 
-    def _rank(self, tier: str) -> int:
-        """An unknown tier waits as the lowest."""
-        return self._ranks.get(tier, max(0, len(self._ranks) - 1))
+    def _note_moved(self, engine: EngineState) -> None:
+        for model, identity in engine.models.items():
+            self._groups[model][identity].note_moved(engine)
 
     def _leave_groups(self, engine: EngineState) -> None:
-        for model in engine.models:
+        for model, identity in engine.models.items():
             groups = self._groups[model]
-            for identity, group in list(groups.items()):
-                if engine in group.engines:
-                    group.engines.remove(engine)
-                    if not group.engines:
-                        del groups[identity]
+            groups[identity].remove_engine(engine)
+            if not groups[identity].engines:
+                del groups[identity]
             if not groups:
                 del self._groups[model]
         engine.models = {}
+
+
+def _tie_limit(least: float) -> float:
+    """The cost up to which engines are as good as one of the least cost."""
+    return least + max(TIE_S, TIE_PART * least)
 
 
 def _cost(candidate: _Candidate) -> float:
