@@ -103,7 +103,7 @@ class Generation:
     @property
     def epoch(self) -> str:
         """Of the engine process that has the request."""
-        return self._link.epoch
+        return "" if self._link is None else self._link.epoch
 
     @property
     def made_tokens(self) -> int:
