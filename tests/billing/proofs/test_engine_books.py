@@ -1,4 +1,4 @@
-"""made = billed + discarded + lost for each engine process: exactly while nothing runs, between bounds while it does."""
+"""made = billed + discarded + lost for each engine process: exactly while nothing runs, else between bounds."""
 
 from __future__ import annotations
 
@@ -295,7 +295,13 @@ def test_a_shortfall_of_one_of_several_running_engines_is_found(books: Books) ->
     """Both have a request of the 90 tokens that may be under way; the other engine's settlements hide nothing."""
     run_group(books, JANUARY, [books.request(most=90)])
     other = EngineCount("epo_2", 0, 0, 0, idle=False)
-    for made, settled, found in ((0, 0, []), (60, 50, []), (200, 100, []), (241, 0, []), (241, 0, [(MISSING, "epo_1")])):
+    for made, settled, found in (
+        (0, 0, []),
+        (60, 50, []),
+        (200, 100, []),
+        (241, 0, []),
+        (241, 0, [(MISSING, "epo_1")]),
+    ):
         if settled:
             made_by(books, epo_1=settled)
             made_by(books, epo_2=1000)
