@@ -73,10 +73,8 @@ def delete_ended(connection: sa.Connection) -> int:
 
 def _read(connection: sa.Connection, request_ids: Sequence[str]) -> list[Checkpoint]:
     query = sa.select(_checkpoints).where(_checkpoints.c.request_id.in_(request_ids))
-    return [
-        Checkpoint(*numbers, msgspec.json.decode(engines or "{}", type=dict[str, int]))
-        for *numbers, engines in connection.execute(query)
-    ]
+    rows = [row._asdict() for row in connection.execute(query)]
+    return [Checkpoint(**row | {"engines": msgspec.json.decode(row["engines"] or "{}")}) for row in rows]
 
 
 def _settlement(checkpoint: Checkpoint) -> Settlement:

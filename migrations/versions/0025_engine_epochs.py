@@ -57,8 +57,17 @@ def upgrade() -> None:
         sa.Column("made_tokens", sa.BigInteger(), nullable=False),
         sa.PrimaryKeyConstraint("epoch", name=op.f("pk_engine_ledger")),
     )
-    counts = ("made_tokens", "lost_tokens", "reclaimed_tokens", "settled_before", "settled_after", "late_before")
-    counts += ("late_after", "open_tokens", "expired_tokens")
+    counts = (
+        "made_tokens",
+        "lost_tokens",
+        "reclaimed_tokens",
+        "settled_before",
+        "settled_after",
+        "late_before",
+        "late_after",
+        "open_tokens",
+        "expired_tokens",
+    )
     op.create_table(
         "engine_readings",
         sa.Column("epoch", sa.String(length=64), nullable=False),

@@ -170,8 +170,8 @@ def test_models_added_before_there_were_formats_have_the_defaults(empty_database
 # The columns that revision 0024 had, of the tables that revision 0025 changed.
 OLD_COLUMNS = {
     "usage": "request_id, tenant_id, project_id, key_id, model, adapter, tier, price_version_id, currency, "
-    "prompt_tokens, cached_tokens, completion_tokens, made_tokens, discarded_tokens, discard_reason, cost_picos, ending, "
-    "queue_s, ttft_s, device_s, preemptions, recomputed_tokens, swapped_tokens, started_at, finished_at",
+    "prompt_tokens, cached_tokens, completion_tokens, made_tokens, discarded_tokens, discard_reason, cost_picos, "
+    "ending, queue_s, ttft_s, device_s, preemptions, recomputed_tokens, swapped_tokens, started_at, finished_at",
     "checkpoints": "request_id, prompt_tokens, cached_tokens, completion_tokens",
     "reconciliations": "kind, at, sequence_from, sequence_to, took_s, imbalances, overshot, findings, engine_gap, "
     "engines, engine_bounds",
