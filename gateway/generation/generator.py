@@ -359,7 +359,7 @@ class Generator:
         billed once: with its first completion token, or when it is computed if `max_tokens` is 0. Raises ApiError for a
         request that never ran."""
         record, metrics = request.line.record, self._metrics
-        usage = TokenUsage(outcome.prompt, outcome.cached, outcome.billed, outcome.reasoning)
+        usage = TokenUsage(outcome.prompt, outcome.cached, outcome.billed, outcome.reasoning, outcome.engines)
         if outcome.settles:
             if request.first is not None and outcome.error is None:
                 await request.first.keep_answer(await request.answer.spell(usage))

@@ -197,7 +197,8 @@ class TextRuns:
         """The usage of an answer of one text up to the last piece of it."""
         [run] = self.all
         prompt = len(self._request.prompts[run.prompt].ids)
-        return TokenUsage(prompt, min(_token_usage(run).cached_tokens, prompt), run.shown)
+        cached = min(_token_usage(run).cached_tokens, prompt)
+        return TokenUsage(prompt, cached, run.shown, engines=_made_by(run))
 
     def confirm_recorded(self) -> None:
         """The ledger has the tokens of this request."""

@@ -13,6 +13,7 @@ import pytest
 from gateway.engines.engine import OutputText
 from gateway.generation.text import TextOfTexts
 from support.gateway.both_engines import running_stack
+from support.gateway.text_engine import EPOCH
 from support.stack import Stack, body, events
 from support.waiting import PATIENCE_S, eventually
 
@@ -40,6 +41,7 @@ def test_the_engines_own_stop(stack: Stack) -> None:
     assert (choice["finish_reason"], len(choice["message"]["content"].split())) == ("stop", 3)
     row = stack.usage(answer.headers["x-request-id"])
     assert row is not None
+    assert row.engine_epoch == EPOCH
     assert 3 <= row.completion_tokens == row.made_tokens == answer.json()["usage"]["completion_tokens"] <= 6
 
 
