@@ -33,6 +33,7 @@ from support.waiting import PATIENCE_S, eventually
 MODEL = "smollm2-135m-instruct"
 TIERS = {"acme": "premium", "globex": "standard", "initech": "batch"}
 START_S_MAX = 60.0
+QUICK_STOP = {"linger_s": 0.0, "shutdown_grace_s": 2.0}  # of [gateway], where a test says nothing else
 T = TypeVar("T")
 
 
@@ -74,9 +75,10 @@ class Stack:
         """Files, tables and tenants; no process."""
         self.directory.mkdir(parents=True, exist_ok=True)
         self.port = free_port()
+        stop = "".join(f"{name} = {value}\n" for name, value in QUICK_STOP.items() if name not in self.gateway_toml)
         self.config_file.write_text(
             f'[gateway]\nport = {self.port}\ndata_dir = "{self.data_dir}"\ndatabase_url = "{self.database_url}"\n'
-            f'{self.gateway_toml}\n[[models]]\nname = "{MODEL}"\npath = "{self.model_dir}"\n{self.toml}'
+            f'{stop}{self.gateway_toml}\n[[models]]\nname = "{MODEL}"\npath = "{self.model_dir}"\n{self.toml}'
         )
         self.config.data_dir.mkdir(exist_ok=True)
         upgrade(self.database_url)
@@ -148,7 +150,10 @@ class Stack:
         if self.workers > 1:
             argv[2:] = ["gateway.cli", "--config", str(self.config_file), "gateway", "--workers", str(self.workers)]
         with self.log_file.open("ab") as log:
-            self.gateway = subprocess.Popen(argv, stdout=log, stderr=log, env={**os.environ, **self.environ})
+            # Without a terminal, as a service: a supervisor with one takes SIGHUP for the terminal's end.
+            own = self.workers > 1
+            environ = {**os.environ, **self.environ}
+            self.gateway = subprocess.Popen(argv, stdout=log, stderr=log, env=environ, start_new_session=own)
 
     def start_more_gateways(self, count: int) -> None:
         """Beside the first, on ports of their own, with the same configuration: one database, one engine."""
