@@ -40,7 +40,7 @@ from support.paths import MODEL_DIR
 from support.processes import children
 from support.services import fresh_postgres
 from support.stack import MODEL, TIERS, Stack
-from support.waiting import eventually
+from support.waiting import eventually, eventually_async
 
 ROLL_S_MAX = 120.0
 LONG_EVERY = 8  # one stream in so many is a long one
@@ -69,8 +69,12 @@ class Tally:
     wall_s: float = 0.0
 
     @property
+    def ended(self) -> int:
+        return self.streams + sum(self.failed.values())
+
+    @property
     def resent(self) -> int:
-        return self.sent - self.streams - sum(self.failed.values())
+        return self.sent - self.ended
 
     def line(self) -> str:
         return (
@@ -152,21 +156,24 @@ class Load:
         self.tally.prompt += usage.prompt_tokens
         self.tally.completion += usage.completion_tokens
 
+    def _replaced(self) -> int:
+        """The number of rolls that have ended."""
+        return self._stack.log_file.read_text().count(REPLACED)
+
     async def _roll(self) -> None:
         """Replace all workers `rolls` times, spread over the requests."""
         assert self._stack.gateway is not None
         try:
             for number in range(self._rolls):
                 due = self._requests * (number + 1) // (self._rolls + 1)
-                while self.tally.streams + sum(self.tally.failed.values()) < due:
-                    await asyncio.sleep(0.05)
+                await eventually_async(lambda due=due: self.tally.ended >= due, ROLL_S_MAX * 60)
                 before = set(children(self._stack.gateway.pid))
                 self._stack.gateway.send_signal(signal.SIGHUP)
-                deadline = time.monotonic() + ROLL_S_MAX
-                while self._stack.log_file.read_text().count(REPLACED) <= number:
-                    if time.monotonic() > deadline:
-                        raise UpgradeLost(f"the workers were not replaced:\n{self._stack.log_file.read_text()[-4000:]}")
-                    await asyncio.sleep(0.1)
+                try:
+                    await eventually_async(lambda number=number: self._replaced() > number, ROLL_S_MAX)
+                except AssertionError as error:
+                    log = self._stack.log_file.read_text()
+                    raise UpgradeLost(f"the workers were not replaced:\n{log[-4000:]}") from error
                 after = set(children(self._stack.gateway.pid))
                 if before & after or len(before) != len(after):
                     raise UpgradeLost(f"processes {sorted(before)} were replaced by {sorted(after)}")
