@@ -63,13 +63,10 @@ def test_the_oldest_code_finds_its_columns_and_may_leave_out_the_others(empty_da
         assert all(column.nullable or column.filled for column in unknown), table
 
 
-TEXT, NUMBER = (
-    ColumnFacts("VARCHAR(8)", nullable=False, filled=False),
-    ColumnFacts("BIGINT", nullable=True, filled=False),
-)
-BEFORE = SchemaFacts(
-    {"t": {"id": TEXT, "n": NUMBER}}, frozenset({("t", "id")}), checks={("t", "ck"): "id IN ('a', 'b')"}
-)
+TEXT = ColumnFacts("VARCHAR(8)", nullable=False, filled=False)
+NUMBER = ColumnFacts("BIGINT", nullable=True, filled=False)
+KEY = frozenset({("t", "id")})
+BEFORE = SchemaFacts({"t": {"id": TEXT, "n": NUMBER}}, KEY, checks={("t", "ck"): "id IN ('a', 'b')"})
 
 
 def changed(**columns: ColumnFacts | None) -> SchemaFacts:

@@ -18,7 +18,7 @@ from billing.proofs.ledger_audit import audit_ledger
 from gateway.host.workers import socket_path
 from programs.rolling_upgrade import play, settings
 from support.paths import REPO
-from support.processes import children
+from support.processes import children, stopped
 from support.serve import Serve
 from support.stack import Stack, body
 from support.waiting import PATIENCE_S, eventually
@@ -26,16 +26,22 @@ from support.waiting import PATIENCE_S, eventually
 MakeStack = Callable[..., Stack]
 
 
-def laneway(stack: Stack, *arguments: str, config: Path | None = None) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
+def begin_laneway(stack: Stack, *arguments: str, config: Path | None = None) -> subprocess.Popen[str]:
+    return subprocess.Popen(
         [sys.executable, "-m", "gateway.cli", "--config", str(config or stack.config_file), *arguments],
         cwd=stack.directory,
         env={**os.environ, "PYTHONPATH": str(REPO)},
-        capture_output=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         text=True,
-        timeout=180,
-        check=False,
     )
+
+
+def laneway(stack: Stack, *arguments: str, config: Path | None = None) -> subprocess.CompletedProcess[str]:
+    """The command, ended."""
+    process = begin_laneway(stack, *arguments, config=config)
+    output, errors = process.communicate(timeout=180)
+    return subprocess.CompletedProcess(process.args, process.returncode, output, errors)
 
 
 def is_ready(url: str) -> int:
@@ -81,9 +87,9 @@ def test_two_rolls_under_load_lose_no_request(make_stack: MakeStack, postgres_ur
 
 def test_a_gateway_that_gets_sigterm_lingers_and_finishes(make_stack: MakeStack) -> None:
     """/health/ready answers 503 at once, new requests are served while it lingers, and streams end by themselves."""
-    stack = make_stack(fake={"step_ms": 20.0}, gateway_toml="linger_s = 4.0\nshutdown_grace_s = 60.0\n")
+    stack = make_stack(fake={"step_ms": 20.0}, gateway_toml="linger_s = 8.0\nshutdown_grace_s = 60.0\n")
     assert stack.gateway is not None
-    long_stream = Stream(stack, 500)
+    long_stream = Stream(stack, 600)
     with httpx.Client(timeout=60) as client:
         assert client.get(f"{stack.url}/health/live").headers.get("connection") is None
         stack.gateway.send_signal(signal.SIGTERM)
@@ -115,11 +121,14 @@ def test_a_second_signal_ends_a_long_grace(make_stack: MakeStack) -> None:
 def test_drain_waits_for_the_last_stream_and_leaves_the_process(make_stack: MakeStack) -> None:
     stack = make_stack(fake={"step_ms": 20.0}, gateway_toml="linger_s = 0.5\nshutdown_grace_s = 60.0\n")
     assert stack.gateway is not None
-    stream = Stream(stack, 100)
-    done = laneway(stack, "drain", "gateway")
-    assert done.returncode == 0, done.stderr
-    assert "requests left: 1; it still accepts requests" in done.stdout
-    assert "drained after" in done.stdout
+    assert stack.engine is not None
+    stream = Stream(stack, 300)
+    with stopped(stack.engine.pid), begin_laneway(stack, "drain", "gateway") as draining:
+        assert draining.stdout is not None
+        assert "requests left: 1; it still accepts requests" in draining.stdout.readline()
+        stack.engine.send_signal(signal.SIGCONT)
+        assert "drained after" in draining.stdout.read().splitlines()[-1]
+        assert draining.wait(PATIENCE_S) == 0
     assert stream.is_complete()
     assert is_ready(stack.url) == 0
     assert stack.gateway.poll() is None, "it ends when the service is stopped"
@@ -130,7 +139,7 @@ def test_drain_waits_for_the_last_stream_and_leaves_the_process(make_stack: Make
 
 
 def test_drain_says_what_is_left(make_stack: MakeStack) -> None:
-    stack = make_stack(fake={"step_ms": 20.0}, gateway_toml="linger_s = 0.1\nshutdown_grace_s = 60.0\n")
+    stack = make_stack(fake={"step_ms": 50.0}, gateway_toml="linger_s = 0.1\nshutdown_grace_s = 60.0\n")
     stream = Stream(stack, 2000)
     done = laneway(stack, "drain", "gateway", "--timeout", "1")
     assert done.returncode == 1
