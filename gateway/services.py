@@ -6,8 +6,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import logging
-import signal
+import os
 from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -51,7 +52,9 @@ from gateway.generation.planning import RequestPlanner
 from gateway.generation.replays import Replays
 from gateway.generation.selector import Selector
 from gateway.generation.tier_choice import Tiers
-from gateway.host.workers import ALONE, WorkerIndex, Workers
+from gateway.host.schema_check import check_schema
+from gateway.host.stop_state import StopReason, StopState
+from gateway.host.workers import ALONE, WorkerIndex, Workers, WorkerState
 from gateway.http.console_files import ConsoleFiles
 from gateway.large_work.pool import LargeWork
 from gateway.limits.body_memory import BodyMemory
@@ -68,6 +71,7 @@ from gateway.upkeep.bookkeeper import Bookkeeper
 from gateway.upkeep.exports import Exporter
 from gateway.upkeep.health_checks import HealthChecks
 from gateway.upkeep.live_feed import LiveFeed, RequestTenants
+from gateway.upkeep.readiness import Readiness
 from gateway.upkeep.reloads import reload_scope
 from gateway.upkeep.revision_watch import RevisionWatch
 from gateway.upkeep.webhook_deliveries import Deliverer
@@ -79,10 +83,7 @@ from gateway.views.overview import Overviews
 if TYPE_CHECKING:
     from gateway.limits.redis_rates import SharedRates
 
-# Parts of shutdown_grace_s: running requests may finish in the first, and are then stopped and settled in the second.
-FINISH_SHARE = 0.5
-SETTLE_SHARE = 0.3
-LEDGER_SHARE = 0.5  # the part of the remaining time in which the ledger finishes its writes
+LEDGER_SHARE = 0.5  # the part of StopTimes.close_s in which the ledger finishes its writes
 # Delay after the start: starting the processes for large prompts takes half a second of a core, and first requests have
 # priority.
 LARGE_WORK_DELAY_S = 1.0
@@ -130,7 +131,9 @@ class Services:
         self.metrics = Metrics()
         self.pace = RequestPace()
         self.tiers = Tiers([(tier.name, tier.service_tier) for tier in config.tiers])
-        self.workers = Workers(config.data_dir, worker_index, self.metrics.text)
+        self.stopping = StopState(config.gateway)
+        begin_drain = functools.partial(self.stopping.begin_stop, StopReason.DRAIN)
+        self.workers = Workers(config.data_dir, worker_index, self.metrics.text, self._worker_state, begin_drain)
         self.console = ConsoleFiles(config.console_dir)
         self.database = Database(config.database_url)
         self.watch = RevisionWatch(self.database, self._on_revision, pace=self.pace)
@@ -296,13 +299,22 @@ class Services:
             settler=self.settler,
             unrecordable=self.generator.unrecordable,
         )
+        self.readiness = Readiness(
+            engine=self.engine,
+            watch=self.watch,
+            leases=self.leases,
+            stopping=self.stopping,
+            unrecordable=self.generator.unrecordable,
+        )
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         """Start all parts, and stop them when the block is left. Raises DatabaseUnavailable, OSError when there is no
-        disk space for the journal, GatewayRefused when another gateway serves from this SQLite file, or WrongSecret."""
+        disk space for the journal, GatewayRefused when another gateway serves from this SQLite file, SchemaOutdated or
+        WrongSecret."""
         tasks: list[asyncio.Task[None]] = []
         try:
+            await self.database.read(check_schema)
             await self.database.write(lambda connection: check_secrets(connection, self.secrets))
             await self.leases.acquire()
             await self.settler.start()
@@ -313,10 +325,10 @@ class Services:
             await self.engine.start()
             for name, work in self._background().items():
                 tasks.append(asyncio.create_task(work, name=name))
-                tasks[-1].add_done_callback(_shut_down_on_failure)
+                tasks[-1].add_done_callback(self._stop_on_failure)
             yield
         finally:
-            await self.generator.stop(self.config.gateway.shutdown_grace_s * SETTLE_SHARE)
+            await self.generator.stop(self.stopping.times.settle_s)
             await self.recordings.close(RECORDINGS_CLOSE_S)
             if self._retry is not None:
                 self._retry.cancel()
@@ -369,13 +381,26 @@ class Services:
         return await self.database.read(lambda c: leases.live(c, database_now(c), renew_s))
 
     async def drain(self) -> None:
-        """Begin a shutdown: admit no request, let running requests finish for FINISH_SHARE of the grace time, then stop
-        them."""
+        """The end of a shutdown: admit no request, let running requests finish if nothing waited for them yet, then
+        stop them."""
         self.generator.begin_stop()
         self.live.close()
-        grace_s = self.config.gateway.shutdown_grace_s
-        await self.generator.wait_idle(grace_s * FINISH_SHARE)
-        await self.generator.stop(grace_s * SETTLE_SHARE)
+        times = self.stopping.times
+        if self.stopping.is_quick:
+            await self.generator.wait_idle(times.finish_s)
+        await self.generator.stop(times.settle_s)
+
+    def _worker_state(self) -> WorkerState:
+        return self.readiness.worker_state(
+            number=self.worker_index.number, pid=os.getpid(), requests=self.generator.requests_running()
+        )
+
+    def _stop_on_failure(self, task: asyncio.Task[None]) -> None:
+        """A background task must not end before shutdown. If one fails, shut down in order and let the supervisor start
+        another gateway."""
+        if not task.cancelled() and (error := task.exception()) is not None:
+            _log.critical("background.died", exc_info=error, extra={"fields": {"task": task.get_name()}})
+            self.stopping.begin_stop(StopReason.QUICK)
 
     async def _on_revision(self, changes: Sequence[Change] | None) -> None:
         """The revision has changed: drop cached callers and reload tables that these writes concern (None: all of
@@ -448,7 +473,7 @@ class Services:
                 _log.warning("keys.used_unwritten", extra={"fields": {"reason": str(error)}})
 
     async def _close_ledger(self) -> None:
-        rest_s = self.config.gateway.shutdown_grace_s * (1 - FINISH_SHARE - SETTLE_SHARE)
+        rest_s = self.stopping.times.close_s
         try:
             async with asyncio.timeout(rest_s):
                 # The ledger gives up before this timeout, so that its callers get an error and the lease is released.
@@ -490,14 +515,6 @@ def _shared_rates(config: Config) -> SharedRates | None:
     from gateway.limits.redis_rates import SharedRates  # importing its client takes 0.2 s
 
     return SharedRates(config.redis.url, round(SLOT_LEASE_S * 1e6), config.redis.answer_ms / 1000)
-
-
-def _shut_down_on_failure(task: asyncio.Task[None]) -> None:
-    """A background task must not end before shutdown. If one fails, shut down in order and let the supervisor start
-    another gateway."""
-    if not task.cancelled() and (error := task.exception()) is not None:
-        _log.critical("background.died", exc_info=error, extra={"fields": {"task": task.get_name()}})
-        signal.raise_signal(signal.SIGTERM)
 
 
 async def _cancel(tasks: list[asyncio.Task[None]]) -> None:

@@ -53,7 +53,8 @@ class GatewaySection(Section, frozen=True, kw_only=True):
     # Of bodies in the memory of one gateway process: a tenant's, and all.
     tenant_bodies_bytes_max: Annotated[int, Meta(ge=1024, le=LIMIT_MAX)] = 64 * 1024 * 1024
     bodies_bytes_max: Annotated[int, Meta(ge=1024, le=LIMIT_MAX)] = 192 * 1024 * 1024
-    shutdown_grace_s: Annotated[float, Meta(ge=0.1, le=60)] = 2.0
+    linger_s: Annotated[float, Meta(ge=0, le=600)] = 5.0  # from SIGTERM to the end of accepting connections
+    shutdown_grace_s: Annotated[float, Meta(ge=0.1, le=3600)] = 30.0
     first_token_wait_s: Annotated[float, Meta(ge=0.1, le=300)] = 10.0
     keep_alive_s: Annotated[float, Meta(ge=0.1, le=300)] = 10.0
     reader_patience_s: Annotated[float, Meta(ge=0.1, le=3600)] = 60.0

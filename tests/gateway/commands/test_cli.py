@@ -364,6 +364,7 @@ ELSEWHERE = {
     *("secret show", "secret add", "secret promote", "secret drop", "secret adopt"),  # test_secret_commands types them
     "demo seed",  # tests/system/test_containers.py types it
     *("serve", "gateway", "engine", "bench", "simulate", "db upgrade"),  # no administrative writes
+    *("drain gateway", "upgrade"),  # tests/system/test_rolling_upgrade.py types them
 }
 
 
