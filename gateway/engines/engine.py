@@ -228,8 +228,11 @@ class Engine(Protocol):
         """Raises EngineUnavailable; then the engine has not received the request."""
         ...
 
-    async def load_adapter(self, digest: str, model: str, path: str | Path, *, pinned: bool = False) -> None:
-        """Register an adapter of the store. Raises AdapterFailed, EngineUnavailable."""
+    async def load_adapter(
+        self, digest: str, model: str, path: str | Path, *, pinned: bool = False, sources: Sequence[str] = ()
+    ) -> None:
+        """Register an adapter of the store. `sources`: URLs from which an engine on another host fetches it. Raises
+        AdapterFailed, EngineUnavailable."""
         ...
 
     async def unload_adapter(self, digest: str) -> None:
@@ -246,9 +249,11 @@ class Engine(Protocol):
         kv_dtype: str = "auto",
         context_tokens: int | None = None,
         pinned: bool = False,
+        digest: str = "",
+        sources: Sequence[str] = (),
     ) -> str:
-        """Serve one more base model. Returns why it is not pinned, if it was to be pinned; else "". Raises ModelFailed,
-        EngineUnavailable."""
+        """Serve one more base model. `digest`: of its content; `sources`: as in `load_adapter`. Returns why it is not
+        pinned, if it was to be pinned; else "". Raises ModelFailed, EngineUnavailable."""
         ...
 
     async def unload_model(self, name: str) -> None:
