@@ -159,6 +159,19 @@ BAD_SETTINGS = {
         MODELS + ALIAS + "models = [{model = 'm'}]\nfallbacks = ['x']",
         r"aliases\[0\].fallbacks: there is no model 'x'",
     ),
+    "an engine that is nowhere": (
+        "[[engines]]\nname = 'a'\naddress = 'tls://host'",
+        'engines.* must be "unix:/path"',
+    ),
+    "a socket beside the file": ("[[engines]]\nname = 'a'\naddress = 'unix:here'", 'engines.* must be "unix:/path"'),
+    "two engines of one name": (
+        "[[engines]]\nname = 'a'\naddress = 'unix:/a'\n[[engines]]\nname = 'a'\naddress = 'unix:/b'",
+        "engines.name must be unique",
+    ),
+    "engines for a driver that finds them": (
+        "[fleet]\ndriver = 'ray'\n[[engines]]\nname = 'a'\naddress = 'unix:/a'",
+        "engines: .* driver is 'ray', which finds",
+    ),
     "no TOML": ("[gateway", "laneway.toml: not TOML"),
 }
 
