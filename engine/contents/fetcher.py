@@ -31,7 +31,7 @@ from engine.contents.manifests import (
     read_manifest,
     weight_names,
 )
-from engine.contents.sources import MakeContext, Source, SourceCut, SourceFailed, open_source
+from engine.contents.sources import FleetContexts, Source, SourceCut, SourceFailed, open_source
 from engine.contents.store import ContentStore
 
 # After a cut the rest of a file is requested again, at most this often without a byte more, after these waits.
@@ -66,10 +66,10 @@ class ContentMismatch(Exception):
 class ContentFetcher:
     """For any thread. Without `sources` a path is used as it is."""
 
-    def __init__(self, store: ContentStore, make_context: MakeContext | None = None) -> None:
-        """`make_context`: as of `open_source`."""
+    def __init__(self, store: ContentStore, contexts: FleetContexts | None = None) -> None:
+        """`contexts`: as of `open_source`."""
         self._store = store
-        self._make_context = make_context
+        self._contexts = contexts
         self._releases: queue.SimpleQueue[WantedContent] = queue.SimpleQueue()
         self._releasing: threading.Thread | None = None
 
@@ -122,7 +122,7 @@ class ContentFetcher:
         reasons = []
         for url in wanted.sources:
             try:
-                source = open_source(url, self._make_context)
+                source = open_source(url, self._contexts)
                 _Download(self._store, source, wanted, directory).run()
                 return
             except SourceFailed as error:

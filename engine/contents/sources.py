@@ -1,6 +1,9 @@
-"""Where an engine fetches contents: over HTTPS from a gateway, with the fleet's certificates, and from object stores.
+"""Where an engine fetches contents: from a gateway's store and from HTTPS servers, with the fleet's certificates, and
+from object stores.
 
-Every failure names the source without user, password and query.
+At fleet://HOST:PORT a gateway waits for connections and has the TLS role of a client, the engine that of a server. So
+both show the certificates that they have for the streams of frames, and an engine needs none for clients, with which it
+could send requests to other engines. Every failure names the source without user, password and query.
 """
 
 from __future__ import annotations
@@ -10,7 +13,7 @@ import ipaddress
 import socket
 import ssl
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any, Protocol
 from urllib.parse import SplitResult, quote, urlsplit
 
@@ -23,6 +26,7 @@ from engine.contents.object_stores import (
     plain_url,
     why_failed,
 )
+from engine.protocol.tls import CertificateFiles, CurrentContext, client_context, server_context
 
 BLOCK_BYTES = 1024 * 1024
 # Of one request to an object store: memory of a download.
@@ -32,7 +36,7 @@ SILENCE_S = 30.0  # without a byte
 RATE_MIN, RATE_WINDOW_S = 16 * 1024, 60.0
 REASON_CHARS_MAX = 200
 
-MakeContext = Callable[[], ssl.SSLContext]
+FLEET = "fleet"
 
 
 class SourceFailed(Exception):
@@ -58,9 +62,17 @@ class Source(Protocol):
         ...
 
 
-def open_source(url: str, make_context: MakeContext | None) -> Source:
-    """`make_context`: makes the TLS context with the fleet's certificates; None: HTTPS is refused. Raises
-    SourceFailed."""
+class FleetContexts:
+    """This engine's certificate of the fleet, for connections to gateways' stores and to HTTPS servers."""
+
+    def __init__(self, files: CertificateFiles) -> None:
+        """Raises CertificatesUnusable."""
+        self.accepting = CurrentContext(files, server_context)
+        self.connecting = CurrentContext(files, client_context)
+
+
+def open_source(url: str, contexts: FleetContexts | None) -> Source:
+    """`contexts` None: only object stores and http:// of this host are possible. Raises SourceFailed."""
     try:
         parts = urlsplit(url)
         port = parts.port
@@ -70,30 +82,31 @@ def open_source(url: str, make_context: MakeContext | None) -> Source:
     if "@" in parts.netloc or parts.query:
         raise SourceFailed(f"{name}: a source has no user, password or query")
     manifest_sum = parts.fragment.removeprefix("sha256=") if parts.fragment.startswith("sha256=") else ""
-    if parts.scheme in ("http", "https"):
-        return GatewaySource(name, manifest_sum, parts, port, make_context)
+    if parts.scheme in ("http", "https", FLEET):
+        return HttpSource(name, manifest_sum, parts, port, contexts)
     try:
         return ObjectSource(name, manifest_sum, open_object_store(name))
     except ObjectStoreUnusable as error:
         raise SourceFailed(f"{name}: {error}") from error
 
 
-class GatewaySource:
-    """Implements `Source` for the store of a gateway."""
+class HttpSource:
+    """Implements `Source` for the store of a gateway, and for any server that answers in the same way."""
 
     def __init__(
-        self, name: str, manifest_sum: str, parts: SplitResult, port: int | None, make_context: MakeContext | None
+        self, name: str, manifest_sum: str, parts: SplitResult, port: int | None, contexts: FleetContexts | None
     ) -> None:
         """Raises SourceFailed."""
         self.name = name
         self.manifest_sum = manifest_sum
+        self._scheme = parts.scheme
         self._host = parts.hostname or ""
         self._port = port
         self._path = parts.path.rstrip("/")
-        self._make_context = None if parts.scheme == "http" else make_context
+        self._contexts = contexts
         if parts.scheme == "http" and not _is_loopback(self._host):
             raise SourceFailed(f"{name}: http:// is allowed on this host's loopback addresses only")
-        if parts.scheme == "https" and make_context is None:
+        if parts.scheme != "http" and contexts is None:
             raise SourceFailed(f"{name}: this engine has no certificate of the fleet")
 
     def read_manifest(self) -> bytes:
@@ -132,14 +145,25 @@ class GatewaySource:
             connection.close()
 
     def _connection(self) -> http.client.HTTPConnection:
-        """Not connected yet: http.client follows no redirect and uses no proxy. Raises SourceFailed."""
-        if self._make_context is None:
+        """Not connected yet: http.client follows no redirect and uses no proxy."""
+        if self._scheme == "http" or self._contexts is None:
             return http.client.HTTPConnection(self._host, self._port, timeout=SILENCE_S)
-        try:
-            context = self._make_context()
-        except Exception as error:
-            raise SourceFailed(f"{self.name}: the fleet's certificates cannot be used: {error}") from error
+        if self._scheme == FLEET:
+            return _FleetConnection(self._host, self._port, self._contexts.accepting.current())
+        context = self._contexts.connecting.current()
         return http.client.HTTPSConnection(self._host, self._port, timeout=SILENCE_S, context=context)
+
+
+class _FleetConnection(http.client.HTTPConnection):
+    """Requests over TLS in which this end has the server's role."""
+
+    def __init__(self, host: str, port: int | None, context: ssl.SSLContext) -> None:
+        super().__init__(host, port, timeout=SILENCE_S)
+        self._context = context
+
+    def connect(self) -> None:
+        super().connect()
+        self.sock = self._context.wrap_socket(self.sock, server_side=True)
 
 
 class ObjectSource:

@@ -235,8 +235,8 @@ class EngineClient:
     async def load_adapter(
         self, digest: str, model: str, path: str | Path, *, pinned: bool = False, sources: Sequence[str] = ()
     ) -> None:
-        """Make it known to the engine, which never evicts a `pinned` one; at once when it is. An engine that cannot read
-        `path` fetches it from `sources`, URLs. Raises AdapterNotChanged with the reason, EngineNotConnected."""
+        """Make it known to the engine, which never evicts a `pinned` one; at once when it is. An engine that cannot
+        read `path` fetches it from `sources`, URLs. Raises AdapterNotChanged with the reason, EngineNotConnected."""
         await self._change_adapter(LoadAdapter(digest, model, os.fspath(path), pinned, list(sources)))
 
     async def unload_adapter(self, digest: str) -> None:
