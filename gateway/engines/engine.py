@@ -169,6 +169,17 @@ class TokenStream(Protocol):
         ...
 
 
+class ContentSources(Protocol):
+    """Where an engine on another host fetches what this gateway has, as URLs in the order in which it tries them."""
+
+    def sources_of_adapter(self, digest: str) -> list[str]: ...
+
+    async def sources_of_model(self, path: str) -> tuple[str, list[str]]:
+        """The digest of a model's directory, and its sources. Raises OSError, and ValueError for a directory without a
+        model."""
+        ...
+
+
 class Engine(Protocol):
     """`start()` returns at once. `on_connect` runs before the engine is ready, at each connection, and gets the targets
     that the engine raised at its start, by tier. `on_models` runs whenever the served models change, before
