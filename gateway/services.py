@@ -75,6 +75,7 @@ from gateway.upkeep.readiness import Readiness
 from gateway.upkeep.reloads import reload_scope
 from gateway.upkeep.revision_watch import RevisionWatch
 from gateway.upkeep.webhook_deliveries import Deliverer
+from gateway.uploads.fleet_store import FleetStore
 from gateway.uploads.slab_maker import SlabMaker
 from gateway.uploads.sweeper import Sweeper
 from gateway.uploads.uploads import Uploads
@@ -181,6 +182,10 @@ class Services:
         self.metrics.models_refused.set_function(lambda: len(self.models.all_refused()))
         self.store = AdapterStore(self.config.adapters_dir)
         self.uploads = Uploads(self.store, self.config, self.metrics)
+        active = self.models.active
+        self.fleet_store = FleetStore(
+            self.config, self.store, self.database, lambda: [model.path for model in active().values()]
+        )
 
     def _build_engine(self, engine: Engine | None) -> None:
         """The fleet of engines, and what keeps their models and adapters up to date. `engine`: its only member."""
@@ -322,6 +327,7 @@ class Services:
             await self.watch.poll_revision()
             await self.models.load_files()
             await self.limiter.start()
+            self.fleet_store.start()
             await self.engine.start()
             for name, work in self._background().items():
                 tasks.append(asyncio.create_task(work, name=name))
@@ -334,6 +340,7 @@ class Services:
                 self._retry.cancel()
             await _cancel(tasks + [task for task in (self._engine_update, self._catching_up) if task is not None])
             await self.large_work.close()
+            await self.fleet_store.close()
             await self.engine.close()
             await self.workers.close()
             await self.limiter.close()
@@ -356,6 +363,7 @@ class Services:
             "first-tokens": self.first_tokens.run(),
             "limits": self.limiter.run(),
             "store": self.sweeper.run(every.sweep_adapters_s),
+            "fleet-store": self.fleet_store.run(every.sweep_adapters_s),
             "responses": self.responses.run(every.delete_responses_s),
             "background": self.background.run(every.expire_holds_s),
             "recordings": self.recordings.run(),

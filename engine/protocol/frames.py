@@ -235,7 +235,8 @@ class LoadModel(Frame, frozen=True, tag="load_model", array_like=True):
     pinned: bool = False
     quantize: str = "none"  # this and kv_dtype as in ModelConfig
     kv_dtype: str = "auto"
-    # Since version 5: as in LoadAdapter, with the digest that ModelInfo reports. "": the path alone.
+    # Since version 5: as in LoadAdapter, with the digest of the directory's content, which is ModelInfo's too unless
+    # `quantize` makes other numbers. "": the path alone.
     digest: str = ""
     sources: list[str] = []
 

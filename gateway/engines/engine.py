@@ -178,6 +178,17 @@ class TokenStream(Protocol):
         ...
 
 
+class ContentSources(Protocol):
+    """Where an engine on another host fetches what this gateway has, as URLs in the order in which it tries them."""
+
+    def sources_of_adapter(self, digest: str) -> list[str]: ...
+
+    async def sources_of_model(self, path: str) -> tuple[str, list[str]]:
+        """The digest of a model's directory, and its sources. Raises OSError, and ValueError for a directory without a
+        model."""
+        ...
+
+
 class Engine(Protocol):
     """`start()` returns at once. `on_connect` runs before the engine is ready, at each connection, and gets the targets
     that the engine raised at its start, by tier. `on_models` runs whenever the served models change, before
@@ -240,8 +251,11 @@ class Engine(Protocol):
         """Raises EngineUnavailable; then the engine has not received the request."""
         ...
 
-    async def load_adapter(self, digest: str, model: str, path: str | Path, *, pinned: bool = False) -> None:
-        """Register an adapter of the store. Raises AdapterFailed, EngineUnavailable."""
+    async def load_adapter(
+        self, digest: str, model: str, path: str | Path, *, pinned: bool = False, sources: Sequence[str] = ()
+    ) -> None:
+        """Register an adapter of the store. `sources`: URLs from which an engine on another host fetches it. Raises
+        AdapterFailed, EngineUnavailable."""
         ...
 
     async def unload_adapter(self, digest: str) -> None:
@@ -258,9 +272,11 @@ class Engine(Protocol):
         kv_dtype: str = "auto",
         context_tokens: int | None = None,
         pinned: bool = False,
+        digest: str = "",
+        sources: Sequence[str] = (),
     ) -> str:
-        """Serve one more base model. Returns why it is not pinned, if it was to be pinned; else "". Raises ModelFailed,
-        EngineUnavailable."""
+        """Serve one more base model. `digest`: of its content; `sources`: as in `load_adapter`. Returns why it is not
+        pinned, if it was to be pinned; else "". Raises ModelFailed, EngineUnavailable."""
         ...
 
     async def unload_model(self, name: str) -> None:

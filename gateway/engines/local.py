@@ -7,7 +7,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ssl
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import ClassVar, TypeVar, cast
@@ -167,8 +167,10 @@ class LocalEngine:
             )
         return cast(LocalStream, submitted)
 
-    async def load_adapter(self, digest: str, model: str, path: str | Path, *, pinned: bool = False) -> None:
-        await _translated(self._client.load_adapter(digest, model, path, pinned=pinned))
+    async def load_adapter(
+        self, digest: str, model: str, path: str | Path, *, pinned: bool = False, sources: Sequence[str] = ()
+    ) -> None:
+        await _translated(self._client.load_adapter(digest, model, path, pinned=pinned, sources=sources))
 
     async def unload_adapter(self, digest: str) -> None:
         await _translated(self._client.unload_adapter(digest))
@@ -183,6 +185,8 @@ class LocalEngine:
         kv_dtype: str = "auto",
         context_tokens: int | None = None,
         pinned: bool = False,
+        digest: str = "",
+        sources: Sequence[str] = (),
     ) -> str:
         loading = self._client.load_model(
             name,
@@ -192,6 +196,8 @@ class LocalEngine:
             kv_dtype=kv_dtype,
             context_tokens=context_tokens,
             pinned=pinned,
+            digest=digest,
+            sources=sources,
         )
         return await _translated(loading)
 
