@@ -23,7 +23,6 @@ from billing.ledger.ledger import CLOSE_PATIENCE_S, Ledger
 from billing.ledger.settler import Settler
 from billing.revision import Change
 from engine.protocol.frames import ModelInfo, RaisedTargets
-from engine.protocol.tls import CurrentContext, client_context
 from gateway.access.callers import USED_FLUSH_S, Callers, unusable
 from gateway.access.deployment_secret import check_secrets
 from gateway.access.sessions import Sessions, SignIns
@@ -36,14 +35,10 @@ from gateway.catalog.served_models import ServedModels
 from gateway.config.file import Config
 from gateway.config.server_secrets import ServerSecrets
 from gateway.engines.engine import Engine, EngineUnavailable
-from gateway.engines.local import LocalEngine
 from gateway.engines.model_sync import RETRY_S
-from gateway.fleet.fleet import Fleet
-from gateway.fleet.hedges import HedgeBudget
-from gateway.fleet.member import Catalog, Member
-from gateway.fleet.members import MemberGroup
-from gateway.fleet.placement import EngineChooser
-from gateway.fleet.roster import EngineAddress, Roster, build_roster
+from gateway.fleet.build import build_fleet
+from gateway.fleet.member import Catalog
+from gateway.fleet.roster import build_roster
 from gateway.generation.exhausted_budgets import ExhaustedBudgets
 from gateway.generation.first_tokens import AttainmentCache, FirstTokens
 from gateway.generation.generator import Generator
@@ -189,54 +184,20 @@ class Services:
 
     def _build_engine(self, engine: Engine | None) -> None:
         """The fleet of engines, and what keeps their models and adapters up to date. `engine`: its only member."""
-        registry, config = self.registry, self.config
-        self._catalog = Catalog(
+        registry, models = self.registry, self.models
+        catalog = Catalog(
             self.store,
-            models=lambda: {model.name: model for model in self.models.all},
+            models=lambda: {model.name: model for model in models.all},
             models_fresh=lambda: self.watch.fresh,
             adapters=registry.active,
+            sources=self.fleet_store.sources,
             kept=registry.kept,
             pinned=registry.pinned,
         )
-        files = config.certificates
-        self._tls = None if files is None else CurrentContext(files, client_context).current
-        self.roster: Roster = build_roster(config)
-        self.engine = Fleet(
-            self.roster,
-            lambda address, fleet: self._build_member(address, fleet, engine or self._connect(address)),
-            EngineChooser(self.tiers.names),
-            resume_wait_s=config.fleet.resume_wait_s,
-            hedge_after_s={
-                tier.name: config.fleet.hedge_after * tier.ttft_base_ms / 1000
-                for tier in config.tiers
-                if tier.name in config.fleet.hedge_tiers
-            },
-            hedges=HedgeBudget(config.fleet.hedge_part),
-            on_refused=self.models.refuse,
-        )
+        self.roster = build_roster(self.config)
+        self.engine = build_fleet(self.config, self.roster, catalog, self.gateway_id, models.refuse, engine)
         self.engine.on_connect = self._on_connect
         self.engine.on_models = self._on_models
-
-    def _build_member(self, address: EngineAddress, fleet: MemberGroup, engine: Engine) -> Member:
-        return Member(
-            address,
-            engine,
-            self._catalog,
-            on_connect=fleet.note_connected,
-            on_ready=fleet.note_ready,
-            on_models=fleet.note_models,
-        )
-
-    def _connect(self, address: EngineAddress) -> Engine:
-        """A single engine is not chosen by its pages, so it need not report them."""
-        fleet, engines = self.config.fleet, self.config.engines
-        return LocalEngine(
-            address.address,
-            tls=self._tls,
-            server_name=address.server_name or None,
-            gateway=self.gateway_id,
-            with_pages=fleet.driver != "static" or len(engines) > 1,
-        )
 
     def _build_generation(self) -> None:
         """What plans, runs and replays requests."""

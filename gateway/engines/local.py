@@ -49,6 +49,10 @@ from gateway.engines.engine import (
 
 REPORT_S = 2.0
 
+# The client's types, for the streams of a fleet.
+EngineLink = Link
+LocalEnding = GenerationEnding
+
 T = TypeVar("T")
 
 

@@ -10,11 +10,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from engine.protocol.frames import Logprobs, PromptLogprobs
-from gateway.engines.local import LocalStream, stream_ending
+from gateway.engines.local import EngineLink, LocalEnding, LocalStream, stream_ending
 
 if TYPE_CHECKING:
-    from engine.protocol.client import GenerationEnding
-    from engine.protocol.connection import Link
     from engine.routing.engine_state import Placement
     from gateway.fleet.member import Member
     from gateway.fleet.streams import FleetStream
@@ -81,13 +79,13 @@ class SideAttempt(LocalStream):
         """Its news are the text's."""
         self.text.announce()
 
-    def set_ending(self, ending: GenerationEnding) -> None:
+    def set_ending(self, ending: LocalEnding) -> None:
         final = stream_ending(ending)
         self.ending = ending
         self.on_ended(self, 0 if final.usage is None else final.usage.completion_tokens)
 
     @property
-    def connection(self) -> tuple[Link | None, int]:
+    def connection(self) -> tuple[EngineLink | None, int]:
         return self._link, self.handle
 
     def hand_over(self, text: FleetStream) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Container, Mapping
+from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -11,7 +13,7 @@ from adapters.files.store import AdapterStore
 from engine.protocol.frames import AttemptTokens, ModelInfo, RaisedTargets
 from gateway.catalog.base_models import BaseModel
 from gateway.engines.adapter_sync import AdapterLoader
-from gateway.engines.engine import Engine
+from gateway.engines.engine import ContentSources, Engine
 from gateway.engines.local import LocalEngine
 from gateway.engines.model_sync import ModelLoader
 from gateway.fleet.roster import EngineAddress
@@ -27,6 +29,7 @@ class Catalog(msgspec.Struct, frozen=True):
     models: Callable[[], Mapping[str, BaseModel]]  # also removed ones
     models_fresh: Callable[[], bool]  # whether `models` is the database's present state
     adapters: Callable[[], Mapping[str, str]]  # digest → base model, of adapters that may be called
+    sources: ContentSources  # of adapters and models, for engines on other hosts
     kept: Callable[[], Container[str]]  # digests of all versions that a rollback may lead to
     pinned: Callable[[], Container[str]]
 
@@ -52,9 +55,17 @@ class Member:
         self.drains_here = False  # the roster has it no more: no new request, and it is closed when it is idle
         self.refused: Mapping[str, str] = {}  # models that it refuses, and why
         self.streams = 0  # that it has of this gateway
-        self.loader = AdapterLoader(engine, catalog.store, self._loadable, catalog.kept, catalog.pinned)
+        self._sources = catalog.sources if address.is_remote else None
+        self.loader = AdapterLoader(
+            engine, catalog.store, self._loadable, catalog.kept, catalog.pinned, sources=self._sources
+        )
         self.model_loader = ModelLoader(
-            engine, catalog.models, self._take_refused, self.loader.forget_model, catalog.models_fresh
+            engine,
+            catalog.models,
+            self._take_refused,
+            self.loader.forget_model,
+            catalog.models_fresh,
+            sources=self._sources,
         )
         self._catalog = catalog
         self._on_connect = on_connect
@@ -87,6 +98,13 @@ class Member:
         KV, numerics. None: it does not serve the model, or does not say."""
         info = self.engine.models.get(model)
         return None if info is None or not info.numerics else (info.digest, info.kv_identity, info.numerics)
+
+    async def load_model(self, name: str, path: str | Path, **settings: Any) -> str:
+        """As Engine.load_model; an engine on another host receives the digest and the sources. Raises ModelFailed,
+        EngineUnavailable, OSError, ValueError."""
+        if self._sources is not None:
+            settings["digest"], settings["sources"] = await self._sources.sources_of_model(str(path))
+        return await self.engine.load_model(name, path, **settings)
 
     def reclaim_tokens(self, tokens: AttemptTokens) -> None:
         """Of the present engine process; sent now, and again at each new connection to it."""

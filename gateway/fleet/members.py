@@ -179,9 +179,13 @@ class MemberGroup(ABC):
         """The models that this process is unloading from an engine."""
         return frozenset().union(*[member.model_loader.draining() for member in self.members.values()])
 
-    async def load_adapter(self, digest: str, model: str, path: str | Path, *, pinned: bool = False) -> None:
+    async def load_adapter(
+        self, digest: str, model: str, path: str | Path, *, pinned: bool = False, sources: Sequence[str] = ()
+    ) -> None:
         members = self._required_members()
-        await _all_of([member.engine.load_adapter(digest, model, path, pinned=pinned) for member in members])
+        await _all_of(
+            [member.engine.load_adapter(digest, model, path, pinned=pinned, sources=sources) for member in members]
+        )
 
     async def unload_adapter(self, digest: str) -> None:
         """From every engine. Raises AdapterFailed, EngineUnavailable, also when an engine of the roster is not
@@ -200,12 +204,15 @@ class MemberGroup(ABC):
         kv_dtype: str = "auto",
         context_tokens: int | None = None,
         pinned: bool = False,
+        digest: str = "",
+        sources: Sequence[str] = (),
     ) -> str:
-        """On every ready engine; an engine that refuses the model does not serve it. Raises ModelFailed if all do."""
+        """On every ready engine; an engine that refuses the model does not serve it. Each engine on another host
+        receives the digest and the sources that this gateway has for it. Raises ModelFailed if all refuse."""
         members = self._required_members()
         answers = await asyncio.gather(
             *[
-                member.engine.load_model(
+                member.load_model(
                     name,
                     path,
                     dtype=dtype,

@@ -13,12 +13,10 @@ import msgspec
 
 from engine.protocol.frames import AttemptTokens, EngineUsage, Finished, Logprobs, PromptLogprobs
 from gateway.engines.engine import EngineRequest, RefusalReason, StreamEnd, StreamEnding
-from gateway.engines.local import LocalStream, lost_ending, stream_ending
+from gateway.engines.local import EngineLink, LocalEnding, LocalStream, lost_ending, stream_ending
 from gateway.fleet.hedges import SideAttempt
 
 if TYPE_CHECKING:
-    from engine.protocol.client import GenerationEnding
-    from engine.protocol.connection import Link
     from engine.routing.engine_state import Placement
     from gateway.fleet.member import Member
 
@@ -65,7 +63,7 @@ class EndedAttempt(NamedTuple):
     epoch: str
     number: int
     tokens: int
-    link: Link | None
+    link: EngineLink | None
     handle: int
     placement: Placement | None
 
@@ -105,7 +103,7 @@ class FleetStream(LocalStream):
         self.placement: Placement | None = None  # of the router, for the present attempt
         self.hedge: SideAttempt | None = None  # a second attempt, while neither has made a token
         self._losers = 0  # side attempts that were aborted and have not ended
-        self._held: tuple[GenerationEnding, StreamEnding] | None = None  # the ending, until the losers have ended
+        self._held: tuple[LocalEnding, StreamEnding] | None = None  # the ending, until the losers have ended
         self._ended: list[EndedAttempt] = []
         self._mover = mover
         self._started = False  # output of the present attempt has arrived
@@ -176,7 +174,7 @@ class FleetStream(LocalStream):
             super().push_prompt(_without_first(part, known) if known else part)
             self._prompt_until = until
 
-    def set_ending(self, ending: GenerationEnding) -> None:
+    def set_ending(self, ending: LocalEnding) -> None:
         final = stream_ending(ending)
         self._close_attempt(final)
         if not self._aborted:
@@ -195,7 +193,7 @@ class FleetStream(LocalStream):
         return self.ending is not None or self._held is not None
 
     @property
-    def connection(self) -> tuple[Link | None, int]:
+    def connection(self) -> tuple[EngineLink | None, int]:
         """Where the present attempt's frames arrive."""
         return self._link, self.handle
 
@@ -324,7 +322,7 @@ class FleetStream(LocalStream):
             self._end_with(*self._held)
             self._mover.call_soon(self.announce)
 
-    def _end_once_alone(self, ending: GenerationEnding, final: StreamEnding) -> bool:
+    def _end_once_alone(self, ending: LocalEnding, final: StreamEnding) -> bool:
         """End, unless losers have not reported what they made: the books need it. Returns whether it ended."""
         if self._losers:
             self._held = ending, final
@@ -332,11 +330,11 @@ class FleetStream(LocalStream):
         self._end_with(ending, final)
         return True
 
-    def _end_with(self, ending: GenerationEnding, final: StreamEnding) -> None:
+    def _end_with(self, ending: LocalEnding, final: StreamEnding) -> None:
         LocalStream.set_ending(self, ending)
         self.final = self._with_whole_usage(final)
 
-    def _end_now(self, ending: GenerationEnding, final: StreamEnding | None = None) -> None:
+    def _end_now(self, ending: LocalEnding, final: StreamEnding | None = None) -> None:
         """End without an engine's word. The reader is called in the next turn of the event loop: its own call may be
         what ends the stream."""
         if self._end_once_alone(ending, final or stream_ending(ending)):

@@ -49,6 +49,16 @@ class WrittenRoster:
         self._changed.set()
 
 
+class NoSources:
+    """All engines are on this host."""
+
+    def sources_of_adapter(self, digest: str) -> list[str]:
+        return []
+
+    async def sources_of_model(self, path: str) -> tuple[str, list[str]]:
+        return "", []
+
+
 class SmallFleet:
     """`engines` are by name; each is a process that can be killed and started again."""
 
@@ -82,6 +92,7 @@ class SmallFleet:
             models=dict[str, BaseModel],
             models_fresh=lambda: False,
             adapters=dict[str, str],
+            sources=NoSources(),
             kept=frozenset[str],
             pinned=frozenset[str],
         )
