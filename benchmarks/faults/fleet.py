@@ -172,7 +172,7 @@ async def check_books(stage: FleetStage, *, gateways_killed: bool) -> tuple[int,
         settled = stack.read(lambda connection, epoch=report.epoch: tokens_of(connection, epoch))
         difference = settled - (made - report.tokens_lost)
         worst = max(worst, abs(difference))
-        # A gateway that is killed between a settlement and its confirmation leaves tokens that the engine counts as lost.
+        # A gateway that is killed between a settlement and its confirmation leaves tokens that count as lost too.
         limit = report.tokens_lost if gateways_killed else 0
         if not 0 <= difference <= limit:
             faults.append(
@@ -210,6 +210,10 @@ def old_checkout(directory: Path) -> Path | None:
         check=False,
     )
     return target if made.returncode == 0 else None
+
+
+def remove_checkout(directory: Path) -> None:
+    subprocess.run(["git", "-C", str(REPO), "worktree", "remove", "--force", str(directory)], check=False)
 
 
 async def run_fault(name: str, fault: Fault, run: FaultRun, clients: FleetClients) -> Seen:
@@ -289,7 +293,7 @@ async def run_all(options: argparse.Namespace, database_url: str, directory: Pat
             await clients.close()
     finally:
         if old_code is not None:
-            subprocess.run(["git", "-C", str(REPO), "worktree", "remove", "--force", str(old_code)], check=False)
+            remove_checkout(old_code)
     if not options.no_rows:
         append_table(rows, RESULTS / "fleet_faults.csv")
     print("\n".join(bad) or "no stream failed, every text is the same, every book adds up")

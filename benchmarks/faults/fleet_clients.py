@@ -110,8 +110,8 @@ class FleetClients:
             await self._complete(self._chance.choice(self._specs))
 
     async def _complete(self, spec: TextSpec) -> None:
-        """One request, as a careful client makes it: a refused connection is another gateway's; a stream that broke with
-        its gateway is asked for again under the same key."""
+        """One request of a careful client: after a refused connection it tries another gateway; a stream that broke
+        with its gateway is requested again under the same key."""
         self.seen.requests += 1
         key, deadline = uuid.uuid4().hex, time.monotonic() + RETRY_S_MAX
         while True:

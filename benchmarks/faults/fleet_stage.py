@@ -156,8 +156,7 @@ class GatewayProcess:
         """SIGTERM, and wait until it has ended."""
         assert self.process is not None
         self.process.terminate()
-        while self.process.poll() is None:
-            await asyncio.sleep(LOOK_S)
+        await asyncio.to_thread(self.process.wait, 120)
 
     def stop(self) -> None:
         if self.process is not None and self.process.poll() is None:
