@@ -25,7 +25,10 @@ def gpu_numerics(device: torch.device, dtype: torch.dtype) -> str:
     the GPU: an H100 and an H200 may continue each other's texts."""
     found = torch.cuda.get_device_properties(device)
     able = f"cuda {found.major}.{found.minor} {found.multi_processor_count} SMs"
-    triton = importlib.metadata.version("triton")
+    try:
+        triton = importlib.metadata.version("triton")
+    except importlib.metadata.PackageNotFoundError:  # installed under another name
+        triton = "unknown"
     return f"{able}/{_name(dtype)}/torch {torch.__version__}/triton {triton}/v{NUMERICS_VERSION}"
 
 

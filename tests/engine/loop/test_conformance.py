@@ -112,6 +112,7 @@ async def test_hello_comes_first_and_is_the_same_on_every_stream(subject: Subjec
     assert model.vocab_size > 0
     assert model.pages > 0
     assert len(model.digest) == 64
+    assert model.numerics == "fake" if subject.fake else model.numerics.startswith("cpu ")
 
 
 async def test_a_request_streams_and_ends_once_with_its_usage(subject: Subject, peer: Peer) -> None:

@@ -59,8 +59,9 @@ class Subject:
 
 @pytest.fixture(scope="module", params=["fake", "fake_ahead", "tiny"])
 def subject(request: pytest.FixtureRequest, socket_dir: Path) -> Iterator[Subject]:
-    model = {"name": "laneway-tiny", "path": str(TINY)}
     is_fake = request.param != "tiny"
+    directory = TINY if is_fake else request.getfixturevalue("tiny_dir")
+    model = {"name": "laneway-tiny", "path": str(directory)}
     # Targets that a busy machine keeps: the engine starts with no others.
     tiers = [
         {"name": t.name, "service_tier": t.service_tier, "floor": t.floor, "inter_token_ms": 10_000}
