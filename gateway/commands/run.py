@@ -151,7 +151,7 @@ def _check_workers(config: Config, workers: int) -> None:
         return
     if config.database_url.startswith("sqlite"):
         fail(f"--workers {workers} needs PostgreSQL (gateway.database_url): SQLite permits one gateway process")
-    longest = socket_path(config.data_dir, WORKERS_MAX - 1)
+    longest = socket_path(config.data_dir, WORKERS_MAX - 1, "next")
     if len(os.fsencode(longest)) > configuration.SOCKET_PATH_BYTES_MAX:
         fail(f"gateway.data_dir: {longest} is over {configuration.SOCKET_PATH_BYTES_MAX} bytes, a Unix socket's limit")
 

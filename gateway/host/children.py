@@ -142,6 +142,7 @@ class Child:
     async def restart(self) -> None:
         """End the process in order; it starts again at once. Returns when it has ended."""
         self.restarting = True
+        self.ready.clear()
         await self._end_process(signal.SIGTERM, self.spec.stop_s)
 
     async def _end_process(self, number: signal.Signals, seconds: float) -> None:
