@@ -214,7 +214,9 @@ class _Download:
                         self._note_bytes(len(part))
                     if size < file.bytes:
                         raise SourceCut(f"{self._source.name}: {file.name} ends at byte {size}, not {file.bytes}")
-                except SourceCut:
+                except SourceFailed as error:
+                    if not isinstance(error, SourceCut) and not self._received:
+                        raise  # it never was a source of this content; else it may be restarting
                     cuts = 0 if size > before else cuts + 1
                     if cuts > len(CUT_WAITS_S):
                         raise

@@ -57,6 +57,8 @@ def open_object_store(url: str) -> Any:
     parts = urlsplit(url)
     try:
         if parts.scheme == "file":
+            if not os.path.isdir(parts.path):
+                raise ObjectStoreUnusable("there is no such directory")
             return LocalStore(prefix=parts.path)
         return from_url(
             plain_url(url),

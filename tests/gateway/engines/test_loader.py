@@ -27,9 +27,13 @@ class Engine:
 
     def __init__(self) -> None:
         self.said: list[str] = []
+        self.sources: dict[str, list[str]] = {}
         self.streams_over = asyncio.Event()
 
-    async def load_adapter(self, digest: str, model: str, path: Path, *, pinned: bool = False) -> None:
+    async def load_adapter(
+        self, digest: str, model: str, path: Path, *, pinned: bool = False, sources: Sequence[str] = ()
+    ) -> None:
+        self.sources[digest] = list(sources)
         self.said.append(f"{'pin' if pinned else 'load'} {digest[0]}")
         if pinned and not self.pins:
             raise AdapterFailed("no room")
