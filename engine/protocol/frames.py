@@ -26,6 +26,8 @@ from engine.protocol.snapshot_parts import (
 # than the connection's: the other end could not decode it.
 PROTOCOL_VERSION = 5
 PROTOCOL_OLDEST = 4
+# The first version with GatewayHello, Alive, Reclaim, DrainEngine and PagesChanged, and with a lease.
+FLEET_VERSION = 5
 # Label of the summed metrics of models that were removed long ago (loop.metrics). No model can have this name.
 REMOVED_MODELS = "(removed)"
 # Of a page's name (page_names.py): what PagesChanged carries. Two of a million names are equal in 8 bytes with a
@@ -260,11 +262,13 @@ class Watch(Frame, frozen=True, tag="watch", array_like=True):
 
 class GatewayHello(Frame, frozen=True, tag="gateway_hello", array_like=True):
     """The first frame of a gateway, if the engine's Hello has version 5 or later. Without it the connection has
-    version 4. `gateway` is unique per gateway process. `pages`: send PagesChanged frames."""
+    version 4. The gateway speaks the versions from `oldest` to `version`. `gateway` is unique per gateway process.
+    `pages`: send PagesChanged frames; a repeated GatewayHello asks for a full one."""
 
     version: int
     gateway: Annotated[str, msgspec.Meta(max_length=128)]
     pages: bool = False
+    oldest: int = 4
 
 
 class Alive(Frame, frozen=True, tag="alive", array_like=True):
