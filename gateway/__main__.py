@@ -13,7 +13,7 @@ import prometheus_client
 from gateway import log
 from gateway.app import create_app
 from gateway.config import file as configuration
-from gateway.config.private_files import UMASK, close_to_others
+from gateway.config.private_files import UMASK, close_file, close_to_others
 from gateway.config.server_secrets import read_server_secrets
 from gateway.host.workers import WorkerIndex
 from gateway.listen import serve
@@ -43,6 +43,8 @@ def main(argv: list[str] | None = None) -> int:
         config = configuration.load(arguments.config)
         os.umask(UMASK)
         close_to_others(config.data_dir, config.database_url)
+        if config.certificates is not None:
+            close_file(config.certificates.key)
         worker_index = WorkerIndex(arguments.worker, arguments.workers)
         services = Services(config, read_server_secrets(config), worker_index)
     except (configuration.ConfigError, OSError, ValueError) as error:

@@ -29,10 +29,10 @@ class TlsAddress:
         return f"{TLS}{join_host_port(self.host, self.port)}"
 
 
-EngineAddress = UnixAddress | TlsAddress
+StreamAddress = UnixAddress | TlsAddress
 
 
-def parse_address(text: str | Path) -> EngineAddress:
+def parse_address(text: str | Path) -> StreamAddress:
     """The address "unix:PATH", PATH or "tls://HOST:PORT". Raises ValueError, which says what is wrong."""
     address = os.fspath(text)
     if address.startswith(TLS):

@@ -200,6 +200,7 @@ def specs(
             pulse=EnginePulse(config.socket_path, still_s) if (still_s := config.engine.still_s_max) else None,
             on_gpu=config.engine.device == "cuda" and not fake,
             raise_targets=demo,
+            arguments=configuration.engine_arguments(config),
         ),
     ]
 
@@ -278,11 +279,15 @@ def _keep_workers(config: Config, file: Path | None, workers: int) -> None:
 @fake_option
 @pass_console
 def engine_command(console: Console, fake: bool) -> None:
-    """Run an engine alone, on its socket."""
+    """Run an engine alone, on its socket and at engine.listen."""
     config = console.config
     if not fake:
         _install(config)
     spec = supervisor.engine_spec(
-        config.socket_path, engine_file(config), fake=fake, environ=child_environ(console.file)
+        config.socket_path,
+        engine_file(config),
+        fake=fake,
+        environ=child_environ(console.file),
+        arguments=configuration.engine_arguments(config),
     )
     os.execve(spec.argv[0], spec.argv, spec.environ)

@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
+from engine.protocol.addresses import parse_host_port
 from engine.protocol.config import ConfigSection as Section
 from engine.protocol.config import EngineLimits
 from engine.protocol.tiers import SHIPPED_TIERS, Tier
@@ -28,6 +29,7 @@ Origin = Annotated[str, Meta(pattern=ORIGIN)]
 Name = Annotated[str, Meta(pattern=NAME)]
 EngineName = Annotated[str, Meta(pattern=r"^[a-zA-Z0-9][a-zA-Z0-9._-]{0,62}$")]
 Count = Annotated[int, Meta(ge=1, le=LIMIT_MAX)]
+CERTIFICATE_SETTINGS = ("certificate_file", "key_file", "authority_file")
 
 
 def safe_url(url: str) -> str:
@@ -95,10 +97,23 @@ class GatewaySection(Section, frozen=True, kw_only=True):
 
 
 class EngineSection(EngineLimits, frozen=True, kw_only=True):
-    """The engine's own limits, its socket, and how long the supervisor waits for it."""
+    """The engine's own limits, where it listens, and how long others wait for it and it for them."""
 
     socket: str = ""  # empty: <data_dir>/engine.sock
+    listen: Annotated[str, Meta(max_length=300)] = ""  # "host:port" for gateways of other hosts; empty: none
+    lease_s: Annotated[float, Meta(ge=0, le=3600)] = 5.0  # of a gateway's silence; 0: a silent one keeps its stream
+    streams_max: Annotated[int, Meta(ge=1, le=1_000_000)] = 4096  # of gateways, over socket and `listen` together
     still_s_max: Annotated[float, Meta(ge=0, le=3600)] = 120.0  # 0: an engine without progress is never killed
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.listen:
+            try:
+                _, port = parse_host_port(self.listen)
+            except ValueError as error:
+                raise ValueError(f"listen: {error}") from error
+            if port == 0:
+                raise ValueError(f"listen is {self.listen!r}; its port must be from 1 to 65535")
 
 
 class ListedEngineSection(Section, frozen=True, kw_only=True):
@@ -144,11 +159,21 @@ class RaySection(Section, frozen=True, kw_only=True):
 
 
 class FleetSection(Section, frozen=True, kw_only=True):
-    """Which source lists the engines."""
+    """Which source lists the engines, and the certificates with which engines and gateways know each other: of this
+    host, its key, and the authority that signs for all."""
 
     driver: Literal["static", "kubernetes", "ray"] = "static"
+    certificate_file: str = ""
+    key_file: str = ""
+    authority_file: str = ""
     kubernetes: KubernetesSection = KubernetesSection()
     ray: RaySection = RaySection()
+
+    def __post_init__(self) -> None:
+        files = {name: getattr(self, name) for name in CERTIFICATE_SETTINGS}
+        missing = [name for name, file in files.items() if not file]
+        if 0 < len(missing) < len(files):
+            raise ValueError(f"{' and '.join(missing)} must be set too: mutual TLS needs {', '.join(files)}")
 
 
 class ModelSection(Section, frozen=True, kw_only=True):

@@ -306,11 +306,12 @@ def engine_spec(
     pulse: Pulse | None = None,
     on_gpu: bool = False,
     raise_targets: bool = False,
+    arguments: Sequence[str] = (),
 ) -> ChildSpec:
     """The engine's process. It prints a line on stdout when it is ready. Without gateways it is of no use, so SIGKILL
     ends it when the parent dies. `raise_targets`: raise the tiers' targets on a machine that cannot meet them, instead
-    of refusing to start."""
-    argv = [sys.executable, "-m", "engine", "--socket", str(socket_path), "--config", str(config_file)]
+    of refusing to start. `arguments`: further ones (config.file.engine_arguments)."""
+    argv = [sys.executable, "-m", "engine", "--socket", str(socket_path), "--config", str(config_file), *arguments]
     if raise_targets:
         argv.append("--raise-targets")
     return ChildSpec(

@@ -12,7 +12,8 @@ from support.gateway.followed_roster import follow_roster
 from support.waiting import eventually_async
 
 ONE = "[[engines]]\nname = 'a'\naddress = 'unix:/run/a'\n"
-TWO = ONE + "[[engines]]\nname = 'b'\naddress = 'tls://10.0.0.2:7801'\nserver_name = 'engines'\n"
+CERTIFICATES = "[fleet]\ncertificate_file = 'c'\nkey_file = 'k'\nauthority_file = 'a'\n"
+TWO = CERTIFICATES + ONE + "[[engines]]\nname = 'b'\naddress = 'tls://10.0.0.2:7801'\nserver_name = 'engines'\n"
 A = EngineAddress("a", "unix:/run/a")
 B = EngineAddress("b", "tls://10.0.0.2:7801", "engines")
 CHECK_S = 0.02
