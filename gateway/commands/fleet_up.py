@@ -6,6 +6,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import click
+import msgspec
 
 from gateway.commands.console import Console, fail, pass_console
 from gateway.commands.run import engine_file
@@ -103,7 +104,9 @@ def engine_spec_of(config: Config, *, fake: bool) -> EngineSpec:
     section = config.fleet.ray
     if section.port and config.certificates is None:
         fail("fleet.ray.port needs fleet.certificate_file, key_file and authority_file; of one host alone, set it to 0")
-    arguments = configuration.engine_arguments(config, listens=bool(section.port))
+    # Each engine gets its own address after these, and a later --listen overrides an earlier one.
+    engine = msgspec.structs.replace(config.engine, listen=f"0.0.0.0:{section.port}" if section.port else "")
+    arguments = configuration.engine_arguments(msgspec.structs.replace(config, engine=engine))
     return EngineSpec(
         engine_config=engine_file(config).read_text(),
         host_dir=section.host_dir,

@@ -117,8 +117,6 @@ class HostGpus:
 
     def _adopt_first(self, engines: Sequence[EngineRecord]) -> AdoptedEngine | None:
         for record in engines:
-            if not self._is_locked(record.gpus[0]):
-                continue  # the process is about to end
             supervision = self.supervise(record.name)
             if supervision is not None:
                 return AdoptedEngine(record, supervision)
@@ -126,8 +124,7 @@ class HostGpus:
 
     def _claim(self, gpus: Sequence[str]) -> ClaimedGpus | None:
         claimed = ClaimedGpus(tuple(gpus), [])
-        # A running process whose lock file was deleted still uses its GPUs.
-        used = {gpu for record in self.read_records() for gpu in record.gpus}
+        used = self._recorded_gpus()
         for gpu in gpus:
             descriptor = None if gpu in used else try_lock(self._lock_file(gpu))
             if descriptor is None:
@@ -137,8 +134,13 @@ class HostGpus:
         return claimed
 
     def _claim_free(self, number: int) -> ClaimedGpus | None:
-        free = [gpu for gpu in self.gpus if not self._is_locked(gpu)]
+        used = self._recorded_gpus()
+        free = [gpu for gpu in self.gpus if gpu not in used and not self._is_locked(gpu)]
         return self._claim(free[:number]) if len(free) >= number else None
+
+    def _recorded_gpus(self) -> set[str]:
+        """Of running engines. A process whose lock file was deleted still uses its GPUs."""
+        return {gpu for record in self.read_records() for gpu in record.gpus}
 
     def _is_locked(self, gpu: str) -> bool:
         descriptor = try_lock(self._lock_file(gpu))

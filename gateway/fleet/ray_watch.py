@@ -1,4 +1,4 @@
-"""`python -m gateway.fleet.ray_watch ADDRESS NAMESPACE FILE`: writes the engines that the fleet's actors report to FILE.
+"""`python -m gateway.fleet.ray_watch ADDRESS NAMESPACE FILE`: writes to FILE the engines that a fleet's actors report.
 
 A process of its own, because Ray's library ends the process that it is loaded in when the head is lost for a minute.
 It ends then; `ray_roster` starts it again. The file is written anew after each answer of the head, so its age says how

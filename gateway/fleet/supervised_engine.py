@@ -151,6 +151,7 @@ class SupervisedEngine:
         config_file, socket = directory / f"{name}.config", directory / f"{name}.sock"
         config_file.write_text(spec.engine_config)
         argv = [sys.executable, "-m", "engine", "--socket", str(socket), "--config", str(config_file), "--detached"]
+        argv += spec.arguments
         address = f"{UNIX}{socket}"
         if spec.port:
             location = join_host_port(self._node, spec.port + self._host.gpus.index(gpus[0]))
@@ -159,7 +160,7 @@ class SupervisedEngine:
         return EngineStart(
             record=EngineRecord(name, 0, 0, gpus, address, spec.server_name, spec.fingerprint),
             record_file=str(self._host.record_file(name)),
-            argv=[*argv, *spec.arguments],
+            argv=argv,
             output_file=str(directory / f"{name}.out"),
             errors_file=str(directory / f"{name}.err"),
         )
