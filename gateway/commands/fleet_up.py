@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any, NoReturn
 
 import click
 import msgspec
@@ -12,13 +14,12 @@ from gateway.commands.console import Console, fail, pass_console
 from gateway.commands.run import engine_file
 from gateway.config import file as configuration
 from gateway.config.file import Config
-
-if TYPE_CHECKING:
-    from gateway.fleet.supervised_engine import EngineReport, EngineSpec
+from gateway.fleet.placement.supervised_engine import EngineReport, EngineSpec
 
 ENGINES_MAX = 1024
 GPUS_MAX = 16
 POLL_S = 1.0
+FOLLOW_S = 5.0
 
 driver_option = click.option(
     "--driver", type=click.Choice(["ray"]), default="ray", show_default=True, help="What places the engines."
@@ -32,6 +33,9 @@ address_option = click.option("--address", help="Of the Ray cluster. Default: fl
 @click.option("--engines", type=click.IntRange(1, ENGINES_MAX), help="Default: as many as the cluster's GPUs carry.")
 @click.option("--gpus-per-engine", type=click.IntRange(1, GPUS_MAX), default=1, show_default=True)
 @click.option("--wait-s", type=click.FloatRange(0, 3600), default=600.0, show_default=True, help="For ready engines.")
+@click.option(
+    "--follow", is_flag=True, help="Stay, and start actors again that the cluster forgot. For a service manager."
+)
 @click.option("--fake", is_flag=True, help="Engines without a model, for tests.")
 @pass_console
 def up_command(
@@ -41,6 +45,7 @@ def up_command(
     engines: int | None,
     gpus_per_engine: int,
     wait_s: float,
+    follow: bool,
     fake: bool,
 ) -> None:
     """Start engines on a Ray cluster, each under an actor of its own that starts it again when it ends. Engines that
@@ -58,6 +63,8 @@ def up_command(
         reports = wait_for_engines(ray_cluster, wait_s)
         for name, report in reports.items():
             click.echo(describe_report(name, report, spec.fingerprint))
+        if follow:
+            follow_cluster(ray_cluster, spec, number, gpus_per_engine)
 
 
 @click.command("down")
@@ -83,7 +90,7 @@ def down_command(console: Console, driver: str, address: str | None, wait_s: flo
 def load_ray_cluster() -> Any:
     """The module that loads Ray."""
     try:
-        from gateway.fleet import ray_cluster
+        from gateway.fleet.placement import ray_cluster
     except ModuleNotFoundError as error:
         if error.name != "ray":
             raise
@@ -91,16 +98,26 @@ def load_ray_cluster() -> Any:
     return ray_cluster
 
 
-def connect(ray_cluster: Any, config: Config, address: str | None) -> Any:
-    """A context: connected to the cluster."""
+@contextlib.contextmanager
+def connect(ray_cluster: Any, config: Config, address: str | None) -> Iterator[None]:
     section = config.fleet.ray
-    return ray_cluster.connected(address or section.address, section.namespace)
+    try:
+        with ray_cluster.connected(address or section.address, section.namespace):
+            yield
+    except ConnectionError as error:
+        fail(str(error).splitlines()[0])
+
+
+def follow_cluster(ray_cluster: Any, spec: EngineSpec, engines: int, gpus_per_engine: int) -> NoReturn:
+    """Ray's library ends the process when the head is lost for long; whatever starts it again finds the next head."""
+    while True:
+        time.sleep(FOLLOW_S)
+        if started := ray_cluster.start_actors(spec, engines, gpus_per_engine):
+            click.echo(f"started again: {', '.join(started)}")
 
 
 def engine_spec_of(config: Config, *, fake: bool) -> EngineSpec:
     """What every host starts engines with: this configuration's engine, models and certificates."""
-    from gateway.fleet.supervised_engine import EngineSpec
-
     section = config.fleet.ray
     if section.port and config.certificates is None:
         fail("fleet.ray.port needs fleet.certificate_file, key_file and authority_file; of one host alone, set it to 0")

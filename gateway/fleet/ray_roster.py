@@ -19,11 +19,12 @@ from pathlib import Path
 
 from gateway.config.file import Config, ConfigError
 from gateway.config.private_files import make_private
-from gateway.fleet.host_gpus import try_lock
+from gateway.fleet.placement.host_gpus import try_lock
+from gateway.fleet.placement.watched_engines import read_watched
 from gateway.fleet.roster import EngineAddress, OnEngines
-from gateway.fleet.watched_engines import read_watched
 from gateway.host.supervisor import die_with_parent
 
+WATCHER = "gateway.fleet.placement.ray_watch"
 CHECK_S = 0.5
 # Without an answer of the head for this long, the list is stale. An answer takes up to ray_watch's POLL_S + REPORTS_S.
 STALE_S = 10.0
@@ -102,7 +103,7 @@ class RayRoster:
 
     async def _run_watcher(self, descriptor: int) -> str:
         """Until it ends; returns its last words. It inherits the lock, which so lasts as long as the process."""
-        argv = [sys.executable, "-m", "gateway.fleet.ray_watch", self._address, self._namespace, str(self._file)]
+        argv = [sys.executable, "-m", WATCHER, self._address, self._namespace, str(self._file)]
         try:
             process = await asyncio.create_subprocess_exec(
                 *argv,

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.fleet.host_gpus import (
+from gateway.fleet.placement.host_gpus import (
     GpusUnknown,
     HostGpus,
     assigned_gpus,

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import msgspec
 
-from gateway.fleet.host_gpus import HostGpus, list_gpus
-from gateway.fleet.supervised_engine import EngineReport, EngineSpec, SupervisedEngine
+from gateway.fleet.placement.host_gpus import HostGpus, list_gpus
+from gateway.fleet.placement.supervised_engine import EngineReport, EngineSpec, SupervisedEngine
 from support.paths import REPO
 
 FAKE_CONFIG = '{"models": [{"name": "m"}], "fake": {"step_ms": 2.0, "pages": 256}}'

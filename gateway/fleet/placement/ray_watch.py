@@ -1,4 +1,4 @@
-"""`python -m gateway.fleet.ray_watch ADDRESS NAMESPACE FILE`: writes to FILE the engines that a fleet's actors report.
+"""`python -m gateway.fleet.placement.ray_watch ADDRESS NAMESPACE FILE`: writes the engines of a Ray cluster to FILE.
 
 A process of its own, because Ray's library ends the process that it is loaded in when the head is lost for a minute.
 It ends then; `ray_roster` starts it again. The file is written anew after each answer of the head, so its age says how
@@ -16,8 +16,8 @@ from pathlib import Path
 import msgspec
 
 from gateway.config.private_files import write_private
-from gateway.fleet import ray_cluster
-from gateway.fleet.watched_engines import EngineList, WatchedEngines, read_watched
+from gateway.fleet.placement import ray_cluster
+from gateway.fleet.placement.watched_engines import EngineList, WatchedEngines, read_watched
 
 POLL_S = 1.0
 REPORTS_S = 2.0

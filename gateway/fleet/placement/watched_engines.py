@@ -7,8 +7,8 @@ from pathlib import Path
 
 import msgspec
 
+from gateway.fleet.placement.supervised_engine import EngineReport
 from gateway.fleet.roster import EngineAddress
-from gateway.fleet.supervised_engine import EngineReport
 
 # An engine that no actor has reported for this long leaves the list. Only time counts in which the head answered. An
 # actor that Ray starts again does not report for seconds; its engine serves meanwhile.

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import socket
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,13 +18,14 @@ import ray
 from ray.util.placement_group import placement_group, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-from gateway.fleet.host_gpus import GpusUnknown, HostGpus, assigned_gpus, list_gpus
-from gateway.fleet.supervised_engine import EngineReport, EngineSpec, SupervisedEngine
+from gateway.fleet.placement.host_gpus import GpusUnknown, HostGpus, assigned_gpus, list_gpus
+from gateway.fleet.placement.supervised_engine import EngineReport, EngineSpec, SupervisedEngine
 
 ACTOR_PREFIX = "laneway-engine-"
 # Calls at once: `report` answers while `stop_engine` waits.
 ACTOR_CALLS_MAX = 4
 REPORT_S = 5.0
+CONNECT_S = 5.0
 # Ray must not end the engine with its actor.
 ACTOR_ENVIRON = {"RAY_kill_child_processes_on_worker_exit": "0"}
 
@@ -65,7 +67,13 @@ def supervise_engine(spec: EngineSpec) -> SupervisedEngine:
 
 @contextlib.contextmanager
 def connected(address: str, namespace: str) -> Iterator[None]:
-    """Connect to the cluster as a driver. Raises ConnectionError."""
+    """Connect to the cluster as a driver, from one of its nodes. Raises ConnectionError."""
+    host, _, port = address.rpartition(":")
+    if host and port.isdigit():  # Ray itself waits for minutes
+        try:
+            socket.create_connection((host.strip("[]"), int(port)), CONNECT_S).close()
+        except OSError as error:
+            raise ConnectionError(f"no Ray cluster answers at {address}: {error}") from error
     ray.init(address=address, namespace=namespace, log_to_driver=False, logging_level="error", configure_logging=True)
     try:
         yield

@@ -20,8 +20,8 @@ import msgspec
 
 from engine.protocol.addresses import TLS, UNIX, join_host_port
 from engine.protocol.log_output import VARIABLE as LOG_VARIABLE
-from gateway.fleet.engine_start import EngineStart
-from gateway.fleet.host_gpus import ClaimedGpus, EngineRecord, HostGpus, is_running, read_record
+from gateway.fleet.placement.engine_start import EngineStart
+from gateway.fleet.placement.host_gpus import ClaimedGpus, EngineRecord, HostGpus, is_running, read_record
 
 CHECK_S = 0.5
 # Between two starts of an engine that ends soon.
@@ -174,7 +174,7 @@ class SupervisedEngine:
         environ = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
         environ["CUDA_VISIBLE_DEVICES"] = ",".join(claimed.gpus)
         environ[LOG_VARIABLE] = str(self._host.engines_dir / f"{start.record.name}.log")
-        argv = [sys.executable, "-m", "gateway.fleet.engine_start", str(file)]
+        argv = [sys.executable, "-m", "gateway.fleet.placement.engine_start", str(file)]
         done = subprocess.run(
             argv,
             env=environ,

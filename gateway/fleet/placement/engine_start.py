@@ -1,4 +1,4 @@
-"""`python -m gateway.fleet.engine_start START.json`: becomes an engine process that outlives the one that started it.
+"""`python -m gateway.fleet.placement.engine_start START.json`: becomes an engine that outlives its starter.
 
 It leaves its session and its parent, so no signal to Ray's processes reaches the engine, and Ray does not end it as a
 child of an actor. It writes the record of the process before the engine runs: whoever finds the locks of the GPUs held
@@ -13,7 +13,7 @@ from pathlib import Path
 
 import msgspec
 
-from gateway.fleet.host_gpus import EngineRecord, process_started
+from gateway.fleet.placement.host_gpus import EngineRecord, process_started
 
 FILES_MODE = 0o600
 
