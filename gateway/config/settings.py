@@ -158,7 +158,7 @@ class RaySection(Section, frozen=True, kw_only=True):
     namespace: Annotated[str, Meta(pattern=r"^[a-z0-9][a-z0-9-]{0,62}$")] = "laneway"  # Ray's, of the actors
     host_dir: Annotated[str, Meta(pattern=r"^/", max_length=70)] = "/run/laneway"  # of each host: locks of its GPUs
     port: Annotated[int, Meta(ge=0, le=65_000)] = 7801  # + the GPU's index on its host; 0: Unix sockets, one host
-    gpus: Annotated[tuple[str, ...], Meta(max_length=64)] = ()  # of each host, by UUID; none: as nvidia-smi lists them
+    server_name: Annotated[str, Meta(max_length=253)] = ""  # in every engine's certificate; empty: its host's address
 
 
 class FleetSection(Section, frozen=True, kw_only=True):

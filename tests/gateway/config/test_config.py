@@ -168,6 +168,8 @@ BAD_SETTINGS = {
         "[[engines]]\nname = 'a'\naddress = 'unix:/a'\n[[engines]]\nname = 'a'\naddress = 'unix:/b'",
         "engines.name must be unique",
     ),
+    "pods without certificates": ("[fleet]\ndriver = 'kubernetes'", "fleet.driver kubernetes needs fleet.certificate"),
+    "Ray's hosts without certificates": ("[fleet]\ndriver = 'ray'", "fleet.ray.port 7801 needs fleet.certificate"),
     "engines for a driver that finds them": (
         "[fleet]\ndriver = 'ray'\n[[engines]]\nname = 'a'\naddress = 'unix:/a'",
         "engines: .* driver is 'ray', which finds",
