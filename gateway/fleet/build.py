@@ -6,11 +6,11 @@ from engine.protocol.tls import CurrentContext, client_context
 from gateway.config.file import Config
 from gateway.engines.engine import Engine
 from gateway.engines.local import LocalEngine
+from gateway.fleet.choice import EngineChooser
 from gateway.fleet.fleet import Fleet
 from gateway.fleet.hedges import HedgeBudget
 from gateway.fleet.member import Catalog, Member
 from gateway.fleet.members import MemberGroup, OnRefused
-from gateway.fleet.placement import EngineChooser
 from gateway.fleet.roster import EngineAddress, Roster
 
 

@@ -23,10 +23,10 @@ from gateway.engines.engine import (
     TokenStream,
 )
 from gateway.engines.local import LocalEngine
+from gateway.fleet.choice import Choice, EngineChooser
 from gateway.fleet.hedges import HedgeBudget
 from gateway.fleet.member import Member
 from gateway.fleet.members import WAIT_S, BuildMember, MemberGroup, OnRefused
-from gateway.fleet.placement import Choice, EngineChooser
 from gateway.fleet.roster import Roster
 from gateway.fleet.streams import MOVABLE_REFUSALS, EndedAttempt, FleetStream
 

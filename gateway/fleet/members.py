@@ -20,8 +20,8 @@ from gateway.engines.engine import (
     OnModels,
     TokenStream,
 )
+from gateway.fleet.choice import EngineChooser
 from gateway.fleet.member import Member
-from gateway.fleet.placement import EngineChooser
 from gateway.fleet.roster import EngineAddress, Roster
 
 # Between two looks at the members, for changes that nothing announces.

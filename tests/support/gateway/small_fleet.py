@@ -16,10 +16,10 @@ from engine.protocol.frames import Sampling
 from gateway.catalog.base_models import BaseModel
 from gateway.engines.engine import EngineRequest, StreamEnding, TokenStream
 from gateway.engines.local import LocalEngine
+from gateway.fleet.choice import EngineChooser
 from gateway.fleet.fleet import Fleet
 from gateway.fleet.member import Catalog, Member
 from gateway.fleet.members import MemberGroup
-from gateway.fleet.placement import EngineChooser
 from gateway.fleet.roster import EngineAddress
 from support.engine.process import EngineProcess
 from support.waiting import eventually_async
