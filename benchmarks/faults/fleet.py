@@ -178,7 +178,11 @@ async def check_books(stage: FleetStage, *, gateways_killed: bool) -> tuple[int,
             faults.append(
                 f"{engine.name}: made {made}, lost {report.tokens_lost}, billed and discarded {settled}: {difference}"
             )
-    faults += [str(found) for found in stack.read(audit_ledger)]
+    audit = stack.read(audit_ledger)
+    if not audit.sound or audit.overshot:
+        faults.append(f"the ledger: {audit}")
+    for result in stack.read(reconcile.listing):
+        faults += [f"a reconciliation beside the load: {found}" for found in result.imbalances]
     minute = stack.read(reconcile.reconcile_minute)
     faults += [str(found) for found in minute.imbalances] + [f"overshot: {window}" for window in minute.overshot]
     twice = sa.select(tables.usage.c.request_id).group_by(tables.usage.c.request_id).having(sa.func.count() > 1)

@@ -13,13 +13,14 @@ import openai
 from openai import AsyncOpenAI
 
 from benchmarks.faults.fleet_stage import FleetStage, GatewayProcess
-from gateway.host.supervisor import healthy
+from gateway.host.children import healthy
 from support.stack import MODEL
 
 LOOK_S = 0.3
 RETRY_S = 0.3
 RETRY_S_MAX = 30.0
 TIMEOUT_S = 180.0
+WHOLE_PART = 0.25  # of the requests
 
 
 @dataclass(frozen=True)
@@ -91,7 +92,7 @@ class FleetClients:
         for first in range(0, len(self._specs), 8):
             batch = self._specs[first : first + 8]
             texts = await asyncio.gather(*(self._ask(self._stage.gateways[0], spec, "") for spec in batch))
-            self.expected.update(zip(batch, texts, strict=True))
+            self.expected.update(zip(batch, [text for text, _ in texts], strict=True))
 
     async def close(self) -> None:
         for sdk in self._sdks.values():
@@ -110,20 +111,22 @@ class FleetClients:
             await self._complete(self._chance.choice(self._specs))
 
     async def _complete(self, spec: TextSpec) -> None:
-        """One request of a careful client: after a refused connection it tries another gateway; a stream that broke
-        with its gateway is requested again under the same key."""
+        """One request of a careful client: after a refused connection it tries another gateway. An answer that broke
+        with its gateway is requested again: a whole one under the same Idempotency-Key, which streams do not have."""
         self.seen.requests += 1
-        key, deadline = uuid.uuid4().hex, time.monotonic() + RETRY_S_MAX
+        key = uuid.uuid4().hex if self._chance.random() < WHOLE_PART else ""
+        deadline, retried = time.monotonic() + RETRY_S_MAX, False
         while True:
             gateway = self._chance.choice(self._up)
             kills = gateway.kills
             try:
-                text = await self._ask(gateway, spec, key)
+                text, answer_id = await self._ask(gateway, spec, key)
             except (openai.APIError, httpx.HTTPError, AssertionError) as error:
                 refused = isinstance(error.__cause__, httpx.ConnectError)
                 repeated = isinstance(error, openai.ConflictError) and bool(self.seen.broken_with_gateway)
                 if gateway.kills > kills:
                     self.seen.broken_with_gateway += 1
+                    retried = True
                 elif not refused and not repeated:
                     self.seen.failed.append(f"{type(error).__name__}: {error}"[:300])
                     return
@@ -134,10 +137,27 @@ class FleetClients:
                 continue
             if self.expected and text != self.expected[spec]:
                 self.seen.other_text += 1
+            if key and retried and await self._answer(gateway, spec, key) != (text, answer_id):
+                self.seen.failed.append("a key's second answer is not its first")
             return
 
-    async def _ask(self, gateway: GatewayProcess, spec: TextSpec, key: str) -> str:
-        """The text of one stream. AssertionError: it has no end."""
+    async def _answer(self, gateway: GatewayProcess, spec: TextSpec, key: str) -> tuple[str, str]:
+        """The text and the id of a whole answer."""
+        answer = await self._sdk(gateway, spec.tenant).chat.completions.create(
+            model=MODEL,
+            messages=[{"role": "user", "content": spec.prompt}],
+            max_tokens=spec.max_tokens,
+            temperature=spec.temperature,
+            seed=spec.number,
+            extra_headers={"Idempotency-Key": key},
+        )
+        return answer.choices[0].message.content or "", answer.id
+
+    async def _ask(self, gateway: GatewayProcess, spec: TextSpec, key: str) -> tuple[str, str]:
+        """The text and the id of one answer: whole if it has a key, else a stream. AssertionError: the stream has no
+        end."""
+        if key:
+            return await self._answer(gateway, spec, key)
         stream = await self._sdk(gateway, spec.tenant).chat.completions.create(
             model=MODEL,
             messages=[{"role": "user", "content": spec.prompt}],
@@ -145,20 +165,19 @@ class FleetClients:
             temperature=spec.temperature,
             seed=spec.number,
             stream=True,
-            extra_headers={"Idempotency-Key": key} if key else {},
         )
         pieces: list[str] = []
-        finished = False
+        answer_id, finished = "", False
         last = time.monotonic()
         async for chunk in stream:
             now = time.monotonic()
             self.seen.longest_gap_s = max(self.seen.longest_gap_s, now - last)
-            last = now
+            last, answer_id = now, chunk.id
             for choice in chunk.choices:
                 pieces.append(choice.delta.content or "")
                 finished = finished or choice.finish_reason is not None
         assert finished, "the stream ended without a finish reason"
-        return "".join(pieces)
+        return "".join(pieces), answer_id
 
     def _sdk(self, gateway: GatewayProcess, tenant: str) -> AsyncOpenAI:
         found = self._sdks.get((gateway.number, tenant))

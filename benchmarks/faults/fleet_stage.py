@@ -23,8 +23,8 @@ sys.path.insert(0, str(REPO / "tests"))
 from engine.protocol.client import EngineClient
 from engine.protocol.frames import StatusReport
 from engine.protocol.tls import CertificateFiles, client_context
+from gateway.host.children import healthy
 from gateway.host.fleet_certificates import MemberNames, make_certificates
-from gateway.host.supervisor import healthy
 from support.ports import free_port
 from support.stack import MODEL, Stack
 
