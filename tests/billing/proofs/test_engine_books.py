@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
 import sqlalchemy as sa
+from prometheus_client import Gauge
 
 from billing import tables
 from billing.accounts.prices import PriceBook
@@ -18,6 +20,8 @@ from billing.ledger.transaction import LedgerTransaction
 from billing.proofs import engine_books, reconcile
 from billing.proofs.engine_books import EngineCount, LedgerCount
 from billing.proofs.reconcile import Reconciliation
+from engine.protocol.frames import StatusReport
+from gateway.upkeep.bookkeeper import Bookkeeper
 from support.billing.books import Books, settlement
 from support.billing.finance import at, fold, run_group, use
 
@@ -169,6 +173,39 @@ def test_two_engines_do_not_make_up_for_each_other(books: Books) -> None:
     result = minute(books)
     assert result.engine_gap == 0
     assert [(one.what, one.where) for one in result.imbalances] == [(INVENTED, "epo_1"), (MISSING, "epo_2")]
+
+
+class Engines:
+    """What the bookkeeper needs of gateway.engines.engine.Engine."""
+
+    def __init__(self, **made: int) -> None:
+        self.made = made
+
+    async def reports(self) -> list[StatusReport]:
+        return [
+            StatusReport(epoch, 0, 0, {}, 0, 0, 0, 0, [], made, b"", 1, tokens_lost=2, tokens_reclaimed=3)
+            for epoch, made in self.made.items()
+        ]
+
+
+async def test_the_bookkeeper_records_each_engine_that_answers(books: Books) -> None:
+    made_by(books, epo_1=10, epo_2=20)
+    metrics: Any = SimpleNamespace(
+        **{name: Gauge(name, "-", registry=None) for name in ("imbalances", "overshoot", "reconciled_at")}
+    )
+    engines: Any = Engines(epo_1=13, epo_2=23)
+    keeper = Bookkeeper(books.database, engines, metrics, every_s=0.0)
+    await keeper.run_once()
+    columns = ("epoch", "made_tokens", "lost_tokens", "reclaimed_tokens", "settled_after", "quiet")
+    assert rows(books, tables.engine_readings, *columns) == [
+        ("epo_1", 12, 5, 3, 10, True),
+        ("epo_2", 22, 5, 3, 20, True),
+    ]
+    engines.made = {"epo_2": 24}
+    await keeper.run_once()
+    newest = books.database.read_sync(reconcile.newest_result)
+    assert newest is not None
+    assert [(one.what, one.where, one.expected - one.found) for one in newest.imbalances] == [(MISSING, "epo_2", 1)]
 
 
 def test_an_engine_that_runs_or_is_new_is_not_compared_exactly(books: Books) -> None:
