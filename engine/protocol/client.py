@@ -161,9 +161,13 @@ class EngineClient:
         stop_ids: list[int],
         weight: float = 1.0,
         guide: Guide | None = None,
+        resumed: int = 0,
+        attempt: int = 0,
+        generation: Generation | None = None,
     ) -> Generation:
-        """Hand one request to the engine. Raises EngineNotConnected, and ProtocolError when the prompt is longer than a
-        frame may be; then the engine has not heard of it."""
+        """Hand one request to the engine. `resumed` and `attempt`: as in Submit. `generation`: the request's own, which
+        this engine begins or continues; None: a new one. Raises EngineNotConnected, and ProtocolError when the prompt
+        is longer than a frame may be; then the engine has not received the request."""
         link = self._link
         if link is None or not link.open or not self.ready or self.hello is None:
             raise EngineNotConnected("no engine is ready")
@@ -173,10 +177,14 @@ class EngineClient:
         self._next_handle += 1
         frame = Submit(
             handle, request_id, self.hello.epoch, model, adapter, namespace, tier, share,
-            prompt_ids, max_tokens, sampling, stop_ids, weight, guide,
+            prompt_ids, max_tokens, sampling, stop_ids, weight, guide, resumed, attempt,
         )  # fmt: skip
         link.send(frame)
-        generation = link.generations[handle] = self._generation(link, handle)
+        if generation is None:
+            generation = self._generation(link, handle)
+        else:
+            generation.attach(link, handle)
+        link.generations[handle] = generation
         return generation
 
     async def load_adapter(self, digest: str, model: str, path: str | Path, *, pinned: bool = False) -> None:

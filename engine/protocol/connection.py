@@ -58,7 +58,8 @@ class Generation:
         "handle",
     )  # fmt: skip
 
-    def __init__(self, link: Link, handle: int) -> None:
+    def __init__(self, link: Link | None = None, handle: int = 0) -> None:
+        """Without a link it is not submitted yet: `EngineClient.submit` attaches it."""
         self.handle = handle
         self.cached_tokens = 0  # of the prompt, known with the first id
         self.ending: GenerationEnding | None = None
@@ -102,14 +103,21 @@ class Generation:
         if self._aborted or self.ending is not None:
             return
         self._aborted = True
-        self._link.send(Abort(self.handle))
+        if self._link is not None:
+            self._link.send(Abort(self.handle))
 
     def recorded(self) -> None:
         """Confirm that the ledger has this request's tokens: the engine need not count them as lost if this gateway
         disconnects."""
-        self._link.recorded(self.handle)
+        if self._link is not None:
+            self._link.recorded(self.handle)
 
     # ---- for the connection: `push_id` and `set_ending`, then `announce`
+
+    def attach(self, link: Link, handle: int) -> None:
+        """What arrives for `handle` of `link` belongs to this request: at its first Submit, and at each further one of
+        a request that continues on another engine."""
+        self._link, self.handle = link, handle
 
     def push_id(self, token: int, logprobs: Logprobs | None = None) -> None:
         """One id arrived."""

@@ -46,7 +46,7 @@ class LocalStream(Generation):
     take_output = Generation.take_ids
     confirm_recorded = Generation.recorded
 
-    def __init__(self, link: Link, handle: int) -> None:
+    def __init__(self, link: Link | None = None, handle: int = 0) -> None:
         super().__init__(link, handle)
         self.final: StreamEnding | None = None
 
@@ -100,9 +100,10 @@ class LocalEngine:
     async def wait_ready(self, timeout_s: float) -> None:
         await _translated(self._client.wait_ready(timeout_s))
 
-    def submit(self, request: EngineRequest) -> LocalStream:
+    def submit(self, request: EngineRequest, stream: LocalStream | None = None) -> LocalStream:
+        """`stream`: the request's own, which begins or continues here; None: a new one. Raises EngineUnavailable."""
         with _translation():
-            stream = self._client.submit(
+            submitted = self._client.submit(
                 request_id=request.request_id,
                 model=request.model,
                 adapter=request.adapter,
@@ -115,8 +116,11 @@ class LocalEngine:
                 stop_ids=request.stop_ids,
                 weight=request.weight,
                 guide=request.guide,
+                resumed=request.resumed,
+                attempt=request.attempt,
+                generation=stream,
             )
-        return cast(LocalStream, stream)
+        return cast(LocalStream, submitted)
 
     async def load_adapter(self, digest: str, model: str, path: str | Path, *, pinned: bool = False) -> None:
         await _translated(self._client.load_adapter(digest, model, path, pinned=pinned))
