@@ -11,17 +11,25 @@ import uvloop
 
 from gateway.http.listeners import close_listeners
 from gateway.listen import bound_socket
-from support.waiting import PATIENCE_S
+from support.waiting import PATIENCE_S, eventually_async
 
 CLIENTS = 20
 
 
 class Echo(asyncio.Protocol):
+    """Answers once. `lost`: the connections of all that have ended."""
+
+    lost = 0
+
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # it is a stream
         self.transport = transport
 
     def data_received(self, data: bytes) -> None:
         self.transport.write(data)
+        self.transport.close()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        type(self).lost += 1
 
 
 @pytest.mark.parametrize("shared", [False, True])
@@ -29,6 +37,8 @@ class Echo(asyncio.Protocol):
 def test_queued_connections_are_served_and_later_ones_are_refused(
     new_loop: Callable[[], asyncio.AbstractEventLoop], shared: bool
 ) -> None:
+    before = Echo.lost
+
     async def play() -> None:
         listener = bound_socket("127.0.0.1", 0, shared=shared)
         address = listener.getsockname()
@@ -45,6 +55,7 @@ def test_queued_connections_are_served_and_later_ones_are_refused(
             async with asyncio.timeout(PATIENCE_S):
                 assert await asyncio.get_running_loop().sock_recv(client, 16) == b"%d" % number
             client.close()
+        await eventually_async(lambda: Echo.lost == before + CLIENTS)
         with pytest.raises(ConnectionRefusedError):
             socket.create_connection(address)
 
