@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import socket
 from collections.abc import Callable, Sequence
@@ -28,8 +27,10 @@ async def close_listeners(
         with listener:
             _accept_queued(listener, accepted)
     for connection in accepted:
-        with contextlib.suppress(OSError):  # the client has left
+        try:
             await asyncio.get_running_loop().connect_accepted_socket(protocol, connection)
+        except OSError:  # the client has left
+            connection.close()
     return len(accepted)
 
 
