@@ -362,6 +362,7 @@ ELSEWHERE = {
     # test_adapters types them; administration's lines are in test_audit_log
     *("adapters add", "adapters promote", "adapters rollback", "adapters set", "adapters remove", "demo adapters"),
     *("secret show", "secret add", "secret promote", "secret drop", "secret adopt"),  # test_secret_commands types them
+    "fleet certificates",  # test_fleet_certificates types it
     "demo seed",  # tests/system/test_containers.py types it
     *("serve", "gateway", "engine", "bench", "simulate", "db upgrade"),  # no administrative writes
 }
