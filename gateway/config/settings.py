@@ -207,6 +207,8 @@ class FleetSection(Section, frozen=True, kw_only=True):
             raise ValueError(
                 f"store_address needs {', '.join(CERTIFICATE_SETTINGS)}: only engines of the fleet may read"
             )
+        if self.store_advertised and not self.store_address:
+            raise ValueError("store_advertised is the name of store_address, which must be set too")
         if self.store_address and not self.store_advertised:
             host, _ = parse_host_port(self.store_address)
             if host in ("0.0.0.0", "::"):

@@ -53,11 +53,13 @@ class ObjectMirror:
 
     async def run(self, every_s: float) -> None:
         """Until cancelled; a first round at once."""
+        failures: tuple[type[Exception], ...] = (DatabaseUnavailable, ObjectStoreUnusable, *_errors())
         while True:
             try:
                 await self.complete_store()
-            except (DatabaseUnavailable, ObjectStoreUnusable, *_errors()) as error:
-                reason = str(error) if isinstance(error, DatabaseUnavailable | ObjectStoreUnusable) else _reason(error)
+            except failures as error:
+                known = isinstance(error, DatabaseUnavailable | ObjectStoreUnusable)
+                reason = str(error) if known else why_failed(error)
                 _log.warning("object_store.incomplete", extra={"fields": {"reason": reason}})
             await asyncio.sleep(every_s)
 
@@ -149,7 +151,3 @@ def _errors() -> tuple[type[Exception], ...]:
         return object_errors()
     except ImportError:
         return (OSError,)
-
-
-def _reason(error: BaseException) -> str:
-    return why_failed(error) if isinstance(error, Exception) else type(error).__name__

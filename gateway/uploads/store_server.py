@@ -111,7 +111,7 @@ class _Listener(socketserver.ThreadingTCPServer):
                 self._open.add(secured)
             try:
                 secured.settimeout(IDLE_S)
-                self.RequestHandlerClass(secured, client_address, self)
+                _StoreHandler(secured, client_address, self)
             finally:
                 with self._changing:
                     self._open.discard(secured)

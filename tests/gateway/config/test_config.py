@@ -174,6 +174,18 @@ BAD_SETTINGS = {
         "[fleet]\ndriver = 'ray'\n[[engines]]\nname = 'a'\naddress = 'unix:/a'",
         "engines: .* driver is 'ray', which finds",
     ),
+    "a store without certificates": (
+        "[fleet]\nstore_address = '127.0.0.1:1'",
+        "fleet: store_address needs certificate",
+    ),
+    "a store that no engine can name": (
+        "[fleet]\ncertificate_file = 'c'\nkey_file = 'k'\nauthority_file = 'a'\nstore_address = '0.0.0.0:1'",
+        "fleet: store_advertised must be set",
+    ),
+    "a store's name without a store": ("[fleet]\nstore_advertised = 'h:1'", "fleet: store_advertised is the name"),
+    "a peer without a port": ("[fleet]\nstore_peers = ['h']", r"fleet: store_peers\[0\]: 'h' is no HOST:PORT"),
+    "an object store of another kind": ("[fleet]\nobject_store = 'ftp://h'", "fleet: object_store: it must begin with"),
+    "a key in a URL": ("[fleet]\nobject_store = 's3://k:s@b'", "fleet: object_store: it must have no user, password"),
     "no TOML": ("[gateway", "laneway.toml: not TOML"),
 }
 
