@@ -7,7 +7,10 @@ from __future__ import annotations
 
 import hashlib
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+
+# (start, stop) → the sequence's ids from index start to stop - 1.
+Tokens = Callable[[int, int], Iterable[int]]
 
 
 class Chain:
@@ -35,19 +38,27 @@ class Chain:
         self._root = root.digest()
         self._names: list[bytes] = []
 
-    def name(self, index: int, tokens: Callable[[int, int], list[int]]) -> bytes:
+    def name(self, index: int, tokens: Tokens) -> bytes:
         """The name of page `index`. `tokens(start, stop)` returns the sequence's ids, which must fill the page."""
         if index >= len(self._names):
             self._compute(index + 1, tokens)
         return self._names[index]
 
-    def names(self, start: int, stop: int, tokens: Callable[[int, int], list[int]]) -> list[bytes]:
+    def names(self, start: int, stop: int, tokens: Tokens) -> list[bytes]:
         """The names of pages `start` to `stop` - 1, as `name` returns them, in one pass over the ids."""
         if stop > len(self._names):
             self._compute(stop, tokens)
         return self._names[start:stop]
 
-    def _compute(self, stop: int, tokens: Callable[[int, int], list[int]]) -> None:
+    def named(self) -> int:
+        """The number of pages whose names were computed."""
+        return len(self._names)
+
+    def forget_names(self, start: int) -> None:
+        """The ids of pages from `start` on are others now."""
+        del self._names[start:]
+
+    def _compute(self, stop: int, tokens: Tokens) -> None:
         names, sha256 = self._names, hashlib.sha256
         start = len(names) * self.tokens_per_page
         ids = array("q", tokens(start, stop * self.tokens_per_page))

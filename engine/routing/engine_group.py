@@ -15,7 +15,7 @@ SORT_PART = 8
 MOVES_MAX = 4096
 
 
-class _Waiting(NamedTuple):
+class WaitingEngine(NamedTuple):
     wait_s: float
     number: int  # of the engine, so that equal waits never compare engines
     engine: EngineState
@@ -26,7 +26,7 @@ class EngineGroup:
         """`info`: of the model on any of the engines."""
         self.info = info
         self.engines: dict[int, EngineState] = {}  # by number
-        self._orders: list[list[_Waiting]] = [[] for _ in range(ranks)]
+        self._orders: list[list[WaitingEngine]] = [[] for _ in range(ranks)]
         self._waits: list[dict[int, float]] = [{} for _ in range(ranks)]  # number → its wait in the order
         self._moved: list[set[int]] = [set() for _ in range(ranks)]
         self._moves = [MOVES_MAX] * ranks  # until all are sorted
@@ -49,14 +49,14 @@ class EngineGroup:
         """At most what one more prompt token takes on any of the engines, after `by_wait`."""
         return self._token_s
 
-    def by_wait(self, rank: int) -> list[_Waiting]:
+    def by_wait(self, rank: int) -> list[WaitingEngine]:
         """All engines by their waits of a tier, the shortest first."""
         moved, order, waits = self._moved[rank], self._orders[rank], self._waits[rank]
         if not moved and self._moves[rank] > 0:
             return order
         self._moves[rank] -= len(moved)
         if self._moves[rank] <= 0 or SORT_PART * len(moved) > len(order):
-            order[:] = sorted(_Waiting(engine.waits[rank], n, engine) for n, engine in self.engines.items())
+            order[:] = sorted(WaitingEngine(engine.waits[rank], n, engine) for n, engine in self.engines.items())
             self._waits[rank] = {waiting.number: waiting.wait_s for waiting in order}
             self._token_s = min((e.token_s(self.info.name) for e in self.engines.values()), default=0.0)
             self._moves[rank] = MOVES_MAX
@@ -67,6 +67,6 @@ class EngineGroup:
                 if waits[number] != engine.waits[rank]:
                     del order[bisect.bisect_left(order, (waits[number], number))]
                     waits[number] = engine.waits[rank]
-                    bisect.insort(order, _Waiting(waits[number], number, engine))
+                    bisect.insort(order, WaitingEngine(waits[number], number, engine))
         moved.clear()
         return order

@@ -92,7 +92,7 @@ class EngineState:
         worst = max(load.waits.values(), default=0.0)
         for tier, rank in ranks.items():
             self.waits[rank] = load.waits.get(tier, worst)
-        self.fresh_until = now + STALE_S
+        self.fresh_until = now + STALE_S  # then each second adds one to its wait
         self.tokens_s = load.prefill_token_s
         self.token_default_s = max(load.prefill_token_s.values(), default=PREFILL_TOKEN_S)
         self.adapters = frozenset(load.adapters)
@@ -111,10 +111,6 @@ class EngineState:
     def token_s(self, model: str) -> float:
         """Seconds of one more prompt token."""
         return self.tokens_s.get(model, self.token_default_s)
-
-    def pessimism(self, now: float) -> float:
-        """What a stale load adds to the wait."""
-        return now - self.fresh_until
 
     # ---- loads
 

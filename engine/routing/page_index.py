@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import sys
 from array import array
-from collections.abc import Callable
 
 from engine.protocol.frames import PAGE_HEAD_BYTES, PagesChanged
-from engine.protocol.page_names import Chain
+from engine.protocol.page_names import Chain, Tokens
 
 # A dict of all heads would stall the event loop for 100 ms when it grows, and so would its sweep for removed engines.
 SHARDS = 256
+_SHARD = SHARDS - 1  # a mask
 # Pages whose names are computed at once. A prompt that no engine knows costs the first number.
 PAGES_FIRST, PAGES_NEXT = 4, 16
 WORDS_OF_NAME = 32 // PAGE_HEAD_BYTES
@@ -71,12 +71,12 @@ class PageIndex:
         if pages is not None:
             self._retire_bit(pages)
 
-    def cached_pages(self, chain: Chain, tokens: Callable[[int, int], list[int]], pages_max: int) -> dict[str, int]:
+    def cached_pages(self, chain: Chain, tokens: Tokens, pages_max: int) -> dict[str, int]:
         """The engines that have the chain's first page, and the length of each one's cached prefix in pages, at most
         `pages_max`. `tokens` as in Chain.name."""
         return {name: pages for mask, pages in self.find_runs(chain, tokens, pages_max) for name in self.engines(mask)}
 
-    def find_runs(self, chain: Chain, tokens: Callable[[int, int], list[int]], pages_max: int) -> list[tuple[int, int]]:
+    def find_runs(self, chain: Chain, tokens: Tokens, pages_max: int) -> list[tuple[int, int]]:
         """As `cached_pages`: bitmasks of engines with equally long cached prefixes, and that length, ascending."""
         runs: list[tuple[int, int]] = []
         shards, holders, count = self._shards, self._valid, 0
@@ -84,7 +84,7 @@ class PageIndex:
             stop = min(pages_max, count + (PAGES_NEXT if count else PAGES_FIRST))
             heads = array("Q", b"".join(chain.names(count, stop, tokens)))[::WORDS_OF_NAME]
             for head in heads:
-                found = shards[head % SHARDS].get(head, 0) & holders
+                found = shards[head & _SHARD].get(head, 0) & holders  # this runs for each page of each request
                 if found != holders:
                     if count:
                         runs.append((holders ^ found, count))
@@ -117,7 +117,7 @@ class PageIndex:
     def _note_added(self, pages: _CachedPages, added: bytes) -> None:
         bit, shards = pages.bit, self._shards
         for head in _heads(added):
-            shard = shards[head % SHARDS]
+            shard = shards[head & _SHARD]
             mask = shard.get(head)
             if mask is None:
                 shard[head] = bit  # all pages that one engine alone has share one object
@@ -129,7 +129,7 @@ class PageIndex:
     def _note_removed(self, pages: _CachedPages, removed: bytes) -> None:
         bit, shards, repeated = pages.bit, self._shards, pages.repeated
         for head in _heads(removed):
-            shard = shards[head % SHARDS]
+            shard = shards[head & _SHARD]
             mask = shard.get(head, 0)
             if repeated and head in repeated:
                 repeated[head] -= 1

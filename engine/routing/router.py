@@ -6,18 +6,20 @@ it. Gateways do not talk to each other: equal reports lead to equal rankings. It
 
 from __future__ import annotations
 
-import bisect
+import itertools
 import math
+import operator
 from array import array
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from typing import NamedTuple
 
 import msgspec
 
 from engine.protocol.frames import EngineLoad, ModelInfo, PagesChanged
 from engine.protocol.page_names import Chain
-from engine.routing.engine_group import EngineGroup
+from engine.routing.engine_group import EngineGroup, WaitingEngine
 from engine.routing.engine_state import EngineState, PagesIdentity, Placement
+from engine.routing.named_prompts import NamedPrompts
 from engine.routing.page_index import PageIndex
 from engine.routing.rendezvous import key_hash, rendezvous_weight
 
@@ -58,7 +60,7 @@ _Candidate = tuple[float, float, int, EngineState]
 class _Search:
     """The engines weighed for one request."""
 
-    __slots__ = ("cold", "costs", "engines_max", "exclude", "limit", "now", "rank", "ranked", "request")
+    __slots__ = ("cold", "engines_max", "exclude", "least", "now", "rank", "ranked", "request")
 
     def __init__(
         self, request: RoutableRequest, rank: int, now: float, exclude: Container[str], engines_max: int | None
@@ -67,39 +69,28 @@ class _Search:
         self.rank = rank
         self.now = now
         self.exclude = exclude
-        self.engines_max = engines_max
+        self.engines_max = math.inf if engines_max is None else engines_max
         self.ranked: list[_Candidate] = []
         self.cold = True  # no engine so far has the request's adapter
-        self.limit = math.inf  # engines of a greater cost are not among the first
-        self.costs: list[float] = []  # the least ones, ascending, if `engines_max`
+        self.least = math.inf  # cost so far
 
-    def weigh_engine(self, engine: EngineState, cached: int) -> None:
-        if engine.draining or engine.name in self.exclude:
-            return
-        request, rank, now = self.request, self.rank, self.now
-        model, adapter = request.model, request.adapter
-        seconds = engine.waits[rank] + engine.tokens_s.get(model, engine.token_default_s) * (len(request.ids) - cached)
-        if now > engine.fresh_until:
-            seconds += engine.pessimism(now)
-        cost = seconds
+    def limit(self) -> float:
+        """Engines of a greater cost need not be weighed."""
+        return math.inf if len(self.ranked) < self.engines_max else _tie_limit(self.least)
+
+    def load_waits(self, engine: EngineState) -> tuple[float, float]:
+        """Seconds until the weights and the adapter are resident, and the hysteresis beside them."""
+        model, adapter, extra_s, wait_s = self.request.model, self.request.adapter, 0.0, 0.0
         if model in engine.absent_models:
-            wait_s, extra_s = engine.weights_wait(model, rank, now)
-            seconds += wait_s
-            cost += wait_s + extra_s
+            wait_s, extra_s = engine.weights_wait(model, self.rank, self.now)
         if adapter is not None:
             if adapter in engine.adapters:
                 self.cold = False
             else:
-                wait_s, extra_s = engine.adapter_wait(adapter, rank, now)
-                seconds += wait_s
-                cost += wait_s + extra_s
-        self.ranked.append((cost, seconds, cached, engine))
-        if self.engines_max is not None and cost <= self.limit:
-            costs = self.costs
-            bisect.insort(costs, cost)
-            del costs[self.engines_max :]
-            if len(costs) == self.engines_max:
-                self.limit = max(costs[-1], _tie_limit(costs[0]))
+                adapter_s, adapter_extra_s = engine.adapter_wait(adapter, self.rank, self.now)
+                wait_s += adapter_s
+                extra_s += adapter_extra_s
+        return wait_s, extra_s
 
 
 class EngineRouter:
@@ -111,6 +102,7 @@ class EngineRouter:
         self._ranks = {tier: rank for rank, tier in enumerate(tiers)}
         self._rank_count = max(1, len(tiers))
         self._numbers = 0  # of engines so far
+        self._prompts = NamedPrompts()
         self._engines: dict[str, EngineState] = {}
         self._groups: dict[str, dict[PagesIdentity, EngineGroup]] = {}  # by model
 
@@ -188,8 +180,8 @@ class EngineRouter:
         self, request: RoutableRequest, now: float, exclude: Container[str] = (), engines_max: int | None = None
     ) -> list[RankedEngine]:
         """The engines that serve the request's model, ascending by predicted seconds to the first token; engines that
-        are as good as the first are ordered by the request's key. `engines_max`: only the first ones are needed, which
-        costs less."""
+        are as good as the first are ordered by the request's key. With `engines_max` the search ends early: the first
+        is the same, while the others need not be the next best. For the best of the others, exclude the first."""
         search = _Search(request, self._ranks.get(request.tier, self._rank_count - 1), now, exclude, engines_max)
         for group in self._groups.get(request.model, {}).values():
             self._search_group(group, search)
@@ -201,44 +193,82 @@ class EngineRouter:
 
     def _search_group(self, group: EngineGroup, search: _Search) -> None:
         """Weigh the engines that may be among the first. An engine costs at least its wait and the prefill of what no
-        engine has; so engines with long cached prefixes are weighed first, then all others by their waits until that
-        bound is too high."""
-        info, request = group.info, search.request
-        page_tokens, count = info.tokens_per_page, len(request.ids)
-        runs, weighed, cached_max = self._runs(info, request), 0, 0
-        if search.engines_max is not None:
-            for mask, pages in runs:
-                if mask.bit_count() > FEW_ENGINES:
-                    cached_max = pages * page_tokens
+        engine has; so the engines of long cached prefixes are weighed first, then all others by their waits until
+        that bound is too high."""
+        model, count, page_tokens = search.request.model, len(search.request.ids), group.info.tokens_per_page
+        has_adapter, now, exclude, ranked = (
+            search.request.adapter is not None,
+            search.now,
+            search.exclude,
+            search.ranked,
+        )
+        runs, order = self._runs(group.info, search.request), group.by_wait(search.rank)
+        first, first_bits, pages_max = self._few_longest(runs, group, search.rank)
+        least_s, limit = group.least_token_s() * (count - pages_max * page_tokens), search.limit()
+        for index, (wait_s, _, engine) in enumerate(itertools.chain(first, order)):
+            if index >= len(first):
+                if wait_s + least_s > limit:
                     break
-                weighed |= mask
-                for name in self.pages.engines(mask):
-                    engine = self._engines.get(name)
-                    if engine is not None and engine.number in group.engines:
-                        search.weigh_engine(engine, pages * page_tokens)
-        order = group.by_wait(search.rank)
-        least_s = group.least_token_s() * (count - cached_max)
-        for wait_s, _, engine in order:
-            if wait_s + least_s > search.limit:
-                break
-            bit, cached = engine.bit, 0
-            if bit & weighed:
+                if engine.bit & first_bits:
+                    continue
+            if engine.draining or engine.name in exclude:
                 continue
+            cached = 0
             for mask, pages in runs:
-                if mask & bit:
+                if mask & engine.bit:
                     cached = pages * page_tokens
                     break
-            search.weigh_engine(engine, cached)
+            seconds = wait_s + engine.tokens_s.get(model, engine.token_default_s) * (count - cached)
+            if now > engine.fresh_until:
+                seconds += now - engine.fresh_until
+            cost = seconds
+            if has_adapter or engine.absent_models:
+                load_s, extra_s = search.load_waits(engine)
+                seconds += load_s
+                cost = seconds + extra_s
+            ranked.append((cost, seconds, cached, engine))
+            if cost < search.least or len(ranked) == search.engines_max:
+                search.least = min(cost, search.least)
+                limit = search.limit()
+
+    def _few_longest(
+        self, runs: list[tuple[int, int]], group: EngineGroup, rank: int
+    ) -> tuple[list[WaitingEngine], int, int]:
+        """The group's engines with the longest prefixes while these are few, their bits, and the pages that the other
+        engines have at most."""
+        few: list[WaitingEngine] = []
+        bits = 0
+        for mask, pages in runs:
+            if mask.bit_count() > FEW_ENGINES:
+                return few, bits, pages
+            bits |= mask
+            for name in self.pages.engines(mask):
+                engine = self._engines.get(name)
+                if engine is not None and engine.number in group.engines:
+                    few.append(WaitingEngine(engine.waits[rank], engine.number, engine))
+        return few, bits, 0
 
     def _runs(self, info: ModelInfo, request: RoutableRequest) -> list[tuple[int, int]]:
         """PageIndex.find_runs, the longest prefix first. The last id is always computed: its logits are needed."""
-        ids, page_tokens = request.ids, info.tokens_per_page
-        pages_max = (len(ids) - 1) // page_tokens
+        page_tokens = info.tokens_per_page
+        pages_max = (len(request.ids) - 1) // page_tokens
         if pages_max < 1:
             return []
-        root = info.digest or request.model
-        chain = Chain(root, request.adapter, request.namespace, page_tokens, kv_identity=info.kv_identity)
+        root, kv = info.digest or request.model, info.kv_identity
+        ids = array("q", request.ids[: pages_max * page_tokens])
+        key = (
+            root,
+            kv,
+            page_tokens,
+            request.adapter,
+            request.namespace,
+            request.conversation or ids[:KEY_IDS].tobytes(),
+        )
+        chain = self._prompts.take_chain(key, ids)
+        if chain is None:
+            chain = Chain(root, request.adapter, request.namespace, page_tokens, kv_identity=kv)
         runs = self.pages.find_runs(chain, lambda start, stop: ids[start:stop], pages_max)
+        self._prompts.keep_chain(key, chain, ids)
         runs.reverse()
         return runs
 
@@ -249,9 +279,9 @@ class EngineRouter:
         if ties < 2:
             return
         key = self._key(request, cold)
-        ranked[:ties] = sorted(
-            ranked[:ties], key=lambda candidate: rendezvous_weight(candidate[3].hashed, key), reverse=True
-        )
+        weights = [(rendezvous_weight(candidate[3].hashed, key), candidate) for candidate in ranked[:ties]]
+        weights.sort(key=_weight, reverse=True)
+        ranked[:ties] = [candidate for _, candidate in weights]
 
     def _key(self, request: RoutableRequest, cold: bool) -> int:
         """All gateways load an adapter that no engine has on the same engine. Without a conversation, prompts of a
@@ -282,5 +312,5 @@ def _tie_limit(least: float) -> float:
     return least + max(TIE_S, TIE_PART * least)
 
 
-def _cost(candidate: _Candidate) -> float:
-    return candidate[0]
+_cost: Callable[[_Candidate], float] = operator.itemgetter(0)
+_weight: Callable[[tuple[int, _Candidate]], int] = operator.itemgetter(0)

@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import random
+from array import array
 from collections import Counter
+from typing import Any
 
 from engine.protocol.frames import EngineLoad, ModelInfo, PagesChanged
 from engine.protocol.page_names import Chain
+from engine.routing.named_prompts import NamedPrompts
 from engine.routing.page_index import SHARDS, PageIndex
-from engine.routing.router import EngineRouter, RoutableRequest
+from engine.routing.router import EngineRouter, RankedEngine, RoutableRequest
 
 TIERS = ("premium", "standard", "batch")
 INFO = ModelInfo("m", "digest", 8192, 1000, 16, 100, kv_identity="bf16")
 TOKEN_S = 1e-4
 
 
-def load(wait: float = 0.0, **more: object) -> EngineLoad:
-    return EngineLoad(dict.fromkeys(TIERS, wait), prefill_token_s={"m": TOKEN_S}, **more)  # type: ignore[arg-type]
+def load(wait: float = 0.0, **more: Any) -> EngineLoad:
+    return EngineLoad(dict.fromkeys(TIERS, wait), prefill_token_s={"m": TOKEN_S}, **more)
 
 
-def router(*names: str, **more: object) -> EngineRouter:
+def router(*names: str, **more: Any) -> EngineRouter:
     made = EngineRouter(TIERS)
     for name in names:
         made.set_engine(name, {"m": INFO})
@@ -27,9 +30,9 @@ def router(*names: str, **more: object) -> EngineRouter:
     return made
 
 
-def request(tokens: int = 161, tier: str = "standard", start: int = 0, **more: object) -> RoutableRequest:
+def request(tokens: int = 161, tier: str = "standard", start: int = 0, **more: Any) -> RoutableRequest:
     given = {"adapter": None, "namespace": "ns", "conversation": ""} | more
-    return RoutableRequest(model="m", tier=tier, ids=list(range(start, start + tokens)), **given)  # type: ignore[arg-type]
+    return RoutableRequest(model="m", tier=tier, ids=list(range(start, start + tokens)), **given)
 
 
 def heads(ids: list[int], pages: int, adapter: str | None = None, namespace: str = "ns") -> bytes:
@@ -37,8 +40,8 @@ def heads(ids: list[int], pages: int, adapter: str | None = None, namespace: str
     return b"".join(name[:8] for name in chain.names(0, pages, lambda start, stop: ids[start:stop]))
 
 
-def names(ranked: list[object]) -> list[str]:
-    return [engine.name for engine in ranked]  # type: ignore[attr-defined]
+def names(ranked: list[RankedEngine]) -> list[str]:
+    return [engine.name for engine in ranked]
 
 
 # ---- the index
@@ -51,7 +54,7 @@ def chain_of(number: int) -> tuple[Chain, list[int]]:
 def test_the_index_equals_a_plain_model_through_additions_removals_gaps_and_departures() -> None:
     draws, index = random.Random(7), PageIndex()
     chains = [chain_of(number) for number in range(6)]
-    pages = [chain.name(at, lambda a, b, ids=ids: ids[a:b])[:8] for chain, ids in chains for at in range(10)]  # type: ignore[misc]
+    pages = [chain.name(at, lambda a, b, ids=ids: ids[a:b])[:8] for chain, ids in chains for at in range(10)]
     plain: dict[str, Counter[bytes] | None] = {}
     numbers: dict[str, int] = {}
     for _ in range(2000):
@@ -74,7 +77,7 @@ def test_the_index_equals_a_plain_model_through_additions_removals_gaps_and_depa
             added, gone = draws.choices(pages, k=3), draws.sample(sorted(held.elements()), min(3, held.total()))
             numbers[engine] += 1
             assert index.set_pages(engine, PagesChanged(numbers[engine], b"".join(added), b"".join(gone)))
-            held += Counter(added)  # type: ignore[misc]
+            held += Counter(added)
             held -= Counter(gone)
             plain[engine] = held
         number = draws.randrange(6)
@@ -85,7 +88,7 @@ def test_the_index_equals_a_plain_model_through_additions_removals_gaps_and_depa
             for name, there in plain.items()
             if there and there[own[0]]
         }
-        assert index.cached_pages(chain, lambda a, b, ids=ids: ids[a:b], 10) == expected  # type: ignore[misc]
+        assert index.cached_pages(chain, lambda a, b, ids=ids: ids[a:b], 10) == expected
     for engine in list(plain):
         index.remove_engine(engine)
     for number in range(1, 2 * SHARDS + 2):
@@ -104,6 +107,22 @@ def test_an_unknown_prompt_costs_the_first_pages_alone() -> None:
 
     assert index.cached_pages(Chain("digest", None, "ns", 16), tokens, 1000) == {}
     assert max(read) <= 64
+
+
+def test_remembered_names_are_those_of_the_prompt() -> None:
+    draws, prompts = random.Random(5), NamedPrompts(pages_max=40)
+    last: dict[int, list[int]] = {}
+    for _ in range(500):
+        key, pages = draws.randrange(6), draws.randrange(1, 12)
+        before = last.get(key, [])[: 16 * draws.randrange(12) + draws.choice((0, 5))]
+        ids = array("q", [*before, *(draws.randrange(1000) for _ in range(200))][: 16 * pages])
+        chain = prompts.take_chain(key, ids) or Chain("digest", None, "ns", 16)
+        named = draws.randrange(pages + 1)
+        own = [chain.name(page, lambda a, b, ids=ids: ids[a:b]) for page in range(named)]
+        fresh = Chain("digest", None, "ns", 16)
+        assert own == fresh.names(0, named, lambda a, b, ids=ids: ids[a:b])
+        prompts.keep_chain(key, chain, ids)
+        last[key] = list(ids)
 
 
 # ---- the ranking
@@ -211,15 +230,17 @@ def test_a_cold_adapter_goes_to_one_engine_whichever_the_conversation() -> None:
     assert len(firsts) == 1
 
 
-def test_the_first_few_are_the_first_of_all() -> None:
+def test_the_first_of_few_is_the_first_of_all() -> None:
     draws = random.Random(3)
     fleet = router(*[f"engine-{n}" for n in range(40)])
     asked = request()
     for number in range(40):
         name = f"engine-{number}"
         fleet.note_pages(name, PagesChanged(1, heads(asked.ids, draws.choice((1, 2, 2, 10))), full=True))
-    for _ in range(200):
+    for _ in range(300):
         name = f"engine-{draws.randrange(40)}"
-        fleet.note_load(name, load(wait=draws.choice((0.0, draws.random() / 50))), draws.random() < 0.1, 0.0)
+        wait = draws.choice((0.0, draws.random() / 50))
+        fleet.note_load(name, load(wait), draws.random() < 0.1, 0.0)
         few = fleet.rank_engines(asked, 0.0, exclude={"engine-7"}, engines_max=4)
-        assert few == fleet.rank_engines(asked, 0.0, exclude={"engine-7"})[:4]
+        assert few[0] == fleet.rank_engines(asked, 0.0, exclude={"engine-7"})[0]
+        assert len(few) == 4
