@@ -46,6 +46,7 @@ UNTESTED = {
     ("docs/contributors/load-tool.md", "loads the demo for half a minute; tests/benchmarks run the tool"): 1,
     ("docs/contributors/simulator.md", "needs Azure's public trace"): 1,
     ("docs/finance/exports.md", "needs pandas"): 1,
+    ("docs/operators/fleet.md", "needs a Ray cluster"): 1,
     ("docs/operators/install.md", "runs until it is stopped"): 1,
     ("docs/operators/monitoring.md", "needs a start at a terminal"): 1,
     ("docs/operators/security.md", "changes the secret of a running deployment"): 1,
