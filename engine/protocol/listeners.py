@@ -134,8 +134,10 @@ class TlsListener:
                     group.create_task(self._accept(listener, make_stream))
         finally:
             self.close()
-            for task in list(self._handshakes):
+            handshakes = list(self._handshakes)
+            for task in handshakes:
                 task.cancel()
+            await asyncio.gather(*handshakes, return_exceptions=True)
 
     def close(self) -> None:
         for listener in self._sockets:

@@ -274,6 +274,21 @@ async def test_new_files_serve_new_connections_and_running_streams_stay(
     assert not engine.events("certificates.unusable")
 
 
+def test_an_authority_is_replaced_while_both_are_trusted(engine: EngineProcess, fleet: Path, tmp_path: Path) -> None:
+    """The two have the same name, and the file has both."""
+    replaced = make_fleet(tmp_path / "replaced")
+    new = client_context(files_of(replaced, GATEWAY))
+    new.check_hostname, new.verify_mode = False, ssl.CERT_NONE
+    assert received_by(engine, new, b"") == b""
+    both = (fleet / "authority.pem").read_text() + (replaced / "authority.pem").read_text()
+    (fleet / "authority.pem").write_text(both)
+    host, port = parse_host_port(engine.ready["listen"])
+    for context in (new, client_context(files_of(fleet, GATEWAY))):
+        plain = socket.create_connection((host, port), timeout=30)
+        with plain, context.wrap_socket(plain, server_hostname=host) as connection:
+            assert b"hello" in connection.recv(65536)
+
+
 def test_files_that_do_not_fit_together_leave_the_context_before(
     fleet: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
