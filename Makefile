@@ -75,6 +75,7 @@ long: $(VENV)/.dev
 	LANEWAY_LONG=1 $(BIN)/python -m pytest -q tests/engine/gpu/test_gpu_quantised.py tests/engine/gpu/test_gpu_quality.py
 	LANEWAY_SCHEMAS=20000 $(BIN)/python -m pytest -q tests/engine/text/test_schema_instances.py
 	PYTHONPATH=. $(BIN)/python tests/programs/quality_table.py
+	PYTHONPATH=.:tests $(BIN)/python tests/programs/ray_faults.py
 
 # The console's types, lint and format.
 admin_ui/node_modules/.package-lock.json: admin_ui/package.json admin_ui/package-lock.json
@@ -122,7 +123,7 @@ $(VENV)/.runtime: pyproject.toml constraints.txt | first-run-check $(BIN)/python
 
 $(VENV)/.dev: $(VENV)/.runtime
 	$(STEP) 5/$(N) "what the tests import (the oracle: transformers and peft)" $(VENV)/logs/dev.log -- \
-	$(PIP) -c constraints.txt -e '.[engine,demo,oracle,dev]'
+	$(PIP) -c constraints.txt -e '.[engine,demo,oracle,dev,ray]'
 	@touch $@
 
 constraints: $(VENV)/.dev

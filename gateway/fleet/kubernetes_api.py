@@ -103,7 +103,7 @@ class KubernetesApi:
         parser = _AnswerParser()
         response = httptools.HttpResponseParser(parser)
         checked = False
-        async with aclosing(self._read(path, silence_s)) as chunks:
+        async with aclosing(self._read_chunks(path, silence_s)) as chunks:
             async for data in chunks:
                 try:
                     response.feed_data(data)
@@ -123,7 +123,7 @@ class KubernetesApi:
         if parser.body:
             yield bytes(parser.body)
 
-    async def _read(self, path: str, silence_s: float) -> AsyncGenerator[bytes]:
+    async def _read_chunks(self, path: str, silence_s: float) -> AsyncGenerator[bytes]:
         account = self._account
         try:
             context, token = await asyncio.to_thread(_read_account, account.directory)

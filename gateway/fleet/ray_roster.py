@@ -40,7 +40,8 @@ _log = logging.getLogger(__name__)
 class RayRoster:
     """Implements `Roster`."""
 
-    def __init__(self, address: str, namespace: str, file: Path) -> None:
+    def __init__(self, address: str, namespace: str, file: Path, stale_s: float = STALE_S) -> None:
+        """`file`: of the list. `stale_s`: how long the head may not answer."""
         self._address = address
         self._namespace = namespace
         self._file = file
@@ -48,6 +49,8 @@ class RayRoster:
         self._engines: tuple[EngineAddress, ...] | None = None
         self._answered_at = time.monotonic()
         self._is_stale = True
+        self._stale_s = stale_s
+        self._watcher_starts = 0
 
     @property
     def stale_since(self) -> float | None:
@@ -80,7 +83,7 @@ class RayRoster:
                     _log.info("roster.changed", extra={"fields": {"engines": names}})
                     on_engines(watched.engines)
             first = False
-            if not self._is_stale and time.monotonic() - self._answered_at > STALE_S:
+            if not self._is_stale and time.monotonic() - self._answered_at > self._stale_s:
                 self._is_stale = True
                 _log.warning("roster.stale", extra={"fields": {"engines": len(self._engines or ())}})
             await asyncio.sleep(CHECK_S)
@@ -94,6 +97,7 @@ class RayRoster:
                 await asyncio.sleep(CHECK_S)
                 continue
             began = time.monotonic()
+            self._watcher_starts += 1
             reason = await self._run_watcher(descriptor)
             _log.warning("roster.source_unavailable", extra={"fields": {"reason": reason}})
             if time.monotonic() - began > STEADY_S:

@@ -110,9 +110,11 @@ class Traffic:
         self._loop.run_until_complete(asyncio.gather(*self._tasks.values(), return_exceptions=True))
 
     def stop(self) -> None:
+        """Idempotent."""
         assert self._main is not None
-        self._loop.call_soon_threadsafe(self._main.cancel)
-        self._thread.join()
+        if self._thread.is_alive():
+            self._loop.call_soon_threadsafe(self._main.cancel)
+            self._thread.join()
 
     def _note_engines(self, engines: Any) -> None:
         self.engines = list(engines)
@@ -227,6 +229,17 @@ class RayFleet:
         yield
         stop.set()
         thread.join()
+
+    def down(self) -> None:
+        argv = [sys.executable, "-m", "gateway.cli", "--config", str(self._config), "fleet", "down"]
+        done = subprocess.run(
+            [*argv, "--address", self.address], cwd=REPO, capture_output=True, text=True, timeout=READY_S
+        )
+        if done.returncode or engine_processes(self.host_dir):
+            raise Failed(
+                f"laneway fleet down: {done.stdout} {done.stderr}; engines that run: {engine_processes(self.host_dir)}"
+            )
+        say(f"laneway fleet down: {done.stdout.count('stopped')} engines")
 
     def _command(self, engines: int) -> list[str]:
         argv = [sys.executable, "-m", "gateway.cli", "--config", str(self._config), "fleet", "up", "--fake"]
@@ -387,6 +400,8 @@ def run_faults(directory: Path, keeps_state: bool, short: bool) -> None:
             scenario.kill_head(engines + 2, keeps_state)
         if watchman.findings:
             raise Failed(watchman.findings[0])
+        traffic.stop()
+        fleet.down()
         say(f"{traffic.answered} requests were answered, none failed; no GPU was used twice")
     finally:
         watchman.stop()

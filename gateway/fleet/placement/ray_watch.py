@@ -34,7 +34,7 @@ def watch_actors(file: Path, parent: int) -> None:
         passed_s = min(time.monotonic() - answered_at, 2 * (POLL_S + REPORTS_S))
         answered_at = time.monotonic()
         answers += 1
-        content = WatchedEngines(engines.update(found, passed_s), answers, os.getpid())
+        content = WatchedEngines(engines.note_reports(found, passed_s), answers, os.getpid())
         write_private(file, msgspec.json.encode(content).decode(), replace=True)
         time.sleep(POLL_S)
 

@@ -30,7 +30,7 @@ class EngineList:
         self._engines = {engine.name: engine for engine in engines}
         self._absent_s = dict.fromkeys(self._engines, 0.0)
 
-    def update(self, reports: Mapping[str, EngineReport], passed_s: float) -> tuple[EngineAddress, ...]:
+    def note_reports(self, reports: Mapping[str, EngineReport], passed_s: float) -> tuple[EngineAddress, ...]:
         """The list after an answer of the head, `passed_s` after the one before. Without any report the list stays: a
         head that lost its state knows no actors, and the engines serve on."""
         reported = {

@@ -3,13 +3,17 @@ same class."""
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
+from engine.protocol.client import EngineClient
+from engine.protocol.tls import client_context
 from gateway.fleet.placement.host_gpus import (
     GpusUnknown,
     HostGpus,
@@ -19,9 +23,12 @@ from gateway.fleet.placement.host_gpus import (
     read_record,
     try_lock,
 )
+from gateway.fleet.placement.supervised_engine import EngineSpec
+from support.engine.certificates import ENGINE, GATEWAY, files_of, listen_flags, make_fleet
 from support.gateway.supervision import SupervisingProcess, engine_processes, fake_spec, gpus_used_twice
+from support.ports import free_port
 from support.processes import alive
-from support.waiting import eventually
+from support.waiting import PATIENCE_S, eventually
 
 GPUS = ["FAKE-0", "FAKE-1"]
 
@@ -32,8 +39,8 @@ Supervise = Callable[..., SupervisingProcess]
 def supervise(tmp_path: Path) -> Iterator[Supervise]:
     started: list[SupervisingProcess] = []
 
-    def start(assigned: list[str], gpus: list[str] = GPUS) -> SupervisingProcess:
-        started.append(SupervisingProcess(fake_spec(tmp_path), gpus, assigned))
+    def start(assigned: list[str], gpus: list[str] = GPUS, spec: EngineSpec | None = None) -> SupervisingProcess:
+        started.append(SupervisingProcess(spec or fake_spec(tmp_path), gpus, assigned))
         return started[-1]
 
     yield start
@@ -115,6 +122,21 @@ def test_a_record_of_an_earlier_process_counts_for_nothing(supervise: Supervise,
     assert read_record(host.record_file(ready.name)) is not None
     assert host.read_records() == []
     assert supervise(["FAKE-0"]).until_state("ready").pid != ready.pid
+
+
+async def test_an_engine_listens_at_its_hosts_address_with_mutual_tls(supervise: Supervise, tmp_path: Path) -> None:
+    """The port is that of the fleet + the index of the GPU."""
+    certificates = make_fleet(tmp_path / "certificates")
+    port = free_port()
+    arguments = ("--fake", *listen_flags(files_of(certificates, ENGINE), "0.0.0.0:1"))
+    spec = msgspec.structs.replace(fake_spec(tmp_path), port=port - 1, arguments=arguments, server_name="localhost")
+    ready = await asyncio.to_thread(lambda: supervise(["FAKE-1"], spec=spec).until_state("ready"))
+    assert (ready.address, ready.server_name) == (f"tls://127.0.0.1:{port}", "localhost")
+    context = client_context(files_of(certificates, GATEWAY))
+    client = EngineClient(ready.address, tls=context, server_name=ready.server_name)
+    await client.start()
+    assert (await client.wait_ready(PATIENCE_S)).epoch == ready.epoch
+    await client.close()
 
 
 def test_gpus_by_index_and_by_uuid() -> None:
