@@ -49,7 +49,6 @@ UNTESTED = {
     ("docs/operators/fleet.md", "installs into /opt"): 1,
     ("docs/operators/fleet.md", "needs PostgreSQL and a running service"): 1,
     ("docs/operators/fleet.md", "takes a gateway out of service"): 1,
-
     ("docs/operators/fleet.md", "needs a Ray cluster"): 1,
     ("docs/operators/install.md", "runs until it is stopped"): 1,
     ("docs/operators/monitoring.md", "needs a start at a terminal"): 1,
