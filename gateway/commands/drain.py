@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 
 from gateway.commands.console import Console, fail, pass_console
+from gateway.commands.fleet_status import drain_engine_command
 from gateway.commands.run import NOT_ROLLED, rolls
 from gateway.host.control import UPGRADE, UPGRADE_ENGINE, NoSupervisor, ask_supervisor
 from gateway.host.migrate import upgrade
@@ -52,6 +53,9 @@ def drain_gateway_command(
         timeout_s = stop_s(config.gateway) + MARGIN_S
     if not asyncio.run(_drain(config.data_dir, worker, timeout_s)):
         context.exit(EXIT_NOT_DRAINED)
+
+
+drain_group.add_command(drain_engine_command)
 
 
 async def _drain(data_dir: Path, worker: int | None, timeout_s: float) -> bool:

@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from gateway.commands.console import fail
+from gateway.commands.fleet_status import status_command
 from gateway.commands.fleet_up import down_command, up_command
 from gateway.host.fleet_certificates import AUTHORITY, CertificateRefused, MemberNames, make_certificates
 
@@ -18,7 +19,7 @@ def fleet_group() -> None:
     """Several engines and gateways as one service."""
 
 
-for command in (up_command, down_command):
+for command in (up_command, down_command, status_command):
     fleet_group.add_command(command)
 
 

@@ -121,6 +121,16 @@ class LocalEngine:
         return self._client.ready
 
     @property
+    def protocol_version(self) -> int | None:
+        """Of the connection; None while there is none."""
+        return self._client.version
+
+    @property
+    def build(self) -> str:
+        """Of the engine's code, for people; "" before the first connection."""
+        return "" if self._client.hello is None else self._client.hello.build
+
+    @property
     def stuck(self) -> bool:
         return self._client.stuck
 
