@@ -53,7 +53,7 @@ class ObjectMirror:
 
     async def run(self, every_s: float) -> None:
         """Until cancelled; a first round at once."""
-        failures: tuple[type[Exception], ...] = (DatabaseUnavailable, ObjectStoreUnusable, *_errors())
+        failures: tuple[type[Exception], ...] = (DatabaseUnavailable, ObjectStoreUnusable, ValueError, *_errors())
         while True:
             try:
                 await self.complete_store()

@@ -15,7 +15,9 @@ from typing import Any
 import msgspec
 import pytest
 
+from adapters.files.store import AdapterStore
 from billing.accounts import prices
+from engine.contents.manifests import encode_manifest
 from engine.protocol.frames import Sampling
 from gateway.admin.administration import Administration
 from gateway.admin.model_rollout import ModelRollout
@@ -26,6 +28,7 @@ from gateway.engines import model_sync
 from gateway.engines.engine import EngineRequest
 from gateway.engines.local import LocalEngine, LocalStream
 from gateway.engines.model_sync import ModelLoader
+from gateway.uploads.content_manifests import ContentManifests
 from support.stack import MODEL, Stack
 from support.waiting import eventually_async
 
@@ -228,3 +231,41 @@ async def test_whoever_restores_one_that_still_drains_waits_for_it(make_stack: C
         assert set(client.models) == {MODEL, SECOND}
     finally:
         await client.close()
+
+
+class CopiedModel:
+    """Implements `ContentSources` for one model, which is in a folder of its own beside its manifest."""
+
+    def __init__(self, source: Path, folder: Path) -> None:
+        manifests = ContentManifests(AdapterStore(folder / "adapters"), folder / "manifests")
+        self.digest, manifest = manifests.model_at(str(source))
+        self.folder = folder / self.digest
+        self.folder.mkdir()
+        for file in manifest.files:
+            shutil.copy(source / file.name, self.folder)
+        (self.folder / "manifest").write_bytes(encode_manifest(manifest))
+
+    def sources_of_adapter(self, digest: str) -> list[str]:
+        return []
+
+    async def sources_of_model(self, path: str) -> tuple[str, list[str]]:
+        if path == "/unreadable":
+            raise OSError("it is not on this host")
+        return self.digest, [self.folder.as_uri()]
+
+
+async def test_an_engine_of_another_host_gets_digest_and_sources(socket: Path, tiny_dir: Path, tmp_path: Path) -> None:
+    """A directory that the gateway cannot read may be on the engine's host: it gets the path alone."""
+    copied = CopiedModel(tiny_dir, tmp_path)
+    async with Side(socket) as side:
+        side.loader = ModelLoader(
+            side.client, lambda: side.rows, side._told, lambda name: None, lambda: True, sources=copied
+        )
+        side.say(
+            msgspec.structs.replace(model("fetched"), path="/nonexistent/model"),
+            msgspec.structs.replace(model("there"), path="/unreadable"),
+        )
+        await eventually_async(lambda: side.serves("fetched") and side.serves("there"))
+        assert side.client.models["fetched"].digest == copied.digest
+        assert side.client.models["there"].digest != copied.digest
+    assert (tmp_path / "store" / "models" / copied.digest / "tokenizer.json").exists()
