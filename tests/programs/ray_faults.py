@@ -3,7 +3,8 @@
 `PYTHONPATH=.:tests python tests/programs/ray_faults.py [--short] [--state kept|forgotten]`: three nodes with two fake
 GPUs each, first with a head whose state is in a Redis of the program's own, then with a head that forgets. It exits
 with 1, and says why, if a request failed, a GPU was used twice, an engine's process ended that was not killed here, or
-placement was not back within PLACED_AGAIN_S of the head's return; with 75 if Ray did not start. `--short`: one cluster, start and a killed actor.
+placement was not back within PLACED_AGAIN_S of the head's return. It exits with 75 if Ray did not start. `--short`: one
+cluster of one node, start and a killed actor.
 """
 
 from __future__ import annotations
