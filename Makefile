@@ -71,6 +71,7 @@ long: $(VENV)/.dev
 	PYTHONPATH=. $(BIN)/python tests/programs/hostile_requests.py --seed $(LONG_SEED)
 	PYTHONPATH=. $(BIN)/python tests/programs/guided_schemas.py --seed $(LONG_SEED)
 	PYTHONPATH=. $(BIN)/python tests/programs/hostile_grammars.py --seed $(LONG_SEED)
+	PYTHONPATH=. $(BIN)/python tests/programs/rolling_upgrade.py --requests 50000 --seed $(LONG_SEED)
 	LANEWAY_LONG=1 $(BIN)/python -m pytest -q tests/engine/gpu/test_gpu_quantised.py tests/engine/gpu/test_gpu_quality.py
 	LANEWAY_SCHEMAS=20000 $(BIN)/python -m pytest -q tests/engine/text/test_schema_instances.py
 	PYTHONPATH=. $(BIN)/python tests/programs/quality_table.py

@@ -319,7 +319,7 @@ class Server:
         while True:
             await asyncio.sleep(HEARTBEAT_S)
             now = self._progress
-            frame = encode(Heartbeat(step=now.step, busy=now.busy, running=now.running, waiting=now.waiting))
+            frame = encode(Heartbeat(now.step, now.busy, now.running, now.waiting, now.draining, now.load))
             for stream in list(self._streams.values()):
                 stream.write(frame)
 

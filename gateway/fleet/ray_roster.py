@@ -22,7 +22,7 @@ from gateway.config.private_files import make_private
 from gateway.fleet.placement.host_gpus import try_lock
 from gateway.fleet.placement.watched_engines import read_watched
 from gateway.fleet.roster import EngineAddress, OnEngines
-from gateway.host.supervisor import die_with_parent
+from gateway.host.children import die_with_parent
 
 WATCHER = "gateway.fleet.placement.ray_watch"
 CHECK_S = 0.5

@@ -366,6 +366,7 @@ ELSEWHERE = {
     *("fleet up", "fleet down"),  # tests/programs/ray_faults.py types them
     "demo seed",  # tests/system/test_containers.py types it
     *("serve", "gateway", "engine", "bench", "simulate", "db upgrade"),  # no administrative writes
+    *("drain gateway", "upgrade"),  # tests/system/test_rolling_upgrade.py types them
 }
 
 
