@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
+import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -31,24 +32,33 @@ ACTOR_ENVIRON = {"RAY_kill_child_processes_on_worker_exit": "0"}
 
 
 class EngineActor:
-    """Runs in a Ray actor. Its constructor must not raise: Ray would not start the actor again."""
+    """Runs in a Ray actor. Its constructor must not raise: Ray would not start the actor again. What a host lacks for a
+    while (its directory, nvidia-smi at its boot) is tried again at each report."""
 
     def __init__(self, spec: bytes) -> None:
+        self._spec = spec
         self._engine: SupervisedEngine | None = None
         self._failure = ""
-        try:
-            self._engine = supervise_engine(msgspec.json.decode(spec, type=EngineSpec))
-        except (OSError, GpusUnknown, msgspec.DecodeError) as error:
-            self._failure = f"{type(error).__name__}: {error}"
+        self._starting = threading.Lock()
+        self._start_supervision()
 
     def report(self) -> bytes:
         """JSON of an EngineReport."""
-        if self._engine is None:
+        if (engine := self._start_supervision()) is None:
             return msgspec.json.encode(EngineReport("waits_for_gpu", reason=self._failure))
-        return msgspec.json.encode(self._engine.report())
+        return msgspec.json.encode(engine.report())
 
     def stop_engine(self, wait_s: float) -> bool:
         return self._engine is None or self._engine.stop_engine(wait_s)
+
+    def _start_supervision(self) -> SupervisedEngine | None:
+        with self._starting:
+            if self._engine is None:
+                try:
+                    self._engine = supervise_engine(msgspec.json.decode(self._spec, type=EngineSpec))
+                except (OSError, GpusUnknown, msgspec.DecodeError) as error:
+                    self._failure = f"{type(error).__name__}: {error}"
+            return self._engine
 
     def process_id(self) -> int:
         return os.getpid()

@@ -172,7 +172,7 @@ async def test_another_authoritys_server_is_not_believed(server: KubernetesApiSe
     other.mkdir()
     async with serve_kubernetes_api(other) as impostor:
         roster = roster_of(server)
-        roster._api._account = find_pod_account(  # type: ignore[misc]
+        roster._api._account = find_pod_account(
             {"KUBERNETES_SERVICE_HOST": "127.0.0.1", "KUBERNETES_SERVICE_PORT": str(impostor.port)}, server.directory
         )
         async with follow_roster(roster) as followed:

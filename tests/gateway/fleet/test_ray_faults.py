@@ -10,12 +10,19 @@ import pytest
 
 from support.paths import REPO
 
+TOO_SLOW = 75  # of the program: Ray gives its own processes 15 s to start, and a machine stood still for longer
+ATTEMPTS = 3
+
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 def test_an_actor_is_killed_and_adopts_its_engine_again() -> None:
     """`make long` runs the program whole: it kills a node and the head too."""
     argv = [sys.executable, "tests/programs/ray_faults.py", "--short"]
     environ = {**os.environ, "PYTHONPATH": f"{REPO}:{REPO}/tests"}
-    done = subprocess.run(argv, cwd=REPO, env=environ, capture_output=True, text=True, timeout=280)
+    for _ in range(ATTEMPTS):
+        done = subprocess.run(argv, cwd=REPO, env=environ, capture_output=True, text=True, timeout=280)
+        if done.returncode != TOO_SLOW:
+            break
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     assert "none failed; no GPU was used twice" in done.stdout
