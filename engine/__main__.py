@@ -23,6 +23,9 @@ from typing import NoReturn, Protocol
 import msgspec
 
 from engine import log
+from engine.contents.fetcher import ContentFetcher
+from engine.contents.sources import FleetContexts
+from engine.contents.store import ContentStore
 from engine.fake.runner import FakeRunner, build_fake_runner
 from engine.loop.interpreter import tune_interpreter
 from engine.loop.probe import (
@@ -136,12 +139,13 @@ def serve(
     configured: EngineConfig,
     runner: ServedRunner,
     stopper: Stopper,
-    parent: int,
+    parent: int | None,
     *,
     raise_targets: bool = False,
     tls: TlsListener | None = None,
     lease_s: float = LEASE_S,
     streams_max: int = STREAMS_MAX,
+    fetcher: ContentFetcher | None = None,
 ) -> None:
     """Until the stopper says so. Raises SocketInUse, EngineConfigError."""
     config = configured
@@ -178,6 +182,7 @@ def serve(
         tell_models=server.tell_models,
         configs=config.models,
         targets_out_of_reach=len(late),
+        fetcher=fetcher,
     )
     stopper.inbox = inbox
     server.start()
@@ -202,6 +207,17 @@ def serve(
     now = time.monotonic()
     seconds = {"requests": ended_at - stopper.asked_at, "flush": now - ended_at, "all": now - stopper.asked_at}
     _log.info("engine.stopped", extra={"fields": {f"{part}_s": round(took, 3) for part, took in seconds.items()}})
+
+
+def build_fetcher(arguments: argparse.Namespace, config: EngineConfig) -> ContentFetcher:
+    """Raises CertificatesUnusable."""
+    files = (arguments.certificate, arguments.key, arguments.authority)
+    store = ContentStore(
+        arguments.store or arguments.socket.parent / "store",
+        bytes_max=config.store_bytes_max,
+        free_min_bytes=config.store_free_min_bytes,
+    )
+    return ContentFetcher(store, None if None in files else FleetContexts(CertificateFiles(*files)))
 
 
 def installed_version() -> str:
@@ -306,6 +322,10 @@ def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--key", type=Path, metavar="FILE", help="PEM: the certificate's key, without a passphrase")
     parser.add_argument("--authority", type=Path, metavar="FILE", help="PEM: who signs the certificates of gateways")
+    parser.add_argument(
+        "--store", type=Path, metavar="DIR", help="adapters and models of other hosts; default: store beside the socket"
+    )
+    parser.add_argument("--detached", action="store_true", help="run on when the process that started it has ended")
     parser.add_argument("--lease-s", type=float, default=LEASE_S, help="close streams of silent gateways; 0: never")
     parser.add_argument("--streams-max", type=int, default=STREAMS_MAX, help="streams of gateways, of both kinds")
     arguments = parser.parse_args(argv)
@@ -337,11 +357,12 @@ def main(argv: list[str] | None = None) -> int:
             config,
             runner,
             stopper,
-            parent,
+            None if arguments.detached else parent,
             raise_targets=arguments.raise_targets,
             tls=tls,
             lease_s=arguments.lease_s,
             streams_max=arguments.streams_max,
+            fetcher=build_fetcher(arguments, config),
         )
     except (EngineConfigError, SocketInUse, CertificatesUnusable) as error:
         _log.error("engine.cannot_start", extra={"fields": {"reason": str(error)}})

@@ -11,7 +11,7 @@ import logging
 import os
 import secrets
 import ssl
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
 from engine.protocol.addresses import TlsAddress, parse_address
@@ -122,6 +122,7 @@ class EngineClient:
         what `submit` returns. Raises ValueError for a malformed address and for a TLS address without `tls`."""
         self.on_connect = on_connect
         self.on_models = on_models
+        self.on_ready: Callable[[], None] | None = None  # called when it has become ready; must not raise
         self.hello: Hello | None = None  # the last one seen; kept while the engine is away, as what it serves is
         self.models: dict[str, ModelInfo] = {}  # what it serves now, by name
         self.refused: dict[str, str] = {}  # of its configuration, what it cannot serve, and why
@@ -232,10 +233,12 @@ class EngineClient:
         link.generations[handle] = generation
         return generation
 
-    async def load_adapter(self, digest: str, model: str, path: str | Path, *, pinned: bool = False) -> None:
-        """Make it known to the engine, which never evicts a `pinned` one; at once when it is. Raises AdapterNotChanged
-        with the reason, EngineNotConnected."""
-        await self._change_adapter(LoadAdapter(digest, model, os.fspath(path), pinned))
+    async def load_adapter(
+        self, digest: str, model: str, path: str | Path, *, pinned: bool = False, sources: Sequence[str] = ()
+    ) -> None:
+        """Make it known to the engine, which never evicts a `pinned` one; at once when it is. An engine that cannot
+        read `path` fetches it from `sources`, URLs. Raises AdapterNotChanged with the reason, EngineNotConnected."""
+        await self._change_adapter(LoadAdapter(digest, model, os.fspath(path), pinned, list(sources)))
 
     async def unload_adapter(self, digest: str) -> None:
         """Returns once no request uses it and the engine forgot it. Raises AdapterNotChanged, EngineNotConnected."""
@@ -251,10 +254,15 @@ class EngineClient:
         kv_dtype: str = "auto",
         context_tokens: int | None = None,
         pinned: bool = False,
+        digest: str = "",
+        sources: Sequence[str] = (),
     ) -> str:
-        """Have the engine serve one more base model; at once when it does. Returns why it is not pinned, if it was to
-        be. Raises ModelNotChanged with the reason, EngineNotConnected."""
-        frame = LoadModel(name, os.fspath(path), dtype, context_tokens, pinned, quantize, kv_dtype)
+        """Have the engine serve one more base model; at once when it does. `digest`: of its content; `sources`: as in
+        `load_adapter`. Returns why it is not pinned, if it was to be. Raises ModelNotChanged with the reason,
+        EngineNotConnected."""
+        frame = LoadModel(
+            name, os.fspath(path), dtype, context_tokens, pinned, quantize, kv_dtype, digest, list(sources)
+        )
         return await self._change_model(frame)
 
     async def unload_model(self, name: str) -> None:
@@ -394,6 +402,8 @@ class EngineClient:
             if link.open:
                 was_ready = True
                 self._ready.set()
+                if self.on_ready is not None:
+                    self.on_ready()
                 _log.info("engine.connected", extra={"fields": {"epoch": self.hello.epoch}})
             reason = await link.lost
             _log.warning("engine.lost", extra={"fields": {"epoch": self.hello.epoch, "reason": reason}})

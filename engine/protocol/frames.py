@@ -235,7 +235,8 @@ class LoadModel(Frame, frozen=True, tag="load_model", array_like=True):
     pinned: bool = False
     quantize: str = "none"  # this and kv_dtype as in ModelConfig
     kv_dtype: str = "auto"
-    # Since version 5: as in LoadAdapter, with the digest that ModelInfo reports. "": the path alone.
+    # Since version 5: as in LoadAdapter, with the digest of the directory's content, which is ModelInfo's too unless
+    # `quantize` makes other numbers. "": the path alone.
     digest: str = ""
     sources: list[str] = []
 
@@ -410,6 +411,8 @@ class StatusReport(Frame, frozen=True, tag="status_report", array_like=True):
     adapters_running: list[Digest] = []  # that running requests use
     adapters_waiting: list[Digest] = []  # that waiting requests will use
     adapters_step_max: int = 0  # in one step
+    # Since version 5: tokens that were counted as lost until a gateway reclaimed them. tokens_lost is without them.
+    tokens_reclaimed: int = 0
 
 
 class Snapshot(Frame, frozen=True, tag="snapshot", array_like=True):
