@@ -159,7 +159,7 @@ async def test_a_suspended_engine_does_not_take_its_own_pause_for_a_gateway_s(st
 
 async def test_a_gateway_is_not_silent_while_the_engine_reads_nothing(start_engine: Start, connect: Connect) -> None:
     """Above the inbox's limit the engine reads no stream, so it cannot receive a sign of life."""
-    engine = start_engine({"faults": {"stall_id": STALLS, "stall_s": 4.0}}, flags=["--lease-s", "1"])
+    engine = start_engine({"faults": {"stall_id": STALLS, "stall_s": 6.0}}, flags=["--lease-s", "1"])
     filler, other = await connect(engine), await connect(engine)
     filler.send(filler.submit(1, prompt_ids=[STALLS]))
     while not (filler.heartbeats and filler.heartbeats[-1].busy):

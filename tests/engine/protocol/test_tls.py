@@ -313,9 +313,10 @@ def test_files_that_do_not_fit_together_leave_the_context_before(
 
 
 def encrypted(files: CertificateFiles, tmp_path: Path) -> CertificateFiles:
-    argv = ["openssl", "pkcs8", "-topk8", "-in", files.key, "-passout", "pass:x", "-out", tmp_path / "locked.key"]
+    locked = tmp_path / "locked.key"
+    argv = ["openssl", "pkcs8", "-topk8", "-in", str(files.key), "-passout", "pass:x", "-out", str(locked)]
     subprocess.run(argv, check=True)
-    return CertificateFiles(files.certificate, tmp_path / "locked.key", files.authority)
+    return CertificateFiles(files.certificate, locked, files.authority)
 
 
 def test_files_that_cannot_be_used_are_named(fleet: Path, tmp_path: Path) -> None:
@@ -341,7 +342,8 @@ def test_files_that_cannot_be_used_are_named(fleet: Path, tmp_path: Path) -> Non
 def test_an_engine_with_bad_files_or_arguments_does_not_start(fleet: Path, tmp_path: Path, socket_dir: Path) -> None:
     config = tmp_path / "engine.json"
     config.write_text('{"models": [{"name": "fake-model"}]}')
-    argv = [sys.executable, "-m", "engine", "--fake", "--config", config, "--socket", socket_dir / "never.sock"]
+    never = str(socket_dir / "never.sock")
+    argv = [sys.executable, "-m", "engine", "--fake", "--config", str(config), "--socket", never]
     files = files_of(fleet, ENGINE)
     taken = socket.create_server(("127.0.0.1", 0))
     cases = [
@@ -355,7 +357,7 @@ def test_an_engine_with_bad_files_or_arguments_does_not_start(fleet: Path, tmp_p
         done = subprocess.run([*argv, *flags], cwd=REPO, capture_output=True, text=True, timeout=60, check=False)
         assert done.returncode == 2, done.stderr
         assert said in done.stderr
-        assert not (socket_dir / "never.sock").exists()
+        assert not Path(never).exists()
     taken.close()
 
 

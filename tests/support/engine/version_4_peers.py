@@ -158,7 +158,7 @@ class Version4Engine:
         match frame:
             case v4.Submit():
                 ids = frame.prompt_ids[-1:] * frame.max_tokens
-                logprobs = [[(ids[0], -0.5)]] if frame.sampling.logprobs >= 0 else None
+                logprobs: list[v4.Logprobs | None] | None = [[(ids[0], -0.5)]] if frame.sampling.logprobs >= 0 else None
                 steps: list[Any] = [
                     v4.Tokens(step, [frame.handle], [id_], logprobs, None if step else {frame.handle: 3})
                     for step, id_ in enumerate(ids)
