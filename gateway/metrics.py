@@ -101,6 +101,16 @@ class Metrics:
         self.upload_bytes = Counter(
             "laneway_adapter_upload_bytes", "Received of uploads of adapters", registry=registry
         )
+        self.fleet_engines = Gauge(
+            "laneway_fleet_engines", "Engines of this gateway's roster", ["state"], registry=registry
+        )
+        self.texts_continued = Gauge(
+            "laneway_texts_continued",
+            "Texts that went on elsewhere since this process started: resumed with ids of another engine, moved before "
+            "they had an id, hedged on a second engine, or lost because no engine could continue them",
+            ["how"],
+            registry=registry,
+        )
         self.models_refused = Gauge(
             "laneway_models_refused", "Base models that are to be served and cannot be loaded", registry=registry
         )

@@ -74,6 +74,7 @@ from gateway.uploads.fleet_store import FleetStore
 from gateway.uploads.slab_maker import SlabMaker
 from gateway.uploads.sweeper import Sweeper
 from gateway.uploads.uploads import Uploads
+from gateway.views.engines import measure_fleet
 from gateway.views.overview import Overviews
 
 if TYPE_CHECKING:
@@ -196,6 +197,7 @@ class Services:
         )
         self.roster = build_roster(self.config)
         self.engine = build_fleet(self.config, self.roster, catalog, self.gateway_id, models.refuse, engine)
+        measure_fleet(self.metrics, self.engine)
         self.engine.on_connect = self._on_connect
         self.engine.on_models = self._on_models
 

@@ -244,12 +244,16 @@ class MemberGroup(ABC):
         raise EngineUnavailable("no engine answers")
 
     async def reports(self) -> list[StatusReport]:
-        """Of all engines that answer within STATUS_S_MAX, by name."""
+        return list((await self.reports_by_name()).values())
+
+    async def reports_by_name(self) -> dict[str, StatusReport]:
+        """Of all engines that answer within STATUS_S_MAX."""
         members = sorted(self._ready_members(), key=lambda member: member.name)
         answers = await asyncio.gather(
             *[asyncio.wait_for(member.engine.status(), STATUS_S_MAX) for member in members], return_exceptions=True
         )
-        return [answer for answer in answers if isinstance(answer, StatusReport)]
+        found = zip(members, answers, strict=True)
+        return {member.name: answer for member, answer in found if isinstance(answer, StatusReport)}
 
     async def watch(self, preempted: int | None = None) -> Snapshot:
         """Of the first ready engine by name. Raises EngineUnavailable."""

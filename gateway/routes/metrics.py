@@ -7,7 +7,6 @@ Prometheus on the same host.
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 from litestar import Request, Response, get
@@ -16,11 +15,10 @@ from litestar.types import ASGIApp, Receive, Scope, Send
 
 from gateway import errors
 from gateway.catalog.metrics_names import adapters_in_use, without_restricted
-from gateway.engines.engine import EngineUnavailable
 from gateway.routes.guard import admit_operator
 from gateway.services import Services
+from gateway.views.engine_metrics import merge_metrics
 
-ENGINE_S_MAX = 2.0
 TEXT_FORMAT = "text/plain; version=0.0.4"  # the framework adds the charset
 AREA = {"area": "engine"}
 BY_LISTENER = "laneway.metrics_listener"  # in the ASGI scope: this request came to gateway.metrics_address
@@ -45,18 +43,19 @@ class MetricsListener:
 
 @get("/metrics", media_type=TEXT_FORMAT, opt=AREA)
 async def metrics(request: Request[Any, Any, Any], services: Services) -> Response[bytes]:
-    """Prometheus text format, for an admin key that may read the engine. Without an engine, only the gateway's part.
+    """Prometheus text format, for an admin key that may read the engine. Without an engine, only the gateway's part; of
+    several engines each series has the label `engine`.
     Any worker reports the series of all workers, labelled `worker`."""
     by_listener = request.scope.get(BY_LISTENER, False)
     if not by_listener:
         await admit_operator(services, request, AREA)
     text = await services.workers.metrics()
-    try:
-        async with asyncio.timeout(ENGINE_S_MAX):
-            report = await services.engine.status()
-        text += report.metrics + adapters_in_use(report, services.registry.open_names())
-    except (EngineUnavailable, TimeoutError):
-        pass
+    names = services.registry.open_names()
+    reports = await services.engine.reports_by_name()
+    if reports:
+        text += merge_metrics(
+            {engine: report.metrics + adapters_in_use(report, names) for engine, report in reports.items()}
+        )
     if by_listener:
         open_models = [model.name for model in services.models.all if model.tenants is None]
         text = without_restricted(text, open_models, services.secrets.current)

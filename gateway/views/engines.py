@@ -1,17 +1,19 @@
 """How the engines of the fleet are shown: state, load and what each of them holds.
 
-Pure functions over `gateway.fleet`: nothing here asks an engine.
+Over `gateway.fleet`: nothing here asks an engine.
 """
 
 from __future__ import annotations
 
-from typing import Literal
+import functools
+from typing import Literal, get_args
 
 import msgspec
 
 from gateway.engines.local import LocalEngine
 from gateway.fleet.fleet import Fleet
 from gateway.fleet.member import Member
+from gateway.metrics import Metrics
 
 EngineState = Literal["ready", "draining", "leaving", "stuck", "connecting"]
 
@@ -112,3 +114,18 @@ def engine_state(member: Member) -> EngineState:
     if member.draining:
         return "draining"
     return "stuck" if member.engine.stuck else "ready"
+
+
+def measure_fleet(metrics: Metrics, fleet: Fleet) -> None:
+    """Let the metrics read the fleet whenever they are shown."""
+
+    def count(state: EngineState) -> int:
+        return sum(engine_state(member) == state for member in fleet.members.values())
+
+    for state in get_args(EngineState):
+        metrics.fleet_engines.labels(state).set_function(functools.partial(count, state))
+    texts = metrics.texts_continued
+    texts.labels("resumed").set_function(lambda: fleet.resumptions)
+    texts.labels("moved").set_function(lambda: fleet.moves)
+    texts.labels("hedged").set_function(lambda: fleet.hedged)
+    texts.labels("lost").set_function(lambda: fleet.losses)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -114,6 +115,16 @@ def test_the_commands(fleet_of_two: TwoEngines) -> None:
     unknown = laneway(fleet_of_two, "drain", "engine", "z")
     assert unknown.returncode == 2
     assert "the engines are a, b" in unknown.stderr
+
+
+def test_metrics_name_the_engine(fleet_of_two: TwoEngines) -> None:
+    text = fleet_of_two.metrics()
+    for name in ("a", "b"):
+        assert f'vllm:num_requests_running{{engine="{name}"' in text
+    assert text.count("# TYPE vllm:num_requests_running gauge") == 1
+    assert re.search(r'laneway_fleet_engines\{state="ready"[^}]*\} 2', text)
+    families = [line.split()[2] for line in text.splitlines() if line.startswith("# TYPE ")]
+    assert len(families) == len(set(families))
 
 
 def test_a_request_over_http_outlives_its_engine(fleet_of_two: TwoEngines) -> None:
