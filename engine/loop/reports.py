@@ -62,6 +62,7 @@ class Reports:
             metrics=metrics.render(gauges),
             tokens_overrun=scheduler.results.tokens_overrun,
             tokens_lost=metrics.tokens_lost - metrics.tokens_reclaimed,
+            tokens_reclaimed=metrics.tokens_reclaimed,
             adapters_running=scheduler.residency.digests_in_use()[:ADAPTERS_REPORTED_MAX],
             adapters_waiting=scheduler.residency.digests_waited_for()[:ADAPTERS_REPORTED_MAX],
             adapters_step_max=scheduler.residency.sequences_max,

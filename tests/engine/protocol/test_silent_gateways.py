@@ -16,6 +16,7 @@ from engine.protocol.frames import (
     PROTOCOL_VERSION,
     Abort,
     Alive,
+    AttemptTokens,
     Finished,
     GatewayHello,
     Recorded,
@@ -104,6 +105,10 @@ async def test_frames_that_a_partition_delays_change_no_book_at_either_end(
         assert (len(received), long.take_ids()) == (long.received, [])
         after = await status(watcher)
         assert (after.tokens_lost, after.tokens_made) == (before.tokens_lost, before.tokens_made)
+        client.reclaim([AttemptTokens("req", 0, 0, len(received))])
+        reclaimed = await client.status()
+        assert reclaimed.tokens_reclaimed == len(received)
+        assert reclaimed.tokens_lost == before.tokens_lost - len(received)
         again = [event async for event in submit(client, 5)]
         assert isinstance(again[-1], Finished)
         await client.close()
