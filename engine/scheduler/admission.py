@@ -22,6 +22,8 @@ from engine.step import Sequence
 
 # The shortest retry that a refusal advises.
 RETRY_AFTER_MIN_S = 1.0
+# Models whose wait for weights is predicted at once; a prediction considers all models.
+PREDICTED_MAX = 8
 
 
 @dataclass(slots=True, frozen=True)
@@ -116,9 +118,13 @@ class AdmissionControl:
         }
 
     def weights_waits_s(self) -> dict[str, float]:
-        """By served model whose weights are not on the device: `weights_wait_s`."""
-        absent = (model for model in self._served.live if not self._weights.is_resident(model))
-        return {model: self.weights_wait_s(model) for model in absent}
+        """By served model whose weights are not on the device: `weights_wait_s`; of more than PREDICTED_MAX models the
+        time of the load alone, which takes no longer to compute for more models."""
+        weights, table = self._weights, self._weights.table
+        absent = [model for model in self._served.live if not weights.is_resident(model)]
+        if table is None or len(absent) <= PREDICTED_MAX:
+            return {model: self.weights_wait_s(model) for model in absent}
+        return {model: table.load_seconds(model) for model in absent}
 
     def weights_wait_s(self, model: str, rank: int | None = None) -> float:
         """Predicted seconds until the model is resident, for a request queued now in tier `rank` (None: the lowest)."""

@@ -83,6 +83,7 @@ class TierQueue:
 
     def requeue(self, entry: Entry) -> None:
         """Queue a preempted request again."""
+        entry.has_run = True
         waiting_queue = self._model_queue(entry)
         bisect.insort(waiting_queue.owed if entry.owed else waiting_queue.resumed, entry, key=_number)
         self._count += 1

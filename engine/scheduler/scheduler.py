@@ -448,7 +448,6 @@ class Scheduler:
         sequence.computed = 0
         self.preempted.record_preemption(self._clock(), sequence, entry.tier, cause, swapped=swapped)
         sequence.preemptions += 1
-        entry.has_run = True
         entry.preempted_for, entry.preempted_for_share = self.tiers[cause].name, ""
         entry.owed = self._capacity.is_owed_run(entry)
         self._queues[entry.tier].requeue(entry)

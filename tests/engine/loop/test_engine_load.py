@@ -18,6 +18,7 @@ from engine.protocol.frames import (
     Tokens,
 )
 from engine.protocol.tiers import Tier
+from engine.scheduler.admission import PREDICTED_MAX
 from support.engine.process import EngineProcess, Peer
 from support.engine.scheduler_auditor import House
 
@@ -99,3 +100,16 @@ def test_the_wait_of_a_new_share_is_what_admission_predicts_and_a_start_more_wit
     house.run()
     house.check_the_end()
     assert admission.queue_waits_s() == {"high": 0.0, "low": 0.0}
+
+
+def test_the_waits_for_weights_are_predicted_for_few_models_and_the_loads_alone_for_many() -> None:
+    for count in (PREDICTED_MAX + 1, PREDICTED_MAX + 2):
+        names = tuple("abcdefghijklmnop"[:count])
+        house = House(models=names, weights=dict.fromkeys(names, 1), weights_max=1, load_s=0.5, residence_s=4.0)
+        house.submit(8, 100, model="a")
+        house.schedule()
+        waits = house.scheduler.admission.weights_waits_s()
+        assert waits.keys() == set(names) - {"a"}
+        assert all(wait == 0.5 if count > PREDICTED_MAX + 1 else wait > 0.5 for wait in waits.values())
+        house.complete()
+        house.abort(house.books[0].sequence)
