@@ -114,6 +114,15 @@ class PageIndex:
         """Distinct heads, with those of removed engines that are not yet swept out."""
         return sum(map(len, self._shards))
 
+    def memory_bytes(self) -> int:
+        """Bytes of all heads and masks; it visits each."""
+        total = 0
+        for shard in self._shards:
+            total += sys.getsizeof(shard) + sum(map(sys.getsizeof, shard))
+            # All pages that one engine alone has share its bit.
+            total += sum(sys.getsizeof(mask) for mask in shard.values() if mask & (mask - 1))
+        return total
+
     def _note_added(self, pages: _CachedPages, added: bytes) -> None:
         bit, shards = pages.bit, self._shards
         for head in _heads(added):

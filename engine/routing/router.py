@@ -26,8 +26,6 @@ from engine.routing.rendezvous import key_hash, rendezvous_weight
 # Engines whose cost is at most this much above the least are equal: the conversation's key orders them.
 TIE_S = 0.002
 TIE_PART = 0.05
-
-
 # First ids of a prompt that are its key without a conversation.
 KEY_IDS = 16
 # Engines with an equally long cached prefix that are weighed before others.
@@ -115,6 +113,7 @@ class EngineRouter:
         if engine is None:
             self._numbers += 1
             engine = self._engines[name] = EngineState(name, self._numbers, key_hash(name), self._rank_count)
+            engine.bit = self.pages.bit(name)  # page news may arrive first
         self._leave_groups(engine)
         for model, info in models.items():
             identity = (info.digest or model, info.kv_identity, info.tokens_per_page)

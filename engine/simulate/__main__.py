@@ -17,7 +17,10 @@ import msgspec
 
 from engine.simulate.devices import BadInput
 from engine.simulate.drawing import draw
-from engine.simulate.options import FILE, scenario, scenario_options
+from engine.simulate.fleet import ONE_ENGINE, FleetWorld
+from engine.simulate.fleet_drawing import draw_fleet
+from engine.simulate.fleet_report import FleetReport, fleet_report, fleet_text
+from engine.simulate.options import FILE, fleet_settings, scenario, scenario_options
 from engine.simulate.report import SimulationReport, make_report, text
 from engine.simulate.world import World
 
@@ -46,6 +49,9 @@ def main(
         for option, path in (("--json", json_file), ("--svg", svg_file)):
             if path is not None and not path.resolve().parent.is_dir():
                 raise BadInput(f"{option}: the folder of {path} does not exist")
+        if given["engines"] is not None:
+            simulate_fleet(given, json_file, svg_file, strict=strict, quiet=quiet)
+            return
         simulation = scenario(given)
         world = simulation.world()
     except BadInput as error:
@@ -57,7 +63,29 @@ def main(
     click.echo(text(report, by_tenant=by_tenant))
     if not quiet:
         click.echo(f"simulated in {time.monotonic() - began:.1f} s", err=True)
-    _write_files(report, world, json_file, svg_file)
+    write_files(report, json_file, svg_file, lambda: draw(world.measure, report, _title(report)))
+    if strict and not report.holds:
+        sys.exit(EXIT_TARGET_FAILED)
+
+
+def simulate_fleet(
+    given: dict[str, Any], json_file: Path | None, svg_file: Path | None, *, strict: bool, quiet: bool
+) -> None:
+    """`--engines`: the same traffic under each policy of `--routing`. Raises BadInput."""
+    settings = fleet_settings(given)
+    worlds: list[FleetWorld] = []
+    gc.disable()
+    for policy in dict.fromkeys(given["routing"] or ("predicted", ONE_ENGINE)):
+        began = time.monotonic()
+        worlds.append(FleetWorld(settings, policy))
+        worlds[-1].run()
+        if not quiet:
+            click.echo(f"{policy}: simulated in {time.monotonic() - began:.1f} s", err=True)
+    described: dict[str, Any] = msgspec.to_builtins(settings)
+    described["traffic"]["rows"] = len(settings.traffic.rows)
+    report = fleet_report(worlds, described)
+    click.echo(fleet_text(report))
+    write_files(report, json_file, svg_file, lambda: draw_fleet(worlds, report))
     if strict and not report.holds:
         sys.exit(EXIT_TARGET_FAILED)
 
@@ -83,12 +111,14 @@ def progress(world: World, stream: TextIO, began: float) -> Callable[[], None]:
     return show
 
 
-def _write_files(report: SimulationReport, world: World, json_file: Path | None, svg_file: Path | None) -> None:
+def write_files(
+    report: SimulationReport | FleetReport, json_file: Path | None, svg_file: Path | None, drawn: Callable[[], str]
+) -> None:
     try:
         if json_file is not None:
             json_file.write_bytes(msgspec.json.format(msgspec.json.encode(report)) + b"\n")
         if svg_file is not None:
-            svg_file.write_text(draw(world.measure, report, _title(report)))
+            svg_file.write_text(drawn())
     except OSError as error:
         raise click.ClickException(f"cannot write {error.filename}: {error.strerror}") from error
 

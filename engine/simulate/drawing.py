@@ -41,8 +41,13 @@ class Panel:
 
 def draw(measure: Measure, report: SimulationReport, title: str) -> str:
     """The SVG document."""
-    panels = _panels(measure)
-    top = LEGEND_Y + len(measure.tiers) * LINE + 16
+    legend = [f"{tier.name}: {_verdict(report, rank)}" for rank, tier in enumerate(measure.tiers)]
+    return draw_page(title, legend, _panels(measure), len(measure.bins) * measure.bin_s, len(measure.bins))
+
+
+def draw_page(title: str, legend: Sequence[str], panels: Sequence[Panel], end_s: float, bins: int) -> str:
+    """The SVG document of panels over the same time. A line of the legend has the colour of its index."""
+    top = LEGEND_Y + len(legend) * LINE + 16
     height = top + len(panels) * (PANEL + GAP)
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{height}" viewBox="0 0 {WIDTH} {height}" '
@@ -50,13 +55,12 @@ def draw(measure: Measure, report: SimulationReport, title: str) -> str:
         f'<rect width="{WIDTH}" height="{height}" fill="white"/>',
         f'<text x="{LEFT}" y="{TITLE_Y}" font-size="15" font-weight="600">{escape(title)}</text>',
     ]
-    for rank, tier in enumerate(measure.tiers):
+    for rank, line in enumerate(legend):
         y = LEGEND_Y + rank * LINE
-        parts.append(f'<rect x="{LEFT}" y="{y - 9}" width="10" height="10" fill="{_colour(rank)}"/>')
-        parts.append(f'<text x="{LEFT + 16}" y="{y}">{escape(f"{tier.name}: {_verdict(report, rank)}")}</text>')
-    end_s = len(measure.bins) * measure.bin_s
+        parts.append(f'<rect x="{LEFT}" y="{y - 9}" width="10" height="10" fill="{colour(rank)}"/>')
+        parts.append(f'<text x="{LEFT + 16}" y="{y}">{escape(line)}</text>')
     for index, panel in enumerate(panels):
-        parts += _panel(panel, top + index * (PANEL + GAP), end_s, len(measure.bins))
+        parts += _panel(panel, top + index * (PANEL + GAP), end_s, bins)
     return "\n".join([*parts, "</svg>", ""])
 
 
@@ -71,14 +75,14 @@ def _panels(measure: Measure) -> list[Panel]:
     ranks = range(len(measure.tiers))
 
     def by_tier(value: Callable[[int, int], float | None]) -> list[Line]:
-        return [Line(_colour(rank), [value(rank, index) for index in range(len(bins))]) for rank in ranks]
+        return [Line(colour(rank), [value(rank, index) for index in range(len(bins))]) for rank in ranks]
 
     first_ms = _first_tokens(measure)
     waits = by_tier(lambda rank, i: first_ms[rank][i])
     arrived = by_tier(lambda rank, i: bins[i].arrived[rank] / width_s)
     refused = Line(GREY, [sum(one.refused) / width_s or None for one in bins], dashed=True)
     targets = [
-        Line(_colour(rank), [tier.ttft_base_ms] * len(bins), dashed=True) for rank, tier in enumerate(measure.tiers)
+        Line(colour(rank), [tier.ttft_base_ms] * len(bins), dashed=True) for rank, tier in enumerate(measure.tiers)
     ]
     return [
         Panel("Requests arriving per second (dashed: refused)", [*arrived, refused]),
@@ -171,5 +175,5 @@ def _clock(seconds: float) -> str:
     return f"{seconds:.3g} s" if seconds else "0"
 
 
-def _colour(rank: int) -> str:
+def colour(rank: int) -> str:
     return COLOURS[rank % len(COLOURS)]

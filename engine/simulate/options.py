@@ -17,7 +17,10 @@ import msgspec
 
 from engine.memory.eviction import EVICTION_VALUES
 from engine.protocol.tiers import SHIPPED_TIERS, Tier, check_tiers
+from engine.simulate.conversations import ConversationRate
 from engine.simulate.devices import DEVICES, BadInput, Device, device, named, read_file
+from engine.simulate.fleet import ONE_ENGINE, FleetSettings, Kill
+from engine.simulate.routing_policies import POLICIES
 from engine.simulate.trace import REQUESTS_MAX, TOKENS_MAX, TraceRow, read_trace
 from engine.simulate.traffic import Burst, Flood, Noise, Poisson, Population, Traffic, flood_name
 from engine.simulate.world import Stall, World
@@ -33,6 +36,8 @@ TENANTS_MAX, ADAPTERS_MAX, MODELS_MAX = 1000, 1000, 64
 ZIPF_MAX = 10.0
 SPEED_MAX = 10_000.0
 WEIGHT_MIN, WEIGHT_MAX = 0.001, 1000.0
+ENGINES_MAX, GATEWAYS_MAX = 1000, 64
+TURNS_MAX = 1000.0
 NAMED_MAX = 8  # names listed in an error message
 # Lengths of a burst without lengths.
 BURST_PROMPT_TOKENS, BURST_NEW_TOKENS = 512, 128
@@ -110,6 +115,27 @@ OPTIONS = [
         "A tenant's share weight. The tenants of floods are TIER-flood-1, TIER-flood-2, …"
     )),
     click.option("--noisy", metavar="TENANT:FACTOR", help="Multiply this tenant's request rate."),
+    # a fleet
+    click.option("--engines", type=click.IntRange(1, ENGINES_MAX), help=(
+        "Simulate this number of such engines behind gateways."
+    )),
+    click.option("--gateways", type=click.IntRange(1, GATEWAYS_MAX), default=2, show_default=True),
+    click.option("--routing", multiple=True, type=click.Choice([*POLICIES, ONE_ENGINE]), help=(
+        "How gateways choose an engine; several are compared. one-engine is one engine with the memory and the speed "
+        "of all.  [default: predicted and one-engine]"
+    )),
+    click.option("--conversations", multiple=True, metavar="TIER:PER_S:TURNS:PROMPT:NEW:THINK_S", help=(
+        "With --engines: conversations that begin at a mean rate, with these means of turns, tokens and seconds."
+    )),
+    click.option("--kill-at", multiple=True, metavar="AT_S:ENGINE[:RESTART_S]", help=(
+        "With --engines: engine number ENGINE dies; its texts continue on others."
+    )),
+    click.option("--simple-engines", is_flag=True, help=(
+        "With --engines: a queueing model in place of the scheduler, for hundreds of engines."
+    )),
+    click.option("--adapter-load-s", type=Number(0, 60), help=(
+        "Seconds to load an adapter that is not resident, instead of the device's."
+    )),
     # disturbances
     click.option("--abort-rate", type=Number(0, 1), default=0.0, show_default=True, help=(
         "Part of the requests whose client disconnects …"
@@ -165,6 +191,9 @@ class Scenario:
 
 def scenario(given: dict[str, Any]) -> Scenario:
     """The scenario that the options describe. Raises BadInput."""
+    for name in ("conversations", "kill_at", "routing", "simple_engines"):
+        if given[name]:
+            raise BadInput(f"--{name.replace('_', '-')} needs --engines")
     tiers = read_tiers(given["tiers_file"]) if given["tiers_file"] else SHIPPED_TIERS
     stalls = tuple(_stall(value) for value in given["stall"])
     return Scenario(
@@ -177,6 +206,32 @@ def scenario(given: dict[str, Any]) -> Scenario:
         given["seed"],
         given["models_resident"],
         given["keep"],
+    )
+
+
+def fleet_settings(given: dict[str, Any]) -> FleetSettings:
+    """The fleet that the options describe. Raises BadInput."""
+    for name in ("models_resident", "stall", "flood"):
+        if given[name]:
+            raise BadInput(f"--{name.replace('_', '-')} is not simulated with --engines")
+    if given["abort_rate"]:
+        raise BadInput("--abort-rate is not simulated with --engines")
+    tiers = read_tiers(given["tiers_file"]) if given["tiers_file"] else SHIPPED_TIERS
+    names = [tier.name for tier in tiers]
+    conversations = tuple(_conversations(value, names) for value in given["conversations"])
+    traffic = _traffic(given, names, needed=not conversations)
+    return FleetSettings(
+        tiers=tiers,
+        device=_sized(device(given["device_name"]), given),
+        traffic=traffic,
+        conversations=conversations,
+        engines=given["engines"],
+        gateways=given["gateways"],
+        system_tokens=given["system_tokens"],
+        kills=tuple(_kill(value, given["engines"], traffic.duration_s) for value in given["kill_at"]),
+        simple=given["simple_engines"],
+        step_noise=given["step_noise"],
+        seed=given["seed"],
     )
 
 
@@ -193,7 +248,7 @@ def read_tiers(path: Path) -> tuple[Tier, ...]:
 
 
 def _sized(shipped: Device, given: dict[str, Any]) -> Device:
-    sizes = ("pages", "host_pages", "sequences_max", "step_tokens_max", "prefill_tokens_min")
+    sizes = ("pages", "host_pages", "sequences_max", "step_tokens_max", "prefill_tokens_min", "adapter_load_s")
     changes = {name: given[name] for name in sizes if given[name] is not None}
     try:
         return msgspec.convert(msgspec.structs.asdict(shipped) | changes, Device)
@@ -201,7 +256,8 @@ def _sized(shipped: Device, given: dict[str, Any]) -> Device:
         raise BadInput(f"the device: {named(error)}") from error
 
 
-def _traffic(given: dict[str, Any], tiers: Sequence[str]) -> Traffic:
+def _traffic(given: dict[str, Any], tiers: Sequence[str], *, needed: bool = True) -> Traffic:
+    """`needed`: without requests the traffic is invalid."""
     population = Population(
         mix=_mix(given["mix"], tiers),
         tenants=given["tenants"],
@@ -228,8 +284,8 @@ def _traffic(given: dict[str, Any], tiers: Sequence[str]) -> Traffic:
         abort_rate=given["abort_rate"],
         patience_s=given["patience_s"],
     )
-    if not (rows or traffic.poissons or traffic.floods or traffic.bursts):
-        raise BadInput("there are no requests: --trace, --poisson, --flood or --burst is needed")
+    if needed and not (rows or traffic.poissons or traffic.floods or traffic.bursts):
+        raise BadInput("there are no requests: --trace, --poisson, --flood, --burst or --conversations is needed")
     return traffic
 
 
@@ -276,6 +332,29 @@ def _burst(value: str, tiers: Sequence[str], duration_s: float) -> Burst:
         tokens = _lengths(lengths[0], lengths[1], "--burst", value)
     when = _number(at_s, "--burst", value, 0.0, duration_s)
     return Burst(when, _whole(count, "--burst", value, 1, REQUESTS_MAX), tier, *tokens)
+
+
+def _conversations(value: str, tiers: Sequence[str]) -> ConversationRate:
+    option = "--conversations"
+    tier, per_s, turns, prompt, new, think = _parts(option, value, "TIER:PER_S:TURNS:PROMPT:NEW:THINK_S", (6,))
+    _known(tier, tiers, option, value)
+    return ConversationRate(
+        tier,
+        _number(per_s, option, value, 1e-6, PER_S_MAX),
+        _number(turns, option, value, 1.0, TURNS_MAX),
+        *_lengths(prompt, new, option, value),
+        _number(think, option, value, 0.0, DURATION_S_MAX),
+    )
+
+
+def _kill(value: str, engines: int, duration_s: float) -> Kill:
+    option = "--kill-at"
+    at_s, engine, *restart = _parts(option, value, "AT_S:ENGINE[:RESTART_S]", (2, 3))
+    return Kill(
+        _number(at_s, option, value, 0.0, duration_s),
+        _whole(engine, option, value, 1, engines),
+        _number(restart[0], option, value, 0.0, DURATION_S_MAX) if restart else None,
+    )
 
 
 def _weights(values: Sequence[str], names: Sequence[str]) -> dict[str, float]:

@@ -130,9 +130,9 @@ def _weights(world: World) -> WeightsReport:
         hit_rate=sum(ending.found for ending in endings) / len(endings) if endings else None,
         loads=sum(model.loads for model in weights.models.values()),
         evictions=weights.evictions.total(),
-        ttft_ms=_percentiles([ttft_ms for _, ttft_ms in first]),
-        ttft_hit_ms=_percentiles([ttft_ms for found, ttft_ms in first if found]),
-        ttft_miss_ms=_percentiles([ttft_ms for found, ttft_ms in first if not found]),
+        ttft_ms=percentiles([ttft_ms for _, ttft_ms in first]),
+        ttft_hit_ms=percentiles([ttft_ms for found, ttft_ms in first if found]),
+        ttft_miss_ms=percentiles([ttft_ms for found, ttft_ms in first if not found]),
     )
 
 
@@ -140,7 +140,7 @@ def _tier(measure: Measure, rank: int) -> TierReport:
     tier, served = measure.tiers[rank], measure.served[rank]
     endings = [ending for ending in measure.endings if ending.request.tier == tier.name]
     refusals = [(request, code) for request, code in measure.refusals if request.tier == tier.name]
-    gaps_ms = _percentiles(np.asarray(measure.gaps_s[rank]) * 1000)
+    gaps_ms = percentiles(np.asarray(measure.gaps_s[rank]) * 1000)
     group = _group(tier.name, tier, endings, refusals)
     return TierReport(
         tier=tier.name,
@@ -186,9 +186,9 @@ def _group(
         refused=dict(sorted(refused.items())),
         aborted=sum(ending.reason == "aborted" for ending in endings),
         failed=sum(ending.reason == "error" for ending in endings),
-        ttft_ms=_percentiles([1000 * ending.ttft_s for ending in first if ending.ttft_s is not None]),
+        ttft_ms=percentiles([1000 * ending.ttft_s for ending in first if ending.ttft_s is not None]),
         ttft_met=met / promised if promised else None,
-        queue_ms=_percentiles([1000 * ending.queue_s for ending in endings]),
+        queue_ms=percentiles([1000 * ending.queue_s for ending in endings]),
         output_tokens=sum(ending.made for ending in endings),
         prompt_tokens=prompt,
         cached_tokens=cached,
@@ -212,7 +212,7 @@ def _met(tier: Tier, ending: FinishedRequest) -> bool:
     return ending.ttft_s is not None and 1000 * ending.ttft_s <= target_ms
 
 
-def _percentiles(values: Sequence[float] | np.ndarray[Any, Any]) -> Percentiles:
+def percentiles(values: Sequence[float] | np.ndarray[Any, Any]) -> Percentiles:
     if not len(values):
         return Percentiles(0, None, None, None, None)
     found = np.percentile(np.asarray(values, dtype=np.float64), (50, 95, 99, 100))
@@ -225,17 +225,17 @@ def _percentiles(values: Sequence[float] | np.ndarray[Any, Any]) -> Percentiles:
 def text(report: SimulationReport, *, by_tenant: bool) -> str:
     lines = [
         f"{report.duration_s:.0f} s of arrivals, all ended after {report.ended_at_s:.0f} s: {report.steps:,} steps of "
-        f"{_number(report.step_ms_mean, 2)} ms on average, the device busy {_percent(report.utilisation)} of the time",
+        f"{number(report.step_ms_mean, 2)} ms on average, the device busy {percent(report.utilisation)} of the time",
         f"{report.output_tokens:,} tokens, {report.output_tokens_per_s:,.0f} a second; prefix cache hit rate "
-        f"{_percent(report.prefix_hit_rate)}; {report.preemptions:,} preemptions; {report.overrun_tokens:,} overrun",
+        f"{percent(report.prefix_hit_rate)}; {report.preemptions:,} preemptions; {report.overrun_tokens:,} overrun",
         *(_weights_lines(report.weights) if report.weights else ()),
         "",
-        *_table(TIER_COLUMNS, [_tier_cells(tier) for tier in report.tiers]),
+        *table(TIER_COLUMNS, [_tier_cells(tier) for tier in report.tiers]),
         "",
         *(_verdict(tier) for tier in report.tiers),
     ]
     if by_tenant:
-        lines += ["", *_table(TENANT_COLUMNS, [_tenant_cells(group) for group in report.tenants])]
+        lines += ["", *table(TENANT_COLUMNS, [_tenant_cells(group) for group in report.tenants])]
     return "\n".join(lines)
 
 
@@ -257,11 +257,11 @@ def _tier_cells(report: TierReport) -> list[str]:
         f"{group.requests:,}",
         f"{sum(group.refused.values()):,}",
         f"{group.aborted:,}",
-        *(_number(value) for value in (group.ttft_ms.p50, group.ttft_ms.p95, group.ttft_ms.p99)),
-        _percent(group.ttft_met),
-        *(_number(value) for value in (gaps.p50, gaps.p99, group.queue_ms.p50, group.queue_ms.p99)),
+        *(number(value) for value in (group.ttft_ms.p50, group.ttft_ms.p95, group.ttft_ms.p99)),
+        percent(group.ttft_met),
+        *(number(value) for value in (gaps.p50, gaps.p99, group.queue_ms.p50, group.queue_ms.p99)),
         f"{report.output_tokens_per_s:,.0f}",
-        _percent(group.prefix_hit_rate),
+        percent(group.prefix_hit_rate),
         f"{group.preemptions:,}",
         f"{sum(group.recomputed_tokens.values()):,}",
         f"{group.swapped_tokens:,}",
@@ -274,11 +274,11 @@ def _tenant_cells(group: GroupReport) -> list[str]:
         group.name,
         f"{group.requests:,}",
         f"{sum(group.refused.values()):,}",
-        *(_number(value) for value in (group.ttft_ms.p50, group.ttft_ms.p95, group.ttft_ms.p99)),
-        _percent(group.ttft_met),
-        _number(group.queue_ms.p95),
+        *(number(value) for value in (group.ttft_ms.p50, group.ttft_ms.p95, group.ttft_ms.p99)),
+        percent(group.ttft_met),
+        number(group.queue_ms.p95),
         f"{group.output_tokens:,}",
-        _percent(group.prefix_hit_rate),
+        percent(group.prefix_hit_rate),
         f"{group.preemptions:,}",
     ]
 
@@ -288,9 +288,9 @@ def _verdict(report: TierReport) -> str:
     refused = ", ".join(f"{count:,} {code}" for code, count in group.refused.items())
     target = f"{report.ttft_base_ms:g} ms + {report.ttft_per_1k_prompt_tokens_ms:g} ms per 1,000 prompt tokens"
     return (
-        f"{report.tier}: first token within {target} {_held(report.ttft_holds)} ({_percent(group.ttft_met)} met it); "
+        f"{report.tier}: first token within {target} {_held(report.ttft_holds)} ({percent(group.ttft_met)} met it); "
         f"between tokens {report.inter_token_target_ms:g} ms {_held(report.inter_token_holds)} "
-        f"(p99 {_number(report.inter_token_ms.p99)} ms); tenants that waited were served at most "
+        f"(p99 {number(report.inter_token_ms.p99)} ms); tenants that waited were served at most "
         f"{report.served_gap:,.0f} apart, the bound is {report.served_gap_bound:,.0f}"
         + (f"; refused: {refused}" if refused else "")
     )
@@ -298,10 +298,10 @@ def _verdict(report: TierReport) -> str:
 
 def _weights_lines(weights: WeightsReport) -> list[str]:
     def of(name: str, times: Percentiles) -> str:
-        return f"{name} p50 {_number(times.p50)}, p95 {_number(times.p95)}, p99 {_number(times.p99)} ms"
+        return f"{name} p50 {number(times.p50)}, p95 {number(times.p95)}, p99 {number(times.p99)} ms"
 
     return [
-        f"{_percent(weights.hit_rate)} of requests found their model on the device; {weights.loads:,} loads; "
+        f"{percent(weights.hit_rate)} of requests found their model on the device; {weights.loads:,} loads; "
         f"{of('first token', weights.ttft_ms)}; {of('of these', weights.ttft_hit_ms)}; "
         f"{of('of the others', weights.ttft_miss_ms)}"
     ]
@@ -311,15 +311,15 @@ def _held(holds: bool | None) -> str:
     return "was not measured" if holds is None else "HOLDS" if holds else "FAILS"
 
 
-def _number(value: float | None, digits: int = 1) -> str:
+def number(value: float | None, digits: int = 1) -> str:
     return "-" if value is None else f"{value:,.{digits}f}"
 
 
-def _percent(share: float | None) -> str:
+def percent(share: float | None) -> str:
     return "-" if share is None else f"{100 * share:.1f} %"
 
 
-def _table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+def table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     widths = [max(len(line[i]) for line in (columns, *rows)) for i in range(len(columns))]
     return ["  ".join(_aligned(line, widths)).rstrip() for line in (columns, *rows)]
 

@@ -138,6 +138,14 @@ def test_cached_tokens_are_weighed_against_the_wait() -> None:
     assert names(fleet.rank_engines(asked, 0.0)) == ["b", "a"]
 
 
+def test_page_news_may_arrive_before_the_engine_is_known() -> None:
+    fleet, asked = EngineRouter(TIERS), request()
+    fleet.note_pages("a", PagesChanged(1, heads(asked.ids, 10), full=True))
+    fleet.set_engine("a", {"m": INFO})
+    fleet.set_engine("a", {"m": INFO, "n": INFO})
+    assert fleet.rank_engines(asked, 0.0)[0].cached_tokens == 160
+
+
 def test_the_last_token_is_computed_also_when_its_page_is_cached() -> None:
     fleet, asked = router("a"), request(tokens=160)
     fleet.note_pages("a", PagesChanged(1, heads(asked.ids, 10), full=True))

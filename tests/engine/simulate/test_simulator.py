@@ -762,7 +762,7 @@ def test_every_field_of_a_report_and_of_a_device_is_documented() -> None:
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        ((), "there are no requests: --trace, --poisson, --flood or --burst is needed"),
+        ((), "there are no requests: --trace, --poisson, --flood, --burst or --conversations is needed"),
         (("--trace", "nothing.csv"), "--trace: nothing.csv: No such file or directory"),
         (("--device", "abacus"), "--device: 'abacus' is neither a shipped device"),
         (("--pages", "0"), "the device: pages: Expected `int` >= 1"),
