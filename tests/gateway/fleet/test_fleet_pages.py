@@ -37,7 +37,9 @@ class TwoEngines(Stack):
 def fleet_of_two(tmp_path_factory: pytest.TempPathFactory, model_dir: Path) -> Iterator[TwoEngines]:
     directory = tmp_path_factory.mktemp("two")
     listed = "".join(f'[[engines]]\nname = "{name}"\naddress = "unix:{directory}/{name}.sock"\n' for name in ("a", "b"))
-    stack = TwoEngines(directory, f"sqlite:///{directory}/laneway.db", model_dir, toml=listed)
+    stack = TwoEngines(
+        directory, f"sqlite:///{directory}/laneway.db", model_dir, toml=f"{listed}[fleet]\nresume_wait_s = 60\n"
+    )
     try:
         stack.start()
         yield stack
