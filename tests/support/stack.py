@@ -80,7 +80,7 @@ class Stack:
         quick = {} if self.code else QUICK_STOP
         stop = "".join(f"{name} = {value}\n" for name, value in quick.items() if name not in self.gateway_toml)
         # A text whose engine is killed ends with it, unless a test asks for more: most tests have one engine.
-        fleet = "" if "[fleet]" in self.toml else "\n[fleet]\nresume_wait_s = 0\n"
+        fleet = "" if self.code or "[fleet]" in self.toml else "\n[fleet]\nresume_wait_s = 0\n"
         self.config_file.write_text(
             f'[gateway]\nport = {self.port}\ndata_dir = "{self.data_dir}"\ndatabase_url = "{self.database_url}"\n'
             f'{stop}{self.gateway_toml}\n[[models]]\nname = "{MODEL}"\npath = "{self.model_dir}"\n{self.toml}{fleet}'
