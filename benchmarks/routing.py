@@ -39,7 +39,7 @@ def prompt(number: int) -> list[int]:
 
 def heads(ids: list[int], adapter: str | None, pages: int) -> bytes:
     chain = Chain("digest", adapter, "ns", PAGE_TOKENS, kv_identity=INFO.kv_identity)
-    return b"".join(name[:8] for name in chain.names(0, pages, lambda start, stop: ids[start:stop]))
+    return b"".join(name[:8] for name in chain.names_between(0, pages, lambda start, stop: ids[start:stop]))
 
 
 def load(draws: random.Random, adapters: list[str]) -> EngineLoad:

@@ -20,7 +20,7 @@ from gateway.commands.console import Console
 from gateway.commands.database import db_group
 from gateway.commands.demo import demo_group
 from gateway.commands.doctor import doctor_command
-from gateway.commands.drain import drain_group, upgrade_command
+from gateway.commands.drain_and_upgrade import drain_group, upgrade_command
 from gateway.commands.exports import check_command, export_command
 from gateway.commands.fleet import fleet_group
 from gateway.commands.keys import keys_group

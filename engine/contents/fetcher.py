@@ -25,13 +25,13 @@ from engine.contents.manifests import (
     MANIFEST,
     WEIGHTS_SUFFIX,
     ContentKind,
-    Manifest,
+    ContentManifest,
     ManifestFile,
     ManifestRefused,
     read_manifest,
     weight_names,
 )
-from engine.contents.sources import FleetContexts, Source, SourceCut, SourceFailed, open_source
+from engine.contents.sources import ContentSource, FleetContexts, SourceCut, SourceFailed, open_source
 from engine.contents.store import ContentStore
 
 # After a cut the rest of a file is requested again, at most this often without a byte more, after these waits.
@@ -142,7 +142,7 @@ class ContentFetcher:
 class _Download:
     """One content from one source, into `directory`."""
 
-    def __init__(self, store: ContentStore, source: Source, wanted: WantedContent, directory: Path) -> None:
+    def __init__(self, store: ContentStore, source: ContentSource, wanted: WantedContent, directory: Path) -> None:
         self._store = store
         self._source = source
         self._wanted = wanted
@@ -169,14 +169,14 @@ class _Download:
         (self._directory / MANIFEST).write_bytes(self._manifest_data)
         self._log("content.fetched", seconds=round(time.monotonic() - self._began, 3))
 
-    def _manifest(self) -> Manifest:
+    def _manifest(self) -> ContentManifest:
         data = self._manifest_data = self._source.read_manifest()
         expected = self._source.manifest_sum
         if expected and hashlib.sha256(data).hexdigest() != expected:
             raise ManifestRefused("its manifest is another one than the source says")
         return read_manifest(data, self._wanted.kind, self._wanted.digest)
 
-    def _keep_usable(self, manifest: Manifest) -> int:
+    def _keep_usable(self, manifest: ContentManifest) -> int:
         """Delete what is no beginning of a file of the manifest; returns the bytes that stay."""
         kept = 0
         for path in list(self._directory.iterdir()):
@@ -187,7 +187,7 @@ class _Download:
                 kept += path.stat().st_size
         return kept
 
-    def _receive_files(self, manifest: Manifest) -> None:
+    def _receive_files(self, manifest: ContentManifest) -> None:
         here = sum(path.stat().st_size for path in self._directory.iterdir())
         self._store.ensure_space(manifest.bytes - here)
         for file in manifest.files:
@@ -251,7 +251,7 @@ def is_readable(kind: ContentKind, directory: Path) -> bool:
         return False
 
 
-def _verify(wanted: WantedContent, directory: Path, manifest: Manifest) -> None:
+def _verify(wanted: WantedContent, directory: Path, manifest: ContentManifest) -> None:
     """Raises ContentMismatch. A model's files have the digests of its manifest, which add up to the model's digest."""
     if wanted.kind == "adapters":
         try:

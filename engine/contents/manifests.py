@@ -44,7 +44,7 @@ class ManifestFile(msgspec.Struct, frozen=True):
     sha256: Annotated[str, Meta(pattern=r"\A([0-9a-f]{64})?\Z")] = ""
 
 
-class Manifest(msgspec.Struct, frozen=True):
+class ContentManifest(msgspec.Struct, frozen=True):
     """Sorted by name."""
 
     files: Annotated[tuple[ManifestFile, ...], Meta(min_length=1, max_length=2048)]
@@ -61,16 +61,16 @@ class ManifestRefused(ValueError):
     """The manifest is not one of this digest; the message says why."""
 
 
-def encode_manifest(manifest: Manifest) -> bytes:
+def encode_manifest(manifest: ContentManifest) -> bytes:
     """Equal manifests have equal bytes."""
     return msgspec.json.encode(manifest)
 
 
-def read_manifest(data: bytes, kind: ContentKind, digest: str) -> Manifest:
+def read_manifest(data: bytes, kind: ContentKind, digest: str) -> ContentManifest:
     """The manifest in `data`, checked without any of its files. A model's digest is recomputed from the files' own.
     Raises ManifestRefused."""
     try:
-        manifest = msgspec.json.decode(data, type=Manifest)
+        manifest = msgspec.json.decode(data, type=ContentManifest)
     except msgspec.MsgspecError as error:
         raise ManifestRefused(f"its manifest is invalid: {error}") from error
     names = [file.name for file in manifest.files]
@@ -83,7 +83,7 @@ def read_manifest(data: bytes, kind: ContentKind, digest: str) -> Manifest:
     return manifest
 
 
-def _check_adapter(manifest: Manifest) -> None:
+def _check_adapter(manifest: ContentManifest) -> None:
     if {file.name for file in manifest.files} != ADAPTER_FILES.keys():
         raise ManifestRefused(f"an adapter's files are {' and '.join(ADAPTER_FILES)}")
     for file in manifest.files:
@@ -91,7 +91,7 @@ def _check_adapter(manifest: Manifest) -> None:
             raise ManifestRefused(f"{file.name}: {file.bytes} bytes, more than {ADAPTER_FILES[file.name]}")
 
 
-def manifest_digest(manifest: Manifest) -> str:
+def manifest_digest(manifest: ContentManifest) -> str:
     """The digest of a model, from the digests of its files. Raises ManifestRefused if the manifest lacks one."""
     weights = sorted(file.name for file in manifest.files if file.name.endswith(WEIGHTS_SUFFIX))
     sums = {file.name: file.sha256 for file in manifest.files}

@@ -47,7 +47,7 @@ class SourceCut(SourceFailed):
     """The source stopped before the end of a file; the rest may be requested again."""
 
 
-class Source(Protocol):
+class ContentSource(Protocol):
     """One URL of a content's directory. `manifest_sum`: SHA-256 of the manifest in hex, if the URL names it."""
 
     name: str
@@ -71,7 +71,7 @@ class FleetContexts:
         self.connecting = CurrentContext(files, client_context)
 
 
-def open_source(url: str, contexts: FleetContexts | None) -> Source:
+def open_source(url: str, contexts: FleetContexts | None) -> ContentSource:
     """`contexts` None: only object stores and http:// of this host are possible. Raises SourceFailed."""
     try:
         parts = urlsplit(url)
@@ -91,7 +91,7 @@ def open_source(url: str, contexts: FleetContexts | None) -> Source:
 
 
 class HttpSource:
-    """Implements `Source` for the store of a gateway, and for any server that answers in the same way."""
+    """Implements `ContentSource` for the store of a gateway, and for any server that answers in the same way."""
 
     def __init__(
         self, name: str, manifest_sum: str, parts: SplitResult, port: int | None, contexts: FleetContexts | None
@@ -110,15 +110,15 @@ class HttpSource:
             raise SourceFailed(f"{name}: this engine has no certificate of the fleet")
 
     def read_manifest(self) -> bytes:
-        data = b"".join(self._read(MANIFEST, 0, MANIFEST_BYTES_MAX + 1))
+        data = b"".join(self._read_response(MANIFEST, 0, MANIFEST_BYTES_MAX + 1))
         if len(data) > MANIFEST_BYTES_MAX:
             raise SourceFailed(f"{self.name}: its manifest is over {MANIFEST_BYTES_MAX} bytes")
         return data
 
     def read_file(self, name: str, start: int, size: int) -> Iterator[bytes | memoryview]:
-        return self._read(name, start, size)
+        return self._read_response(name, start, size)
 
-    def _read(self, name: str, start: int, size: int) -> Iterator[bytes | memoryview]:
+    def _read_response(self, name: str, start: int, size: int) -> Iterator[bytes | memoryview]:
         connection = self._connection()
         received, since, answered = 0, time.monotonic(), False
         try:
@@ -167,7 +167,7 @@ class _FleetConnection(http.client.HTTPConnection):
 
 
 class ObjectSource:
-    """Implements `Source` for a folder of an object store."""
+    """Implements `ContentSource` for a folder of an object store."""
 
     def __init__(self, name: str, manifest_sum: str, store: Any) -> None:
         self.name = name

@@ -153,14 +153,14 @@ class _AdapterFinder:
     def find(self, request: LoadAdapter) -> LoadAdapter | None:
         if not request.sources:
             return request
-        found = self._fetcher.find(_wanted(request))
+        found = self._fetcher.find(_wanted_content(request))
         return None if found is None else _at(request, found)
 
     def fetch(self, request: LoadAdapter) -> LoadAdapter:
-        return _at(request, self._fetcher.fetch(_wanted(request)))
+        return _at(request, self._fetcher.fetch(_wanted_content(request)))
 
 
-def _wanted(frame: LoadAdapter) -> WantedContent:
+def _wanted_content(frame: LoadAdapter) -> WantedContent:
     return WantedContent("adapters", frame.digest, frame.path, tuple(frame.sources), frame.digest)
 
 

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Iterable
 
 from engine.loop.metrics import EngineMetrics
-from engine.loop.unsettled import Attempt, LostTokens, UnrecordedRequests
+from engine.loop.unsettled import LostTokens, UnrecordedAttempt, UnrecordedRequests
 from engine.protocol.frames import AttemptTokens, Recorded, ToEngine
 from engine.step import Sequence
 
@@ -29,7 +29,7 @@ class GatewayStreams:
         self._unrecorded = UnrecordedRequests()
         self._lost = LostTokens()
         # Superseded stream → gateway, and by handle the attempts that it had not recorded. A Recorded may still arrive.
-        self._superseded: dict[int, tuple[str, dict[int, Attempt]]] = {}
+        self._superseded: dict[int, tuple[str, dict[int, UnrecordedAttempt]]] = {}
 
     def accept_frame(self, stream: int, frame: ToEngine) -> bool:
         """Whether the loop handles the frame. Of a superseded stream only Recorded matters."""
@@ -56,7 +56,7 @@ class GatewayStreams:
         """A request ended: its tokens are unrecorded, or lost if its stream has closed. Returns whether the stream is
         open."""
         sampling = sequence.sampling
-        attempt = Attempt(sequence.request_id, sampling.choice, sequence.attempt)
+        attempt = UnrecordedAttempt(sequence.request_id, sampling.choice, sequence.attempt)
         if sequence.gateway in self.open:
             self._unrecorded.add_unrecorded(sequence.gateway, sequence.handle, attempt, sequence.made_here())
             return True
@@ -80,10 +80,10 @@ class GatewayStreams:
         """The stream's gateway received these tokens over an earlier stream."""
         gateway = self._gateways.get(stream)
         if gateway is not None:
-            named = ((Attempt(own.request_id, own.choice, own.attempt), own.tokens) for own in attempts)
+            named = ((UnrecordedAttempt(own.request_id, own.choice, own.attempt), own.tokens) for own in attempts)
             self._note_reclaimed(gateway, sum(self._lost.reclaim(gateway, attempt, count) for attempt, count in named))
 
-    def _forget(self, stream: int) -> dict[int, Attempt]:
+    def _forget(self, stream: int) -> dict[int, UnrecordedAttempt]:
         """Count what the stream did not record as lost, by handle."""
         self.open.discard(stream)
         unrecorded = self._unrecorded.take_unrecorded(stream)
@@ -92,7 +92,7 @@ class GatewayStreams:
         self._gateways.pop(stream, None)
         return {handle: attempt for handle, (attempt, _) in unrecorded.items()}
 
-    def _count_lost(self, stream: int, attempt: Attempt, tokens: int) -> None:
+    def _count_lost(self, stream: int, attempt: UnrecordedAttempt, tokens: int) -> None:
         if tokens:
             self._metrics.tokens_lost += tokens
             if (gateway := self._gateways.get(stream)) is not None:

@@ -238,16 +238,16 @@ class _ModelFinder:
     def find(self, request: ModelRequest) -> ModelRequest | None:
         if not request.sources:
             return request
-        found = self._fetcher.find(_wanted(request))
+        found = self._fetcher.find(_wanted_content(request))
         if found is None or found == Path(request.config.path):
             return request if found is not None else None
         return request._replace(located=str(found))
 
     def fetch(self, request: ModelRequest) -> ModelRequest:
-        return request._replace(located=str(self._fetcher.fetch(_wanted(request))))
+        return request._replace(located=str(self._fetcher.fetch(_wanted_content(request))))
 
 
-def _wanted(request: ModelRequest) -> WantedContent:
+def _wanted_content(request: ModelRequest) -> WantedContent:
     config = request.config
     return WantedContent("models", config.digest or "", config.path, request.sources, config.name)
 

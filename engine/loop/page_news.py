@@ -45,7 +45,7 @@ class PageNews:
         """Send the whole list with the next rounds, then the changes. Again for a gateway that subscribed before."""
         self._hand_out()  # the list that is begun now contains these changes
         number = self._subscribers[gateway].number if gateway in self._subscribers else 0
-        self._subscribers[gateway] = _Subscriber(number, self._prefix.names())
+        self._subscribers[gateway] = _Subscriber(number, self._prefix.page_names())
         self._prefix.observer = self
 
     def unsubscribe(self, gateway: int) -> None:

@@ -16,7 +16,7 @@ LOST_MAX = 65_536
 LOST_TOTAL_MAX = 4 * LOST_MAX
 
 
-class Attempt(NamedTuple):
+class UnrecordedAttempt(NamedTuple):
     """The Submit with these fields: what AttemptTokens names."""
 
     request_id: str
@@ -29,9 +29,9 @@ class UnrecordedRequests:
 
     def __init__(self, limit: int = UNRECORDED_MAX) -> None:
         self._limit = limit
-        self._gateways: dict[int, dict[int, tuple[Attempt, int]]] = {}  # handle → attempt, tokens
+        self._gateways: dict[int, dict[int, tuple[UnrecordedAttempt, int]]] = {}  # handle → attempt, tokens
 
-    def add_unrecorded(self, gateway: int, handle: int, attempt: Attempt, tokens: int) -> None:
+    def add_unrecorded(self, gateway: int, handle: int, attempt: UnrecordedAttempt, tokens: int) -> None:
         if not tokens:
             return
         requests = self._gateways.setdefault(gateway, {})
@@ -44,7 +44,7 @@ class UnrecordedRequests:
         for handle in handles:
             requests.pop(handle, None)
 
-    def take_unrecorded(self, gateway: int) -> dict[int, tuple[Attempt, int]]:
+    def take_unrecorded(self, gateway: int) -> dict[int, tuple[UnrecordedAttempt, int]]:
         """By handle, attempts and tokens that a disconnected gateway did not record: they are lost."""
         return self._gateways.pop(gateway, {})
 
@@ -55,10 +55,10 @@ class LostTokens:
     def __init__(self, limit: int = LOST_MAX, total_limit: int = LOST_TOTAL_MAX) -> None:
         self._limit, self._total_limit = limit, total_limit
         # The gateway that lost tokens last is at the end; of each gateway the oldest attempt is first.
-        self._gateways: OrderedDict[str, dict[Attempt, int]] = OrderedDict()
+        self._gateways: OrderedDict[str, dict[UnrecordedAttempt, int]] = OrderedDict()
         self._count = 0
 
-    def add_lost(self, gateway: str, attempt: Attempt, tokens: int) -> None:
+    def add_lost(self, gateway: str, attempt: UnrecordedAttempt, tokens: int) -> None:
         own = self._gateways.setdefault(gateway, {})
         self._gateways.move_to_end(gateway)
         before = own.pop(attempt, 0)
@@ -69,7 +69,7 @@ class LostTokens:
         while self._count > self._total_limit:
             self._forget_oldest(next(iter(self._gateways)))
 
-    def reclaim(self, gateway: str, attempt: Attempt, tokens: int | None = None) -> int:
+    def reclaim(self, gateway: str, attempt: UnrecordedAttempt, tokens: int | None = None) -> int:
         """The gateway received `tokens` of an attempt's tokens (None: all). Returns how many of those are no longer
         lost: 0 if the attempt is unknown or was reclaimed before."""
         own = self._gateways.get(gateway)

@@ -82,7 +82,7 @@ class PrefixCache:
         if self.observer is not None:
             self.observer.note_added(name)
 
-    def names(self) -> list[bytes]:
+    def page_names(self) -> list[bytes]:
         """Of all cached pages."""
         return list(self._pages)
 

@@ -44,7 +44,7 @@ class Chain:
             self._compute(index + 1, tokens)
         return self._names[index]
 
-    def names(self, start: int, stop: int, tokens: Tokens) -> list[bytes]:
+    def names_between(self, start: int, stop: int, tokens: Tokens) -> list[bytes]:
         """The names of pages `start` to `stop` - 1, as `name` returns them, in one pass over the ids."""
         if stop > len(self._names):
             self._compute(stop, tokens)

@@ -8,7 +8,7 @@ import bisect
 from typing import NamedTuple
 
 from engine.protocol.frames import ModelInfo
-from engine.routing.engine_state import EngineState
+from engine.routing.engine_state import RoutedEngine
 
 # With more moved engines than this part, or after this many moves, all are sorted.
 SORT_PART = 8
@@ -18,29 +18,29 @@ MOVES_MAX = 4096
 class WaitingEngine(NamedTuple):
     wait_s: float
     number: int  # of the engine, so that equal waits never compare engines
-    engine: EngineState
+    engine: RoutedEngine
 
 
 class EngineGroup:
     def __init__(self, info: ModelInfo, ranks: int) -> None:
         """`info`: of the model on any of the engines."""
         self.info = info
-        self.engines: dict[int, EngineState] = {}  # by number
+        self.engines: dict[int, RoutedEngine] = {}  # by number
         self._orders: list[list[WaitingEngine]] = [[] for _ in range(ranks)]
         self._waits: list[dict[int, float]] = [{} for _ in range(ranks)]  # number → its wait in the order
         self._moved: list[set[int]] = [set() for _ in range(ranks)]
         self._moves = [MOVES_MAX] * ranks  # until all are sorted
         self._token_s = float("inf")
 
-    def set_engine(self, engine: EngineState) -> None:
+    def set_engine(self, engine: RoutedEngine) -> None:
         self.engines[engine.number] = engine
         self._moves = [0] * len(self._moves)
 
-    def remove_engine(self, engine: EngineState) -> None:
+    def remove_engine(self, engine: RoutedEngine) -> None:
         del self.engines[engine.number]
         self._moves = [0] * len(self._moves)
 
-    def note_moved(self, engine: EngineState) -> None:
+    def note_moved(self, engine: RoutedEngine) -> None:
         """The engine's waits or its speed changed."""
         for moved in self._moved:
             moved.add(engine.number)

@@ -31,14 +31,14 @@ PagesIdentity = tuple[str, str, int]
 class Placement(msgspec.Struct, gc=False):
     """One request that was submitted to an engine, until its first output or its ending."""
 
-    engine: int  # EngineState.number; 0: the engine was not connected
+    engine: int  # RoutedEngine.number; 0: the engine was not connected
     rank: int
     seconds: float  # of its prefill; 0 once the first output arrived
     beat: int  # the engine's heartbeats when it was submitted: the next one includes it
     unfinished: bool = True
 
 
-class EngineState:
+class RoutedEngine:
     __slots__ = (
         "absent_models",
         "adapter_load_s",

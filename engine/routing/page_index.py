@@ -82,7 +82,7 @@ class PageIndex:
         shards, holders, count = self._shards, self._valid, 0
         while count < pages_max and holders:
             stop = min(pages_max, count + (PAGES_NEXT if count else PAGES_FIRST))
-            heads = array("Q", b"".join(chain.names(count, stop, tokens)))[::WORDS_OF_NAME]
+            heads = array("Q", b"".join(chain.names_between(count, stop, tokens)))[::WORDS_OF_NAME]
             for head in heads:
                 found = shards[head & _SHARD].get(head, 0) & holders  # this runs for each page of each request
                 if found != holders:

@@ -18,7 +18,7 @@ import msgspec
 from engine.protocol.frames import EngineLoad, ModelInfo, PagesChanged
 from engine.protocol.page_names import Chain
 from engine.routing.engine_group import EngineGroup, WaitingEngine
-from engine.routing.engine_state import EngineState, PagesIdentity, Placement
+from engine.routing.engine_state import PagesIdentity, Placement, RoutedEngine
 from engine.routing.named_prompts import NamedPrompts
 from engine.routing.page_index import PageIndex
 from engine.routing.rendezvous import key_hash, rendezvous_weight
@@ -52,7 +52,7 @@ class RankedEngine(NamedTuple):
 
 # The cost that orders engines, predicted seconds, cached tokens. The cost is the seconds and, for tiers below the
 # highest, the hysteresis of loads.
-_Candidate = tuple[float, float, int, EngineState]
+_Candidate = tuple[float, float, int, RoutedEngine]
 
 
 class _Search:
@@ -76,7 +76,7 @@ class _Search:
         """Engines of a greater cost need not be weighed."""
         return math.inf if len(self.ranked) < self.engines_max else _tie_limit(self.least)
 
-    def load_waits(self, engine: EngineState) -> tuple[float, float]:
+    def load_waits(self, engine: RoutedEngine) -> tuple[float, float]:
         """Seconds until the weights and the adapter are resident, and the hysteresis beside them."""
         model, adapter, extra_s, wait_s = self.request.model, self.request.adapter, 0.0, 0.0
         if model in engine.absent_models:
@@ -101,7 +101,7 @@ class EngineRouter:
         self._rank_count = max(1, len(tiers))
         self._numbers = 0  # of engines so far
         self._prompts = NamedPrompts()
-        self._engines: dict[str, EngineState] = {}
+        self._engines: dict[str, RoutedEngine] = {}
         self._groups: dict[str, dict[PagesIdentity, EngineGroup]] = {}  # by model
 
     # ---- what engines report
@@ -112,7 +112,7 @@ class EngineRouter:
         engine = self._engines.get(name)
         if engine is None:
             self._numbers += 1
-            engine = self._engines[name] = EngineState(name, self._numbers, key_hash(name), self._rank_count)
+            engine = self._engines[name] = RoutedEngine(name, self._numbers, key_hash(name), self._rank_count)
             engine.bit = self.pages.bit(name)  # page news may arrive first
         self._leave_groups(engine)
         for model, info in models.items():
@@ -291,11 +291,11 @@ class EngineRouter:
             return key_hash(request.conversation)
         return key_hash(request.namespace.encode() + array("q", request.ids[:KEY_IDS]).tobytes())
 
-    def _note_moved(self, engine: EngineState) -> None:
+    def _note_moved(self, engine: RoutedEngine) -> None:
         for model, identity in engine.models.items():
             self._groups[model][identity].note_moved(engine)
 
-    def _leave_groups(self, engine: EngineState) -> None:
+    def _leave_groups(self, engine: RoutedEngine) -> None:
         for model, identity in engine.models.items():
             groups = self._groups[model]
             groups[identity].remove_engine(engine)

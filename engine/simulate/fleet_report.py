@@ -31,7 +31,7 @@ class FleetTierReport(msgspec.Struct, frozen=True):
     output_tokens_per_s: float  # over the time in which requests arrive
 
 
-class EngineReport(msgspec.Struct, frozen=True):
+class SimulatedEngineReport(msgspec.Struct, frozen=True):
     name: str
     requests: int  # that it ran
     output_tokens: int
@@ -57,7 +57,7 @@ class RunReport(msgspec.Struct, frozen=True):
     imbalance: float | None  # the busiest engine's time over the mean
     ttft_ms: Percentiles
     tiers: list[FleetTierReport]
-    engines: list[EngineReport]
+    engines: list[SimulatedEngineReport]
 
 
 class FleetReport(msgspec.Struct, frozen=True):
@@ -96,7 +96,7 @@ def _run(world: FleetWorld, one: float | None) -> RunReport:
         ttft_ms=percentiles(list(_first_ms(world.texts))),
         tiers=tiers,
         engines=[
-            EngineReport(
+            SimulatedEngineReport(
                 engine.name,
                 engine.requests,
                 engine.tokens,

@@ -134,7 +134,9 @@ class SimpleEngine:
         heapq.heappush(self._ends, (now + left * step_s, text.number))
         chain, ids = self._chain(text)
         ids += [1] * left
-        for name in chain.names(0, (len(ids) - 1) // device.tokens_per_page, lambda start, stop: ids[start:stop]):
+        for name in chain.names_between(
+            0, (len(ids) - 1) // device.tokens_per_page, lambda start, stop: ids[start:stop]
+        ):
             self._publish(name[:PAGE_HEAD_BYTES])
 
     def _publish(self, head: bytes) -> None:

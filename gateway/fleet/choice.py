@@ -16,7 +16,7 @@ from gateway.engines.local import LocalEngine
 from gateway.fleet.member import Member
 
 
-class Choice(NamedTuple):
+class EngineChoice(NamedTuple):
     """Where a text is submitted; `ranked`: what the router predicted, if it had a choice."""
 
     member: Member
@@ -45,20 +45,20 @@ class EngineChooser:
         self._beats.pop(member.name, None)
         self._models.pop(member.name, None)
 
-    def choose_member(self, request: EngineRequest, members: Sequence[Member], now: float) -> Choice:
+    def choose_member(self, request: EngineRequest, members: Sequence[Member], now: float) -> EngineChoice:
         """One of `members`, which are at least one. Where there is no choice, nothing is predicted."""
         if len(members) == 1:
-            return Choice(members[0], None)
+            return EngineChoice(members[0], None)
         by_name = {member.name: member for member in members}
         for member in members:
             self._refresh_member(member, now)
         others = self._models.keys() - by_name.keys()
         ranked = self.router.rank_engines(routable(request), now, others, 1)
         if not ranked:
-            return Choice(members[0], None)
-        return Choice(by_name[ranked[0].name], ranked[0])
+            return EngineChoice(members[0], None)
+        return EngineChoice(by_name[ranked[0].name], ranked[0])
 
-    def note_submitted(self, choice: Choice, request: EngineRequest, now: float) -> Placement | None:
+    def note_submitted(self, choice: EngineChoice, request: EngineRequest, now: float) -> Placement | None:
         """What `note_first_output` and `note_ended` take."""
         if choice.ranked is None:
             return None

@@ -23,7 +23,7 @@ from gateway.engines.engine import (
     TokenStream,
 )
 from gateway.engines.local import LocalEngine
-from gateway.fleet.choice import Choice, EngineChooser
+from gateway.fleet.choice import EngineChoice, EngineChooser
 from gateway.fleet.hedges import HedgeBudget
 from gateway.fleet.member import Member
 from gateway.fleet.members import WAIT_S, BuildMember, MemberGroup, OnRefused
@@ -171,7 +171,7 @@ class Fleet(MemberGroup):
             stream.tried.clear()  # what refused it before may accept it now
             await self._wait_change(min(WAIT_S, left_s))
 
-    def _choose(self, request: EngineRequest, tried: Container[str]) -> Choice | None:
+    def _choose(self, request: EngineRequest, tried: Container[str]) -> EngineChoice | None:
         """The usable engine with the least predicted time to the first token; None: there is none."""
         usable = [member for name, member in self.members.items() if name not in tried and member.usable]
         if not usable:  # rather one that seems stuck than none
@@ -183,7 +183,7 @@ class Fleet(MemberGroup):
         serving = [member for member in usable if request.model in member.engine.models] or usable
         return self.chooser.choose_member(request, serving, self._clock()) if serving else None
 
-    def _choose_for(self, stream: FleetStream) -> Choice | None:
+    def _choose_for(self, stream: FleetStream) -> EngineChoice | None:
         """The engine on which a text goes on. With ids, an engine that draws the same ones."""
         request, received = stream.next_request(), stream.received
         usable = [
@@ -197,7 +197,7 @@ class Fleet(MemberGroup):
         ]
         return self.chooser.choose_member(request, usable, self._clock()) if usable else None
 
-    def _submit_to(self, choice: Choice, stream: FleetStream) -> None:
+    def _submit_to(self, choice: EngineChoice, stream: FleetStream) -> None:
         """Raises EngineUnavailable."""
         member = choice.member
         assert isinstance(member.engine, LocalEngine)

@@ -22,7 +22,7 @@ from engine.contents.manifests import (
     CONFIG,
     INDEX,
     ContentKind,
-    Manifest,
+    ContentManifest,
     ManifestFile,
     manifest_digest,
     weight_names,
@@ -41,7 +41,7 @@ class StoredContent(NamedTuple):
     """A directory of this host, and the files of it that engines may read."""
 
     directory: Path
-    manifest: Manifest
+    manifest: ContentManifest
 
 
 class _KeptManifest(msgspec.Struct):
@@ -50,7 +50,7 @@ class _KeptManifest(msgspec.Struct):
     path: str
     stamps: list[_Stamp]
     digest: str
-    manifest: Manifest
+    manifest: ContentManifest
 
 
 class ContentManifests:
@@ -73,7 +73,9 @@ class ContentManifests:
             sizes = {name: (directory / name).stat().st_size for name in sorted(ADAPTER_FILES)}
         except FileNotFoundError:
             return None
-        return StoredContent(directory, Manifest(tuple(ManifestFile(name, size) for name, size in sizes.items())))
+        return StoredContent(
+            directory, ContentManifest(tuple(ManifestFile(name, size) for name, size in sizes.items()))
+        )
 
     def model(self, digest: str) -> StoredContent | None:
         """A model whose manifest was computed before, by any process of this host."""
@@ -86,7 +88,7 @@ class ContentManifests:
             return None
         return StoredContent(Path(kept.path), kept.manifest)
 
-    def model_at(self, path: str) -> tuple[str, Manifest]:
+    def model_at(self, path: str) -> tuple[str, ContentManifest]:
         """The digest and the manifest of a model's directory. Reads all of its files the first time. Raises OSError,
         and ValueError for a directory without a model."""
         directory = Path(os.path.abspath(path))
@@ -107,7 +109,7 @@ def _make(directory: Path, stamps: list[_Stamp]) -> _KeptManifest:
     files = tuple(ManifestFile(name, size, _sum(directory / name)) for name, size, _ in stamps)
     if _stamps(directory) != stamps:
         raise ValueError(f"{directory}: its files changed while they were read")
-    manifest = Manifest(files)
+    manifest = ContentManifest(files)
     fields = {"path": str(directory), "bytes": manifest.bytes, "seconds": round(time.monotonic() - began, 3)}
     _log.info("model.manifest_made", extra={"fields": fields})
     return _KeptManifest(str(directory), stamps, manifest_digest(manifest), manifest)

@@ -15,7 +15,7 @@ import pytest
 
 from engine.loop.gateway_streams import GatewayStreams
 from engine.loop.metrics import EngineMetrics
-from engine.loop.unsettled import Attempt, LostTokens
+from engine.loop.unsettled import LostTokens, UnrecordedAttempt
 from engine.protocol.frames import (
     Abort,
     Alive,
@@ -109,27 +109,27 @@ def test_any_order_of_closed_streams_recorded_and_reclaimed_tokens_adds_up() -> 
 
 def test_tokens_are_reclaimed_by_their_own_gateway_once_and_at_most_those_that_were_lost() -> None:
     lost = LostTokens()
-    lost.add_lost("one", Attempt("r", 0, 0), 5)
-    lost.add_lost("one", Attempt("r", 0, 1), 7)
-    lost.add_lost("two", Attempt("r", 0, 0), 9)
-    assert lost.reclaim("three", Attempt("r", 0, 0), 5) == 0
-    assert lost.reclaim("one", Attempt("r", 1, 0), 5) == 0
-    assert lost.reclaim("one", Attempt("r", 0, 0), 99) == 5
-    assert lost.reclaim("one", Attempt("r", 0, 0), 99) == 0
-    assert lost.reclaim("one", Attempt("r", 0, 1), -4) == 0
-    assert lost.reclaim("one", Attempt("r", 0, 1), 4) == 0, "once, whatever it said"
-    assert lost.reclaim("two", Attempt("r", 0, 0)) == 9
+    lost.add_lost("one", UnrecordedAttempt("r", 0, 0), 5)
+    lost.add_lost("one", UnrecordedAttempt("r", 0, 1), 7)
+    lost.add_lost("two", UnrecordedAttempt("r", 0, 0), 9)
+    assert lost.reclaim("three", UnrecordedAttempt("r", 0, 0), 5) == 0
+    assert lost.reclaim("one", UnrecordedAttempt("r", 1, 0), 5) == 0
+    assert lost.reclaim("one", UnrecordedAttempt("r", 0, 0), 99) == 5
+    assert lost.reclaim("one", UnrecordedAttempt("r", 0, 0), 99) == 0
+    assert lost.reclaim("one", UnrecordedAttempt("r", 0, 1), -4) == 0
+    assert lost.reclaim("one", UnrecordedAttempt("r", 0, 1), 4) == 0, "once, whatever it said"
+    assert lost.reclaim("two", UnrecordedAttempt("r", 0, 0)) == 9
 
 
 def test_what_is_remembered_of_gateways_is_bounded() -> None:
     lost = LostTokens(limit=3, total_limit=5)
     for number in range(5):
-        lost.add_lost("one", Attempt("r", number, 0), 1)
+        lost.add_lost("one", UnrecordedAttempt("r", number, 0), 1)
     for number in range(3):
-        lost.add_lost("two", Attempt("r", number, 0), 1)
+        lost.add_lost("two", UnrecordedAttempt("r", number, 0), 1)
     # Of the first gateway its newest three, of which the oldest left for the second gateway's third.
-    assert [lost.reclaim("one", Attempt("r", number, 0)) for number in range(5)] == [0, 0, 0, 1, 1]
-    assert [lost.reclaim("two", Attempt("r", number, 0)) for number in range(3)] == [1, 1, 1]
+    assert [lost.reclaim("one", UnrecordedAttempt("r", number, 0)) for number in range(5)] == [0, 0, 0, 1, 1]
+    assert [lost.reclaim("two", UnrecordedAttempt("r", number, 0)) for number in range(3)] == [1, 1, 1]
     assert lost._count == 0
     assert not lost._gateways
 

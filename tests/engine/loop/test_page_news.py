@@ -71,7 +71,7 @@ class Cache:
         self.arena.release(reversed(held), "tier")
 
     def expected(self) -> Counter[bytes]:
-        return Counter(name[:PAGE_HEAD_BYTES] for name in self.prefix.names())
+        return Counter(name[:PAGE_HEAD_BYTES] for name in self.prefix.page_names())
 
     def settle(self) -> None:
         """Until nothing is left to be sent."""

@@ -37,7 +37,7 @@ def request(tokens: int = 161, tier: str = "standard", start: int = 0, **more: A
 
 def heads(ids: list[int], pages: int, adapter: str | None = None, namespace: str = "ns") -> bytes:
     chain = Chain("digest", adapter, namespace, 16, kv_identity="bf16")
-    return b"".join(name[:8] for name in chain.names(0, pages, lambda start, stop: ids[start:stop]))
+    return b"".join(name[:8] for name in chain.names_between(0, pages, lambda start, stop: ids[start:stop]))
 
 
 def names(ranked: list[RankedEngine]) -> list[str]:
@@ -120,7 +120,7 @@ def test_remembered_names_are_those_of_the_prompt() -> None:
         named = draws.randrange(pages + 1)
         own = [chain.name(page, lambda a, b, ids=ids: ids[a:b]) for page in range(named)]
         fresh = Chain("digest", None, "ns", 16)
-        assert own == fresh.names(0, named, lambda a, b, ids=ids: ids[a:b])
+        assert own == fresh.names_between(0, named, lambda a, b, ids=ids: ids[a:b])
         prompts.keep_chain(key, chain, ids)
         last[key] = list(ids)
 
