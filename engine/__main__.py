@@ -139,7 +139,7 @@ def serve(
     configured: EngineConfig,
     runner: ServedRunner,
     stopper: Stopper,
-    parent: int,
+    parent: int | None,
     *,
     raise_targets: bool = False,
     tls: TlsListener | None = None,
@@ -325,6 +325,7 @@ def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--store", type=Path, metavar="DIR", help="adapters and models of other hosts; default: store beside the socket"
     )
+    parser.add_argument("--detached", action="store_true", help="run on when the process that started it has ended")
     parser.add_argument("--lease-s", type=float, default=LEASE_S, help="close streams of silent gateways; 0: never")
     parser.add_argument("--streams-max", type=int, default=STREAMS_MAX, help="streams of gateways, of both kinds")
     arguments = parser.parse_args(argv)
@@ -356,7 +357,7 @@ def main(argv: list[str] | None = None) -> int:
             config,
             runner,
             stopper,
-            parent,
+            None if arguments.detached else parent,
             raise_targets=arguments.raise_targets,
             tls=tls,
             lease_s=arguments.lease_s,

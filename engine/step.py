@@ -34,7 +34,8 @@ class Sequence:
     Its tokens are `prompt_ids + output_ids`. The KV of the first `computed` tokens is in `pages`
     (token i lies in `pages[i // tokens_per_page]` at row `i % tokens_per_page`).
     A preempted sequence has computed 0 and no pages; its output_ids remain and are recomputed like a prompt, unless its
-    KV was swapped to host memory and is copied back.
+    KV was swapped to host memory and is copied back. A resumed sequence begins in the same state: another engine made
+    the first `resumed` of its output_ids.
 
     While steps are in flight `computed` counts their tokens too, as soon as the next step is scheduled, and the last
     of `output_ids` may be PENDING_ID.
@@ -65,6 +66,12 @@ class Sequence:
     weight: float = 1.0  # of `share`
     recomputed: dict[str, TierRecompute] = field(default_factory=dict)  # by causing tier; not in device_s
     swapped_tokens: int = 0  # tokens whose KV was copied back from host memory
+    resumed: int = 0  # of `output_ids`, those that another engine made
+    attempt: int = 0  # number of this Submit of the text
+
+    def made_here(self) -> int:
+        """Output ids that this engine made, pending ones included."""
+        return len(self.output_ids) - self.resumed
 
     def token_count(self) -> int:
         return len(self.prompt_ids) + len(self.output_ids)

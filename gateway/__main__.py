@@ -32,6 +32,9 @@ def main(argv: list[str] | None = None) -> int:
     )
     parser.add_argument("--workers", type=int, default=1, help="gateway processes that share the port; default: 1")
     parser.add_argument("--worker", type=int, default=0, help="the index of this process among them, from 0")
+    # A supervisor of an older version starts this process too: flags are added, and none is renamed.
+    parser.add_argument("--supervised", action="store_true", help="share the port with a process that may replace it")
+    parser.add_argument("--successor", action="store_true", help="begin beside the worker of the same index")
     arguments = parser.parse_args(argv)
     if not 0 <= arguments.worker < arguments.workers:
         parser.error(f"--worker is {arguments.worker}; with --workers {arguments.workers} it must be below that")
@@ -45,7 +48,7 @@ def main(argv: list[str] | None = None) -> int:
         close_to_others(config.data_dir, config.database_url)
         if config.certificates is not None:
             close_file(config.certificates.key)
-        worker_index = WorkerIndex(arguments.worker, arguments.workers)
+        worker_index = WorkerIndex(arguments.worker, arguments.workers, arguments.supervised, arguments.successor)
         services = Services(config, read_server_secrets(config), worker_index)
     except (configuration.ConfigError, OSError, ValueError) as error:
         _log.critical("gateway.cannot_start", extra={"fields": {"reason": str(error)}})

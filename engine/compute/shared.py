@@ -86,7 +86,7 @@ def _unfit(chunk: Chunk, info: ModelInfo) -> str | None:
     stop = chunk.start + chunk.count
     if stop > info.context_tokens:
         return f"token {stop} is beyond the model's context of {info.context_tokens}"
-    if chunk.start >= len(chunk.sequence.prompt_ids):
+    if chunk.start >= len(chunk.sequence.prompt_ids) + chunk.sequence.resumed:
         return None  # an id drawn by this engine
     ids = chunk.sequence.tokens(chunk.start, stop)
     if min(ids) < 0 or max(ids) >= info.vocab_size:

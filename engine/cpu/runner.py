@@ -18,6 +18,7 @@ from adapters.files.spec import BaseShape
 from engine.compute.host_pool import build_host_pool
 from engine.compute.logprobs import NO_LOGPROB, logprobs, prompt_parts, prompt_report, reported_ids
 from engine.compute.masks import mask_rows
+from engine.compute.numerics import cpu_numerics
 from engine.compute.penalties import Draw
 from engine.compute.shared import check_page, draw_of, host_memory, page_size, sort_out
 from engine.cpu.batch import pack
@@ -26,7 +27,7 @@ from engine.cpu.sampler import sample
 from engine.cpu.threads import available_cores, measured_threads
 from engine.cpu.weights import CpuModel, CpuWeights
 from engine.models.compatibility import check_any_served, check_weights_fit, loading_order, note_refusal
-from engine.models.linear import PACKED_ROWS
+from engine.models.linear import PACKED_ROWS, multiplies_int8
 from engine.protocol.config import EngineConfig, ModelConfig, QualityLimits
 from engine.protocol.frames import Logprobs, ModelInfo, PromptLogprobs
 from engine.step import NO_ID, UNDRAWABLE, Chunk, HostPool, Masks, Step, StepResult
@@ -161,6 +162,7 @@ class TorchRunner:
             layout.dtype,
             found.quality.quality if found.quality else None,
             layout.identity,
+            cpu_numerics(self._dtype, int8=multiplies_int8() if found.is_quantised else None),
         )
         self.adapters.add_base(model.name, BaseShape.from_directory(directory))
         self.weights.register_model(found)

@@ -97,6 +97,11 @@ class CpuModel:
         return gate_model(directory, key, limits, lambda: CpuMeasuredModel(config, self.shape, self.dtype))
 
     @property
+    def is_quantised(self) -> bool:
+        """Whether some of its matrices are."""
+        return self.weights_format != str(self.dtype).removeprefix("torch.")
+
+    @property
     def digest(self) -> str:
         """Of the content that is served."""
         config = self.config

@@ -91,6 +91,7 @@ def fake_model(model: ModelConfig, fake: FakeConfig) -> FakeModel:
         weights_format=model.dtype if model.quantize == "none" else model.quantize,
         kv_format=model.dtype if model.kv_dtype == "auto" else model.kv_dtype,
         kv_identity=model.kv_dtype,
+        numerics="fake",
     )
     return FakeModel(info, words or list(range(min(FIRST_PLAIN_ID, size // 2), min(size, FIRST_PLAIN_ID + WORDS_MAX))))
 

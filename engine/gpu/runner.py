@@ -18,6 +18,7 @@ from adapters.device.pool import TilePool
 from adapters.device.table import AdapterRows
 from engine.compute.logprobs import NO_LOGPROB
 from engine.compute.masks import check_masks, sampling_rows
+from engine.compute.numerics import gpu_numerics
 from engine.compute.penalties import Draw, changes_logits
 from engine.compute.shared import check_page, draw_of, sort_out
 from engine.gpu.decoder import GpuDecoder
@@ -221,6 +222,7 @@ class GpuRunner:
             opened.kv.dtype,
             opened.quality,
             opened.kv.identity,
+            gpu_numerics(self._arena.device, self._dtype),
         )
         layouts = self._layouts(shape, per_page)
         memory = self._memories.place(self._form(opened, layouts))

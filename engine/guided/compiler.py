@@ -94,9 +94,11 @@ class GrammarCompiler:
         self._threads: list[threading.Thread] = []
         self._processes = [GrammarProcess() for _ in range(threads)] if check_first else []
 
-    def compile_text(self, directory: Path, vocab_size: int, text: str, waiter: Waiter) -> Compiled | None:
+    def compile_text(
+        self, directory: Path, vocab_size: int, text: str, waiter: Waiter, *, bounded: bool = True
+    ) -> Compiled | None:
         """The compiled grammar of a model directory's tokenizer, if there is one. Otherwise None, and `waiter` is
-        called on the loop's thread later, once. Raises GrammarQueueFull."""
+        called on the loop's thread later, once. Raises GrammarQueueFull, if `bounded`."""
         head = f"{directory}\n{vocab_size}\n".encode()
         key = hashlib.sha256(head + text.encode("utf-8", "surrogatepass")).digest()
         if (found := self._compiled.get(key)) is not None:
@@ -105,7 +107,7 @@ class GrammarCompiler:
         if (waiters := self._waiters.get(key)) is not None:
             waiters.append(waiter)
             return None
-        if len(self._waiters) >= self._queue_max + self._count:
+        if bounded and len(self._waiters) >= self._queue_max + self._count:
             raise GrammarQueueFull
         self._waiters[key] = [waiter]
         if not self._threads:

@@ -19,6 +19,10 @@ from engine.text.grammars import start_with_stack
 
 # At a stop, masks in progress are waited for: an interpreter must not end while a thread is inside llguidance.
 STOP_WAIT_S = 0.5
+# So many ids to consume are a backlog: of a text that was resumed, or whose draws did not need masks.
+BACKLOG_MIN = 32
+# CPU seconds of one id; after a slower one the rest is consumed without the GIL.
+ID_SLOW_S = 0.001
 # Texts of one call. A mask that takes long holds up the masks of its call.
 GROUP_MAX = 128
 
@@ -35,7 +39,17 @@ class MaskPool:
         """Whether the grammar allows `ids`. From any thread.
 
         llguidance refuses every further id of a matcher that has refused one."""
-        return all(self.consume_together([(matcher, id_)])[0] for id_ in ids)
+        left = iter(ids)
+        if len(ids) >= BACKLOG_MIN:
+            # A call of the pool takes some 50 µs, an ordinary id 1 µs, and a resumed text has thousands. With the GIL
+            # held, until an id is slow.
+            for id_ in left:
+                began = time.thread_time()
+                if not matcher.consume_token(id_):
+                    return False
+                if time.thread_time() - began > ID_SLOW_S:
+                    break
+        return all(self.consume_together([(matcher, id_)])[0] for id_ in left)
 
     def consume_together(self, pairs: list[tuple[llguidance.LLMatcher, int]]) -> list[bool]:
         """For each matcher, whether its grammar allows the id.
@@ -74,8 +88,10 @@ class MaskBatch:
                 self._fill_together(group, pool)
 
     def _fill_alone(self, text: GuidedText, pool: MaskPool) -> None:
-        began = time.thread_time()  # of the mask: the pool consumes ids
+        began = time.thread_time()
         try:
+            text.consume_new(pool.consume_ids)
+            began = time.thread_time()  # of the mask alone: a resumed text has consumed all of its ids
             text.fill_words(pool.consume_ids)
         except BaseException as error:  # noqa: BLE001 - one text's edge; a Rust panic is no Exception
             text.fail(f"the mask could not be computed: {type(error).__name__}")

@@ -91,6 +91,11 @@ class GuidedText:
         if count < self._taken:
             self._restart()
         while self._taken < count and not self.error:
+            if self._reasoning.state == "over":  # all at once: a resumed text may have tens of thousands
+                if self._matcher is not None:
+                    self._unconsumed += output_ids[self._taken : count]
+                self._taken = count
+                return
             id_ = output_ids[self._taken]
             self._taken += 1
             if self._reasoning.push_id(id_) and self._matcher is not None:
@@ -112,11 +117,15 @@ class GuidedText:
         """The words were used, and belong to the step's matrix alone."""
         self.words, self.row, self.filled_at = _NO_WORDS, -1, -1
 
-    def fill_words(self, consume_ids: ConsumeIds) -> None:
-        """Let the matcher consume the new ids, and compute `words` for the next id."""
+    def consume_new(self, consume_ids: ConsumeIds) -> None:
+        """Let the matcher consume the new ids."""
         if self._unconsumed and self._matcher is not None and not self.error:
             ids, self._unconsumed = self._unconsumed, []
             self.note_consumed(consume_ids(self._matcher, ids))
+
+    def fill_words(self, consume_ids: ConsumeIds) -> None:
+        """`consume_new`, and compute `words` for the next id."""
+        self.consume_new(consume_ids)
         if (matcher := self.begin_words()) is not None:
             matcher.unsafe_compute_mask_ptr(self.words.ctypes.data, self.words.nbytes)
             self.finish_words()

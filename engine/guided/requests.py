@@ -94,7 +94,8 @@ class GuidedRequests:
         if guide.grammar is None:
             self._add_text(sequence, guide, None, vocab_size)
             return True
-        if len(self._waiting) >= WAITING_MAX:
+        # As by a full queue, a resumed request is not refused.
+        if len(self._waiting) >= WAITING_MAX and not sequence.resumed:
             raise GuideRefused("queue_full", f"{WAITING_MAX} requests wait for their grammar already", RETRY_AFTER_S)
 
         def compiled(outcome: Outcome) -> None:
@@ -108,7 +109,8 @@ class GuidedRequests:
                 self._refused(sequence, GuideRefused("bad_request", outcome))
 
         try:
-            ready = self.compiler.compile_text(directory, vocab_size, guide.grammar, compiled)
+            bounded = not sequence.resumed
+            ready = self.compiler.compile_text(directory, vocab_size, guide.grammar, compiled, bounded=bounded)
         except GrammarQueueFull:
             raise GuideRefused("queue_full", "too many grammars wait to be compiled", RETRY_AFTER_S) from None
         if ready is None:

@@ -75,6 +75,8 @@ class EngineMetrics(Collector):
         self.finished: collections.Counter[tuple[str, str]] = collections.Counter()  # by model and ending
         self.refused: collections.Counter[str] = collections.Counter()
         self.tokens_lost = 0  # made for gateways that went away before they recorded them
+        self.tokens_reclaimed = 0  # of these, received and recorded after all
+        self.resumed = 0  # requests whose text another engine began
         self.snapshots = 0  # taken for watchers
         self.step_errors = 0  # steps in which the runner itself raised
         self.chunk_errors = 0  # chunks that failed alone
@@ -281,6 +283,8 @@ class EngineMetrics(Collector):
                 "Ids made for gateways that went away before they recorded them.",
                 self.tokens_lost,
             ),
+            ("laneway_tokens_reclaimed", "Ids counted as lost that their gateway had received.", self.tokens_reclaimed),
+            ("laneway_requests_resumed", "Requests that continued the text of another engine.", self.resumed),
             ("laneway_tokens_overrun", "Ids made after the ending of their request.", now.tokens_overrun),
             ("laneway_tokens_swapped", "Tokens whose KV was copied back from host memory.", now.tokens_swapped),
             ("laneway_snapshots", "Snapshots sent to gateways.", self.snapshots),

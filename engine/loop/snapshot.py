@@ -163,7 +163,7 @@ def _models(scheduler: Scheduler, page_waste: Mapping[str, int]) -> list[ModelPl
             page_waste_bytes=page_waste.get(name, 0),
             running=running[name],
             waiting=waiting[name],
-            wait_s=scheduler.wait_s(name),
+            wait_s=scheduler.admission.weights_wait_s(name),
             loads=weights.loads,
         )
         for name, weights in residency.models.items()

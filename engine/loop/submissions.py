@@ -20,9 +20,14 @@ class BadRequest(Exception):
 
 
 def sequence_of(gateway: int, frame: Submit, arrived_at: float) -> Sequence:
-    """`arrived_at`: seconds of the monotonic clock. Raises BadRequest for a weight outside its limits."""
+    """`arrived_at`: seconds of the monotonic clock. Raises BadRequest for a weight outside its limits, and for resumed
+    ids that no unfinished text can end with."""
     if not 0 < frame.weight <= WEIGHT_MAX:
         raise BadRequest("bad_request", f"weight is {frame.weight:g}; it must be over 0 and at most {WEIGHT_MAX:g}")
+    resumed = frame.resumed
+    if resumed:
+        _check_resumed(frame)
+    prompt = len(frame.prompt_ids) - resumed
     return Sequence(
         handle=frame.handle,
         gateway=gateway,
@@ -32,13 +37,27 @@ def sequence_of(gateway: int, frame: Submit, arrived_at: float) -> Sequence:
         namespace=frame.namespace,
         tier=frame.tier,
         share=frame.share,
-        prompt_ids=frame.prompt_ids,
+        prompt_ids=frame.prompt_ids[:prompt] if resumed else frame.prompt_ids,
         max_tokens=frame.max_tokens,
         sampling=frame.sampling,
         stop_ids=frozenset(frame.stop_ids),
         arrived_at=arrived_at,
         weight=frame.weight,
+        output_ids=frame.prompt_ids[prompt:],
+        resumed=resumed,
+        attempt=frame.attempt,
     )
+
+
+def _check_resumed(frame: Submit) -> None:
+    """Raises BadRequest."""
+    resumed, prompt = frame.resumed, len(frame.prompt_ids)
+    if not 0 < resumed < prompt:
+        raise BadRequest("bad_request", f"resumed is {resumed}; it must be at least 0 and less than the {prompt} ids")
+    if resumed >= frame.max_tokens:
+        raise BadRequest("bad_request", f"{resumed} ids are resumed, and max_tokens is {frame.max_tokens}")
+    if not frozenset(frame.stop_ids).isdisjoint(frame.prompt_ids[prompt - resumed :]):
+        raise BadRequest("bad_request", "a stop id is among the resumed ids: the text has ended")
 
 
 def usage_of(sequence: Sequence, queue_s: float) -> EngineUsage:

@@ -16,31 +16,33 @@ from engine.contents.fetcher import ContentFetcher
 from engine.guided.requests import MASK_WAIT_S, GuideRefused, build_guided_requests
 from engine.loop.adapter_changes import AdapterChanges
 from engine.loop.flights import StepFlights, StepMasks
-from engine.loop.gauges import read_gauges
+from engine.loop.gateway_streams import GatewayStreams
 from engine.loop.metrics import EngineMetrics
 from engine.loop.model_changes import ModelChanges
+from engine.loop.page_news import PageNews
+from engine.loop.reports import Reports
 from engine.loop.submissions import BadRequest, guide_fault_of, sequence_of, usage_of
-from engine.loop.unsettled import UnrecordedRequests
+from engine.loop.token_frames import TokenFrames
 from engine.protocol.config import ModelConfig
 from engine.protocol.frames import (
     Abort,
     AdapterState,
+    DrainEngine,
     EngineUsage,
     Finished,
     FinishReason,
+    GatewayHello,
     Hello,
     LoadAdapter,
     LoadModel,
     Models,
     ModelState,
-    PromptPart,
+    Reclaim,
     Recorded,
     Refused,
     Snapshot,
     Status,
-    StatusReport,
     Submit,
-    Tokens,
     UnloadAdapter,
     UnloadModel,
     Watch,
@@ -57,8 +59,6 @@ INTEGRITY_AFTER_S = 1.0
 # after a wait of LOAD_LONG_S.
 LOAD_POLL_S, LOAD_LONG_S, LOAD_POLL_LATER_S = 0.00025, 0.02, 0.005
 MESSAGE_CHARS_MAX = 500
-# Of each list of digests in a StatusReport.
-ADAPTERS_REPORTED_MAX = 4096
 
 _log = logging.getLogger(__name__)
 
@@ -114,9 +114,10 @@ class EngineLoop:
         )
         self._in_flight = StepFlights(runner, clock, masks or self._guided)
         self._completed_at = 0.0  # when the last step was completed
-        self._gateways: set[int] = set()
-        self._unrecorded = UnrecordedRequests()
-        self._last_token_at: dict[Sequence, float] = {}
+        self._streams = GatewayStreams(self._metrics)
+        self._tokens = TokenFrames(self._outbox, self._metrics, clock)
+        self._page_news = PageNews(scheduler.prefix, self._outbox.add_frame, clock)
+        self._reports = Reports(hello.epoch, scheduler, runner, self._guided, self._metrics, progress, clock)
         self._checked = False  # integrity, since the last step
         self._blocked_since: float | None = None  # since when all requests wait for loads
         self._stopping = False
@@ -124,6 +125,7 @@ class EngineLoop:
     def run(self) -> None:
         """Run until a Stop. An exception is an internal error or a lost device, and ends the process: its gateways see
         their streams end, and the supervisor starts another engine."""
+        self._reports.update_load()
         while not self._stopping:
             commands = self._inbox.take_commands(self._patience())
             for command in commands:
@@ -134,11 +136,13 @@ class EngineLoop:
                 self._step()
             elif self._scheduler.has_background_loads:
                 self._scheduler.poll_loads()
-            elif not commands:
+            elif not commands and self._due_at() is None:
                 self._scheduler.check_integrity()
                 self._checked = True
             self._models.forget_unused()
             self._note_progress()
+            self._reports.note_round(active=bool(commands) or self._busy() or self._scheduler.has_background_loads)
+            self._page_news.post()
             self._outbox.post()
 
     def _patience(self) -> float | None:
@@ -148,11 +152,18 @@ class EngineLoop:
             self._blocked_since = None
             if self._scheduler.has_background_loads:
                 return LOAD_POLL_LATER_S
+            if (due_at := self._due_at()) is not None:
+                return max(0.0, due_at - self._clock())
             return None if self._checked else INTEGRITY_AFTER_S
         if self._blocked_since is None:
             return 0.0
         waited_s = self._clock() - self._blocked_since
         return LOAD_POLL_S if waited_s < LOAD_LONG_S else LOAD_POLL_LATER_S
+
+    def _due_at(self) -> float | None:
+        """When an idle loop has a report to compute or to send; None: it has none."""
+        dues = (self._reports.load_due_at(), self._page_news.due_at())
+        return min((at for at in dues if at is not None), default=None)
 
     def _busy(self) -> bool:
         """Whether there is work, which may be a step in flight of requests that have all ended."""
@@ -238,8 +249,8 @@ class EngineLoop:
     def _execute_command(self, command: Command) -> None:
         match command:
             case ReceivedFrame():
-                self._gateways.add(command.gateway)
-                self._frame(command)
+                if self._streams.accept_frame(command.gateway, command.frame):
+                    self._frame(command)
             case GatewayDisconnected():
                 self._gateway_disconnected(command.gateway)
             case LoopCall():
@@ -258,7 +269,7 @@ class EngineLoop:
                 if ended is not None:
                     self._publish_ending(ended)
             case Recorded():
-                self._unrecorded.note_recorded(gateway, frame.handles)
+                self._streams.note_recorded(gateway, frame.handles)
             case LoadAdapter():
                 self._changes.load_adapter(gateway, frame)
             case UnloadAdapter():
@@ -268,9 +279,17 @@ class EngineLoop:
             case UnloadModel():
                 self._models.unload(gateway, frame)
             case Status():
-                self._outbox.add_frame(gateway, self._report())
+                self._outbox.add_frame(gateway, self._reports.status())
             case Watch():
                 self._outbox.add_frame(gateway, self._snapshot(frame.preempted))
+            case GatewayHello():
+                for superseded in self._streams.name_stream(gateway, frame.gateway):
+                    self._end_stream(superseded, self._streams.supersede)
+                (self._page_news.subscribe if frame.pages else self._page_news.unsubscribe)(gateway)
+            case Reclaim():
+                self._streams.reclaim(gateway, frame.attempts)
+            case DrainEngine():
+                self._drain(draining=frame.draining)
 
     def _submit(self, gateway: int, frame: Submit, at: float) -> None:
         try:
@@ -279,7 +298,8 @@ class EngineLoop:
             self._refuse(gateway, Refused(frame.handle, error.code, str(error)))
             return
         except Exception as error:  # noqa: BLE001 - the request's edge: it ends alone, and is counted
-            self._end_failed(gateway, frame.handle, frame.request_id, len(frame.prompt_ids), error)
+            usage = EngineUsage(len(frame.prompt_ids) - frame.resumed, completion_tokens=frame.resumed)
+            self._end_failed(gateway, frame.handle, frame.request_id, usage, error)
             return
         if sequence.adapter is not None:
             self._changes.note_use(sequence.adapter)
@@ -300,21 +320,23 @@ class EngineLoop:
                 self._refuse_displaced()
         except Exception as error:  # noqa: BLE001 - the request's edge: it ends alone, and is counted
             self._release(sequence)
-            prompt = len(sequence.prompt_ids)
-            self._end_failed(sequence.gateway, sequence.handle, sequence.request_id, prompt, error)
+            usage = EngineUsage(len(sequence.prompt_ids), completion_tokens=sequence.resumed)
+            self._end_failed(sequence.gateway, sequence.handle, sequence.request_id, usage, error)
             return
-        if refusal is not None:
+        if refusal is None:
+            self._metrics.resumed += sequence.resumed > 0
+        else:
             self._release(sequence)
             # It may quote the request at any length.
             message = refusal.message[:MESSAGE_CHARS_MAX]
             self._refuse(sequence.gateway, Refused(sequence.handle, refusal.code, message, refusal.retry_after_s))
 
-    def _end_failed(self, gateway: int, handle: int, request_id: str, prompt_tokens: int, error: Exception) -> None:
+    def _end_failed(self, gateway: int, handle: int, request_id: str, usage: EngineUsage, error: Exception) -> None:
         """End a request whose handling raised."""
         self._metrics.request_errors += 1
         _log.error("submit.failed", exc_info=error, extra={"fields": {"request_id": request_id}})
         message = f"internal error: {type(error).__name__}"
-        self._outbox.add_ending(gateway, Finished(handle, "error", EngineUsage(prompt_tokens), message))
+        self._outbox.add_ending(gateway, Finished(handle, "error", usage, message))
 
     def _refuse_guided(self, sequence: Sequence, refusal: GuideRefused) -> None:
         self._release(sequence)
@@ -343,6 +365,8 @@ class EngineLoop:
         """Raises BadRequest for what the scheduler does not check."""
         if self._stopping:
             raise BadRequest("shutting_down", "the engine is shutting down")
+        if self._progress.draining:
+            raise BadRequest("shutting_down", "the engine is draining")
         if frame.epoch != self._hello.epoch:
             raise BadRequest("stale_epoch", "the request names an earlier engine process")
         if frame.adapter is not None and self._changes.refuses(frame.adapter):
@@ -350,14 +374,19 @@ class EngineLoop:
         return sequence_of(gateway, frame, at)
 
     def _gateway_disconnected(self, gateway: int) -> None:
-        self._gateways.discard(gateway)
+        if not self._streams.end_superseded(gateway):
+            self._end_stream(gateway, self._streams.forget_stream)
+
+    def _end_stream(self, gateway: int, forget: Callable[[int], None]) -> None:
+        """End all requests of a stream that was closed; `forget` counts what it did not record as lost."""
+        self._streams.open.discard(gateway)
         lost_before = self._metrics.tokens_lost
         self._complete_all()
         self._abort_waiting(gateway)
         for ended in self._scheduler.abort_gateway(gateway):
             self._publish_ending(ended)
-        for request_id, tokens in self._unrecorded.take_unrecorded(gateway):
-            self._count_lost(request_id, tokens)
+        forget(gateway)
+        self._page_news.unsubscribe(gateway)
         self._outbox.drop_gateway(gateway)
         lost = self._metrics.tokens_lost - lost_before
         _log.info("gateway.gone", extra={"fields": {"gateway": gateway, "tokens_lost": lost}})
@@ -367,75 +396,42 @@ class EngineLoop:
         for sequence in self._guided.take_waiting(gateway, handle):
             self._publish_ending(RequestEnding(sequence, "aborted"))
 
+    def _drain(self, *, draining: bool) -> None:
+        """Refuse new requests from now on, resumed ones too, or serve again. Requests that were queued go on."""
+        if draining != self._progress.draining:
+            self._progress.draining = draining
+            _log.info("engine.draining" if draining else "engine.undrained")
+
     def _stop(self, why: str) -> None:
+        """End all requests, so that their gateways resume them on other engines."""
         self._stopping = True
         _log.info("engine.stopping", extra={"fields": {"reason": why}})
         self._complete_all()
-        for gateway in sorted(self._gateways):
+        for gateway in sorted(self._streams.open):
             waiting = self._guided.take_waiting(gateway)
             ended = [*waiting, *(ended.sequence for ended in self._scheduler.abort_gateway(gateway))]
             for sequence in ended:
-                self._publish_ending(RequestEnding(sequence, "error", "the engine is shutting down"))
+                self._publish_ending(RequestEnding(sequence, "error", "the engine is shutting down"), resumable=True)
         self._guided.stop()
         for command in self._inbox.take_commands(0.0):
-            if isinstance(command, ReceivedFrame):
+            if isinstance(command, ReceivedFrame) and self._streams.accept_frame(command.gateway, command.frame):
                 self._frame(command)
 
     # ---- answers
 
     def _publish(self, step: Step, outcome: StepOutcome) -> None:
-        now = self._clock()
-        model = step.model
-        metrics = self._metrics
-        last = self._last_token_at
-        frames: dict[int, Tokens] = {}  # by gateway
-        cached: dict[int, dict[int, int]] = {}  # by gateway and handle
-        for sequence, token in outcome.tokens:
-            frame = frames.get(sequence.gateway)
-            if frame is None:
-                frame = frames[sequence.gateway] = Tokens(step.number, [], [])
-            frame.handles.append(sequence.handle)
-            frame.ids.append(token)
-            pair = (model, sequence.tier)
-            metrics.generation_tokens[pair] += 1
-            before = last.get(sequence)
-            if before is None:
-                metrics.first_token[pair].observe(now - sequence.arrived_at)
-                if sequence.cached_tokens:
-                    cached.setdefault(sequence.gateway, {})[sequence.handle] = sequence.cached_tokens
-            else:
-                metrics.inter_token[pair].observe(now - before)
-            last[sequence] = now
-        for gateway in {sequence.gateway for sequence in outcome.logprobs}:
-            own = [outcome.logprobs.get(sequence) for sequence, _ in outcome.tokens if sequence.gateway == gateway]
-            frames[gateway] = Tokens(step.number, frames[gateway].handles, frames[gateway].ids, own)
-        for gateway, found in cached.items():
-            frames[gateway] = msgspec.structs.replace(frames[gateway], cached=found)
-        for sequence, part in outcome.prompts:
-            self._outbox.add_frame(sequence.gateway, PromptPart(sequence.handle, part))
-        for gateway, frame in frames.items():
-            self._outbox.add_frame(gateway, frame)
+        self._tokens.publish(step, outcome)
         for ended in outcome.ended:
             self._publish_ending(ended)
 
-    def _publish_ending(self, ended: RequestEnding) -> None:
+    def _publish_ending(self, ended: RequestEnding, *, resumable: bool = False) -> None:
         sequence = ended.sequence
         usage = self._usage_of(sequence, ended.reason)
-        if sequence.gateway in self._gateways:
+        if self._streams.note_ending(sequence):
             message, fault = ended.message[:MESSAGE_CHARS_MAX], guide_fault_of(ended, self._guided)
-            self._outbox.add_ending(sequence.gateway, Finished(sequence.handle, ended.reason, usage, message, fault))
-            self._unrecorded.add_unrecorded(
-                sequence.gateway, sequence.handle, sequence.request_id, len(sequence.output_ids)
-            )
-        else:
-            self._count_lost(sequence.request_id, len(sequence.output_ids))
+            finished = Finished(sequence.handle, ended.reason, usage, message, fault, resumable)
+            self._outbox.add_ending(sequence.gateway, finished)
         self._release(sequence)
-
-    def _count_lost(self, request_id: str, tokens: int) -> None:
-        """Count tokens made for a gateway that disconnected. It may still have settled them just before."""
-        if tokens:
-            self._metrics.tokens_lost += tokens
-            _log.warning("tokens.lost", extra={"fields": {"request_id": request_id, "tokens": tokens}})
 
     def _usage_of(self, sequence: Sequence, reason: FinishReason) -> EngineUsage:
         """Count an ended request in the metrics; returns its usage."""
@@ -447,7 +443,7 @@ class EngineLoop:
         self._metrics.queue[pair].observe(queue_s)
         if sequence.started_at is not None:
             self._metrics.prompt_tokens[pair] += len(sequence.prompt_ids)
-        self._last_token_at.pop(sequence, None)
+        self._tokens.forget_sequence(sequence)
         return usage_of(sequence, queue_s)
 
     def _answer_change(self, gateway: int, state: AdapterState | ModelState) -> None:
@@ -475,30 +471,4 @@ class EngineLoop:
             self._clock(),
             preempted,
             self._runner.page_waste,
-        )
-
-    def _report(self) -> StatusReport:
-        metrics, scheduler = self._metrics, self._scheduler
-        metrics.observe_loads(scheduler.residency.take_loads())
-        metrics.observe_model_loads(scheduler.weight_residency.take_loads())
-        metrics.guided = self._guided.counts()
-        resident = self._runner.adapters.resident()
-        gauges = read_gauges(scheduler, len(resident))
-        return StatusReport(
-            epoch=self._hello.epoch,
-            step=self._progress.step,
-            running=scheduler.running,
-            waiting=gauges.waiting,
-            pages_total=gauges.pages_total,
-            pages_free=gauges.pages_free,
-            pages_cached=gauges.pages_cached,
-            pages_adapters=gauges.pages_adapters,
-            adapters_resident=resident,
-            tokens_made=scheduler.results.tokens_made,
-            metrics=metrics.render(gauges),
-            tokens_overrun=scheduler.results.tokens_overrun,
-            tokens_lost=metrics.tokens_lost,
-            adapters_running=scheduler.residency.digests_in_use()[:ADAPTERS_REPORTED_MAX],
-            adapters_waiting=scheduler.residency.digests_waited_for()[:ADAPTERS_REPORTED_MAX],
-            adapters_step_max=scheduler.residency.sequences_max,
         )

@@ -8,12 +8,21 @@ from __future__ import annotations
 from array import array
 from collections import Counter, OrderedDict
 from collections.abc import Callable
+from typing import Protocol
 
 from engine.memory.arena import Arena
 from engine.protocol.page_names import Chain
 
 # A namespace with more than this part of the arena has its idle pages evicted first.
 NAMESPACE_QUOTA = 0.25
+
+
+class PageObserver(Protocol):
+    """Is notified of every change of the cached names. It must not call the cache."""
+
+    def note_added(self, name: bytes) -> None: ...
+
+    def note_removed(self, name: bytes) -> None: ...
 
 
 class PrefixCache:
@@ -23,6 +32,7 @@ class PrefixCache:
     def __init__(self, arena: Arena, namespace_quota: float = NAMESPACE_QUOTA) -> None:
         if not 0 <= namespace_quota <= 1:
             raise ValueError(f"a namespace's quota is a part of the arena between 0 and 1, not {namespace_quota:g}")
+        self.observer: PageObserver | None = None
         self.queries = 0  # prompt tokens looked up
         self.hits = 0  # prompt tokens found
         self.queries_of_model: Counter[str] = Counter()
@@ -69,6 +79,12 @@ class PrefixCache:
         self.labels[page] = chain.label
         self._labelled[chain.label] += 1
         self._count_pages(chain.namespace, 1)
+        if self.observer is not None:
+            self.observer.note_added(name)
+
+    def names(self) -> list[bytes]:
+        """Of all cached pages."""
+        return list(self._pages)
 
     def pages(self) -> int:
         """Cached pages, held or idle."""
@@ -129,6 +145,8 @@ class PrefixCache:
         del self._pages[name]
         self._labelled[self.labels[page]] -= 1
         self._count_pages(namespace, -1)
+        if self.observer is not None:
+            self.observer.note_removed(name)
 
     def _victims(self) -> OrderedDict[int, int]:
         """The idle pages to evict from, least recently used first."""

@@ -122,6 +122,7 @@ class EngineClient:
         what `submit` returns. Raises ValueError for a malformed address and for a TLS address without `tls`."""
         self.on_connect = on_connect
         self.on_models = on_models
+        self.on_ready: Callable[[], None] | None = None  # called when it has become ready; must not raise
         self.hello: Hello | None = None  # the last one seen; kept while the engine is away, as what it serves is
         self.models: dict[str, ModelInfo] = {}  # what it serves now, by name
         self.refused: dict[str, str] = {}  # of its configuration, what it cannot serve, and why
@@ -401,6 +402,8 @@ class EngineClient:
             if link.open:
                 was_ready = True
                 self._ready.set()
+                if self.on_ready is not None:
+                    self.on_ready()
                 _log.info("engine.connected", extra={"fields": {"epoch": self.hello.epoch}})
             reason = await link.lost
             _log.warning("engine.lost", extra={"fields": {"epoch": self.hello.epoch, "reason": reason}})

@@ -74,8 +74,8 @@ class Generation:
     bounded by the request's max_tokens."""
 
     __slots__ = (
-        "_aborted", "_ids", "_link", "_logprobs", "_logprobs_taken", "_on_news", "_prompt", "cached_tokens", "ending",
-        "handle",
+        "_aborted", "_ids", "_link", "_logprobs", "_logprobs_taken", "_on_news", "_prompt", "_taken", "cached_tokens",
+        "ending", "handle",
     )  # fmt: skip
 
     def __init__(self, link: Link | None = None, handle: int = 0) -> None:
@@ -85,6 +85,7 @@ class Generation:
         self.ending: GenerationEnding | None = None
         self._link = link
         self._ids: list[int] = []
+        self._taken = 0  # ids taken before _ids
         self._logprobs: list[Logprobs] = []  # one for each of _ids, or empty
         self._logprobs_taken: list[Logprobs] = []  # of the ids that were taken last
         self._prompt: list[PromptLogprobs] = []
@@ -104,6 +105,7 @@ class Generation:
     def take_ids(self) -> list[int]:
         """The ids since the last call."""
         ids, self._ids = self._ids, []
+        self._taken += len(ids)
         if self._logprobs or self._logprobs_taken:
             self._logprobs_taken, self._logprobs = self._logprobs, []
         return ids
@@ -117,6 +119,19 @@ class Generation:
         """If requested, the log probabilities of prompt tokens since the last call."""
         parts, self._prompt = self._prompt, []
         return parts
+
+    @property
+    def epoch(self) -> str:
+        """Of the engine process that has the request, or had it last; "" before it is submitted."""
+        return "" if self._link is None else self._link.epoch
+
+    @property
+    def made_tokens(self) -> int:
+        """What the engine reported with the ending; without such a report, the number of ids that arrived here before
+        the request was aborted."""
+        if isinstance(self.ending, Finished):
+            return self.ending.usage.completion_tokens
+        return self._taken + len(self._ids)
 
     def abort(self) -> None:
         """Ask the engine to stop it. Idempotent. The ending still arrives."""
@@ -365,6 +380,12 @@ class Link(asyncio.Protocol):
     def _send_recorded(self) -> None:
         self.send(Recorded(self._recorded))
         self._recorded = []
+
+    @property
+    def epoch(self) -> str:
+        """Of the engine process; "" before its Hello."""
+        hello = self.hello
+        return hello.result().epoch if hello.done() and hello.exception() is None else ""
 
     @property
     def open(self) -> bool:

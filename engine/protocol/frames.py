@@ -411,6 +411,8 @@ class StatusReport(Frame, frozen=True, tag="status_report", array_like=True):
     adapters_running: list[Digest] = []  # that running requests use
     adapters_waiting: list[Digest] = []  # that waiting requests will use
     adapters_step_max: int = 0  # in one step
+    # Since version 5: tokens that were counted as lost until a gateway reclaimed them. tokens_lost is without them.
+    tokens_reclaimed: int = 0
 
 
 class Snapshot(Frame, frozen=True, tag="snapshot", array_like=True):

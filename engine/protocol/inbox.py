@@ -6,7 +6,7 @@ import queue
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from engine.protocol.frames import ToEngine
+from engine.protocol.frames import EngineLoad, ToEngine
 
 # Above this the I/O thread stops reading its streams until the loop has caught up. One frame may exceed it.
 INBOX_BYTES_MAX = 64 * 1024 * 1024
@@ -94,3 +94,5 @@ class LoopProgress:
     busy: bool = False
     running: int = 0
     waiting: int = 0
+    draining: bool = False
+    load: EngineLoad | None = None

@@ -152,7 +152,7 @@ class Server:
         hello: Hello,
         inbox: Inbox,
         progress: LoopProgress,
-        parent: int,
+        parent: int | None,
         ended: Callable[[str], None],
         *,
         tls: TlsListener | None = None,
@@ -319,11 +319,13 @@ class Server:
         while True:
             await asyncio.sleep(HEARTBEAT_S)
             now = self._progress
-            frame = encode(Heartbeat(step=now.step, busy=now.busy, running=now.running, waiting=now.waiting))
+            frame = encode(Heartbeat(now.step, now.busy, now.running, now.waiting, now.draining, now.load))
             for stream in list(self._streams.values()):
                 stream.write(frame)
 
     def _watch_parent(self) -> None:
+        if self._parent is None:
+            return
         # Asked, not signalled: PR_SET_PDEATHSIG follows the parent's *thread*, and stdin may be no pipe.
         if os.getppid() == self._parent:
             self._loop.call_later(PARENT_CHECK_S, self._watch_parent)

@@ -1,4 +1,5 @@
 """Refuses requests at `submit`: those that can never run, and those that would wait longer than their tier's target.
+It also predicts what a request would wait for.
 
 It knows no tenants or budgets: the gateway has checked them.
 """
@@ -45,6 +46,7 @@ class AdmissionControl:
         self._rank = {tier.name: rank for rank, tier in enumerate(tiers)}
         self._tiers = tiers
         self._served = served
+        self._capacity = capacity
         self._pages = capacity.pages
         self._slots = capacity.slots
         self._weights = weights
@@ -63,7 +65,10 @@ class AdmissionControl:
         if sequence.adapter is not None and not self._residency.is_known(sequence.adapter, sequence.model):
             return Refusal("adapter_unknown", f"adapter {sequence.adapter!r} is not loaded for {sequence.model!r}")
         rank = self._rank[sequence.tier]
-        return _malformed(sequence, limits) or self._too_long(sequence, limits, rank) or self._crowded(sequence, rank)
+        if refusal := _malformed(sequence, limits) or self._too_long(sequence, limits, rank):
+            return refusal
+        # As a preempted request, a resumed one waits however long the queue is.
+        return None if sequence.resumed else self._crowded(sequence, rank)
 
     def _too_long(self, sequence: Sequence, limits: ModelLimits, rank: int) -> Refusal | None:
         """It exceeds the model's context, or its tier cannot have the pages for it."""
@@ -100,6 +105,27 @@ class AdmissionControl:
             return self.full(rank)
         return None
 
+    # ---- predictions, whose cost does not depend on the number of requests
+
+    def queue_waits_s(self) -> dict[str, float]:
+        """By tier: predicted seconds until the first chunk begins of a request whose share has no other one. If the
+        tier can have no slot now, the request waits for one start more."""
+        return {
+            tier.name: queue.new_share_wait_s(needs_slot=self._capacity.spare_slots(rank) < 1)
+            for rank, (tier, queue) in enumerate(zip(self._tiers, self._queues, strict=True))
+        }
+
+    def weights_waits_s(self) -> dict[str, float]:
+        """By served model whose weights are not on the device: `weights_wait_s`."""
+        absent = (model for model in self._served.live if not self._weights.is_resident(model))
+        return {model: self.weights_wait_s(model) for model in absent}
+
+    def weights_wait_s(self, model: str, rank: int | None = None) -> float:
+        """Predicted seconds until the model is resident, for a request queued now in tier `rank` (None: the lowest)."""
+        return predict_wait(self._weights, model, len(self._tiers) - 1 if rank is None else rank).seconds
+
+    # ---- refusals
+
     def full(self, rank: int) -> Refusal:
         """The refusal for a full queue."""
         tier, queue = self._tiers[rank], self._queues[rank]
@@ -113,7 +139,8 @@ def _malformed(sequence: Sequence, limits: ModelLimits) -> Refusal | None:
         return Refusal("bad_request", "the prompt is empty")
     if sequence.max_tokens < 0:
         return Refusal("bad_request", f"max_tokens is {sequence.max_tokens}; it must be at least 0")
-    if limits.vocab_size is not None and (min(ids) < 0 or max(ids) >= limits.vocab_size):
+    vocab, made = limits.vocab_size, sequence.output_ids
+    if vocab is not None and (min(ids) < 0 or max(ids) >= vocab or (made and not 0 <= min(made) <= max(made) < vocab)):
         return Refusal("bad_request", f"the prompt has an id outside the vocabulary of {limits.vocab_size}")
     wrong = find_fault(sequence.sampling, sequence.max_tokens, limits.vocab_size)
     return Refusal("bad_request", wrong) if wrong else None

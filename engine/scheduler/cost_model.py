@@ -7,6 +7,7 @@ It reads no clock: the caller measures. The planner asks it how much prefill fit
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from collections.abc import Sequence as Ordered
 
 from engine.scheduler.costs import Costs, StepLoad
@@ -132,6 +133,11 @@ class CostModels:
         if model not in self._fitted:
             self._fitted[model] = CostModel(self._guess())
         self._fitted[model].observe(load, seconds)
+
+    def prefill_token_s(self, models: Iterable[str]) -> dict[str, float]:
+        """By model: seconds of one more prompt token in a step; 0 while nothing was measured."""
+        found = ((model, self.of(model).costs) for model in models)
+        return {model: costs.prefill_token_s + costs.kv_token_s for model, costs in found}
 
     def forget_costs(self, model: str) -> None:
         self._fitted.pop(model, None)

@@ -36,11 +36,17 @@ class Entry:
     preempted_for_share: str = ""  # the share whose first request preempted it last; "": another cause
     skips: int = 0  # consecutive steps whose draw was skipped, because its mask was not ready
     skipped_since: float = 0.0  # when the first of `skips` was completed
-    reports_prompt: bool = field(init=False)  # the request has prompt logprobs; looked up for each chunk
+    reports_prompt: bool = field(init=False)  # the request has prompt logprobs to report; looked up for each chunk
     reported: int = 0  # prompt tokens whose logits were reported, if `reports_prompt`
+    has_run: bool = field(init=False)  # here, and was preempted; or on another engine (Submit.resumed)
 
     def __post_init__(self) -> None:
-        self.reports_prompt = self.sequence.sampling.prompt_logprobs >= 0
+        sequence = self.sequence
+        self.has_run = sequence.resumed > 0
+        # The other engine reported the prompt, and its tokens were served before: recomputing them is free.
+        self.reports_prompt = sequence.sampling.prompt_logprobs >= 0 and not self.has_run
+        if self.has_run:
+            self.charged = sequence.token_count()
 
     def must_report(self) -> bool:
         """Whether log probabilities of its prompt are still to be reported."""

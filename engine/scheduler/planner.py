@@ -311,7 +311,7 @@ class StepPlanner:
         if owed and self._capacity.can_reserve(owed):
             return owed
         head = queue.head(model, self._ready)
-        if head is None or head.sequence.preemptions or self.residency.in_use(head.sequence.adapter):
+        if head is None or head.has_run or self.residency.in_use(head.sequence.adapter):
             return head
         return self._next_without_new_adapter(queue, head) or head
 
@@ -342,9 +342,10 @@ class StepPlanner:
         self.residency.remove_waiting(sequence.adapter, entry.tier)
         entry.charged = max(entry.charged, sequence.computed)
         if not sequence.preemptions:
-            sequence.cached_tokens = sequence.computed
+            prompt = len(sequence.prompt_ids)
+            sequence.cached_tokens = min(sequence.computed, prompt)
             if not entry.must_report():  # such a request looks for no page
-                self.prefix.looked_up(sequence.model, len(sequence.prompt_ids), sequence.computed)
+                self.prefix.looked_up(sequence.model, prompt, sequence.cached_tokens)
         return True
 
     def _join_first(self, plan: StepPlan, tier: int) -> Entry | None:

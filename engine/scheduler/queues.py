@@ -33,9 +33,9 @@ def _always(_: Entry) -> bool:
 
 
 class TierQueue:
-    """One tier holds requests of several models; a step asks for the head of its own model. The order: preempted
-    requests, oldest first; then a share that started no request for the tier's `ageing_s`; then by served tokens; last
-    the shares that crowd the tier."""
+    """One tier holds requests of several models; a step asks for the head of its own model. The order: preempted and
+    resumed requests, oldest first; then a share that started no request for the tier's `ageing_s`; then by served
+    tokens; last the shares that crowd the tier."""
 
     def __init__(self, tier: Tier, clock: Callable[[], float]) -> None:
         self._tier = tier
@@ -58,12 +58,11 @@ class TierQueue:
         return self._count
 
     def add_entry(self, entry: Entry) -> None:
-        """Queue a new request. A share without waiting requests starts level with the least served: a pause earns
-        nothing."""
+        """Queue a request that was submitted. A share without waiting requests starts level with the least served: a
+        pause earns nothing."""
         share, now = entry.sequence.share, self._clock()
         if not self._waiting[share]:
             self._lift_counter(share)
-        self._waiting[share] += 1
         if self._tier.crowd_part < 1:
             self._crowding.note_request(share)
         if not self._present[share]:
@@ -71,12 +70,16 @@ class TierQueue:
             self._first_requests[share] = entry
             self.newest_first = entry.number
         self._present[share] += 1
+        self._count += 1
         waiting_queue = self._model_queue(entry)
+        if entry.has_run:  # on another engine
+            bisect.insort(waiting_queue.resumed, entry, key=_number)
+            return
+        self._waiting[share] += 1
         waiting_queue.add_entry(entry, now)
         if entry.sequence.model not in self._suspended:
             waiting_queue.rate.note_waiting(now)
         self._rate.note_waiting(now)
-        self._count += 1
 
     def requeue(self, entry: Entry) -> None:
         """Queue a preempted request again."""
@@ -105,9 +108,7 @@ class TierQueue:
         if waiting_queue is None:
             return None
         head = waiting_queue.next_entry(self._served, now - self._tier.ageing_s, self._crowd(now), ready)
-        if head is None or not (
-            self._first_requests and head.sequence.preemptions and self.has_running(head.sequence.share)
-        ):
+        if head is None or not (self._first_requests and head.has_run and self.has_running(head.sequence.share)):
             return head
         # A first request precedes a preempted one whose share runs others and was served more.
         first_request = self.first_request(model, ready)
@@ -133,7 +134,7 @@ class TierQueue:
 
     def note_joined(self, entry: Entry) -> None:
         """A waiting request joined the batch."""
-        now, is_first_start = self._clock(), not entry.sequence.preemptions
+        now, is_first_start = self._clock(), not entry.has_run
         self._remove(entry)
         self._running[entry.sequence.share] += 1
         if is_first_start:
@@ -242,6 +243,14 @@ class TierQueue:
         ahead = _requests_ahead(share, self._waiting, self._count - sum(self._waiting.values()))
         return self._rate.wait_seconds(ahead, self._clock()) if ahead else 0.0
 
+    def new_share_wait_s(self, *, needs_slot: bool) -> float:
+        """Predicted wait of a request of a share that has none in the tier. `needs_slot`: it waits for one start more,
+        because no slot is free."""
+        if any(count > 1 for count in self._running.values()):
+            return 0.0  # it would be its share's first request
+        ahead = self._count - sum(self._waiting.values()) + len(self._waiting) + needs_slot
+        return self._rate.wait_seconds(ahead, self._clock()) if ahead else 0.0
+
     def suspend(self, models: frozenset[str]) -> None:
         """No request of exactly these models can start, because their weights are absent. The time does not count in
         their rates."""
@@ -301,7 +310,7 @@ class TierQueue:
         self._count -= 1
         if self._first_requests.get(entry.sequence.share) is entry:
             del self._first_requests[entry.sequence.share]
-        if entry.sequence.preemptions:
+        if entry.has_run:
             (waiting_queue.owed if entry.owed else waiting_queue.resumed).remove(entry)
             return
         share = entry.sequence.share

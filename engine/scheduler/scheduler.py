@@ -14,7 +14,6 @@ from engine.memory.arena import Arena
 from engine.memory.eviction import EvictionValue, by_use
 from engine.memory.prefix_cache import NAMESPACE_QUOTA, PrefixCache
 from engine.memory.weight_residency import WeightResidency
-from engine.memory.weight_wait import predict_wait
 from engine.protocol.frames import FinishReason
 from engine.protocol.tiers import Tier, check_tiers
 from engine.scheduler.admission import AdmissionControl, Refusal
@@ -107,8 +106,8 @@ class Scheduler:
         # The step plan that `schedule` is filling: a preemption, begun anywhere, removes the request's chunk from it.
         self._open_plan: StepPlan | None = None
         self._turns = ModelTurns(tiers)
-        self._cost_models = CostModels()
-        self.swap = Swap(host_pool, arena, self._cost_models)
+        self.cost_models = CostModels()
+        self.swap = Swap(host_pool, arena, self.cost_models)
         floor_pages = sum(int(tier.floor * arena.pages) for tier in tiers)
         self.residency = AdapterResidency(adapters, arena, sequences_max, floor_pages)
         self._capacity = Capacity(
@@ -128,7 +127,7 @@ class Scheduler:
 
     def _build_parts(self) -> None:
         """Build the parts that work on requests."""
-        self._admission = AdmissionControl(
+        self.admission = AdmissionControl(
             self.tiers, self.served, self._capacity, self.residency, self.weight_residency, self._queues
         )
         self.faults = Faults(
@@ -148,7 +147,7 @@ class Scheduler:
             residency=self.residency,
             weights=self.weight_residency,
             prefix=self.prefix,
-            cost_models=self._cost_models,
+            cost_models=self.cost_models,
             turns=self._turns,
             fail=self._fail,
             fault=self._fault,
@@ -190,7 +189,7 @@ class Scheduler:
         self.served.remove_model(name)
         self.weight_residency.forget_weights(name)
         self._turns.forget_turns(name)
-        self._cost_models.forget_costs(name)
+        self.cost_models.forget_costs(name)
         for queue in self._queues:
             queue.forget_queue(name)
 
@@ -201,12 +200,13 @@ class Scheduler:
         the request is left."""
         if (sequence.gateway, sequence.handle) in self._entries:
             return Refusal("bad_request", f"handle {sequence.handle} is in use")
-        refusal = self._admission.refusal(sequence)
+        refusal = self.admission.refusal(sequence)
         if refusal:
             return refusal
         self._arrivals += 1
         entry = Entry(sequence, self._rank[sequence.tier], self._arrivals, self.served.chain(sequence))
-        self._displace_for(entry)
+        if not entry.has_run:
+            self._displace_for(entry)
         self._entries[sequence.gateway, sequence.handle] = entry
         self.served.note_arrival(entry)
         try:
@@ -278,9 +278,9 @@ class Scheduler:
         plan.assume(result.skipped)
         now, load, errors, skips = self._clock(), plan.step_load(), result.errors, plan.skipped
         outcome = StepOutcome(ended=self.take_failed())
-        self._cost_models.observe(step.model, load, seconds)
+        self.cost_models.observe(step.model, load, seconds)
         self._turns.note_step_completed(step.model, self.served.shares(step.model), seconds)
-        parts = self._cost_models.of(step.model).split(step.chunks, load.adapters, seconds)
+        parts = self.cost_models.of(step.model).split(step.chunks, load.adapters, seconds)
         for index, (entry, chunk) in enumerate(plan.chunks.items()):
             entry.in_flight -= 1
             good, skipped = index not in errors, index in skips
@@ -354,10 +354,6 @@ class Scheduler:
         """Oldest first."""
         return (entry for entry in self._entries.values() if not entry.running)
 
-    def wait_s(self, model: str, rank: int | None = None) -> float:
-        """Predicted seconds until the model is resident, for a request queued now in tier `rank` (None: the lowest)."""
-        return predict_wait(self.weight_residency, model, len(self.tiers) - 1 if rank is None else rank).seconds
-
     def floor_pages(self, rank: int) -> int:
         return self._capacity.pages.floor(rank)
 
@@ -419,7 +415,7 @@ class Scheduler:
     def _begin_step(self, plan: StepPlan) -> Step:
         self._open_plan = None
         self._planner.record_plan(plan)
-        self._turns.note_step_begun(plan.model, self._cost_models.of(plan.model).costs.step_seconds(plan.step_load()))
+        self._turns.note_step_begun(plan.model, self.cost_models.of(plan.model).costs.step_seconds(plan.step_load()))
         self.weight_residency.note_step(plan.model)
         now = self._clock()
         for entry in plan.chunks:
@@ -452,6 +448,7 @@ class Scheduler:
         sequence.computed = 0
         self.preempted.record_preemption(self._clock(), sequence, entry.tier, cause, swapped=swapped)
         sequence.preemptions += 1
+        entry.has_run = True
         entry.preempted_for, entry.preempted_for_share = self.tiers[cause].name, ""
         entry.owed = self._capacity.is_owed_run(entry)
         self._queues[entry.tier].requeue(entry)
@@ -466,7 +463,7 @@ class Scheduler:
             return
         displaced = queue.displaced_by(entry.sequence.share)
         assert displaced is not None
-        refusal = self._admission.full(displaced.tier)
+        refusal = self.admission.full(displaced.tier)
         self._end_entry(displaced, "aborted")
         self._displaced.append((displaced.sequence, refusal))
 

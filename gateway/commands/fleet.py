@@ -1,4 +1,4 @@
-"""`laneway fleet certificates`: the certificates of a fleet's engines and gateways."""
+"""`laneway fleet`: the certificates of a fleet's engines and gateways; up and down are in `fleet_up`."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from pathlib import Path
 import click
 
 from gateway.commands.console import fail
+from gateway.commands.fleet_status import status_command
+from gateway.commands.fleet_up import down_command, up_command
 from gateway.host.fleet_certificates import AUTHORITY, CertificateRefused, MemberNames, make_certificates
 
 DAYS_MAX = 3650
@@ -15,6 +17,10 @@ DAYS_MAX = 3650
 @click.group("fleet")
 def fleet_group() -> None:
     """Several engines and gateways as one service."""
+
+
+for command in (up_command, down_command, status_command):
+    fleet_group.add_command(command)
 
 
 @fleet_group.command("certificates")

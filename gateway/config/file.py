@@ -101,6 +101,10 @@ class Config(Section, frozen=True, kw_only=True):
         _check_names(self)
         if self.certificates is None:
             remote = [f"engines.address {engine.address}" for engine in self.engines if is_tls_address(engine.address)]
+            if self.fleet.driver == "kubernetes":
+                remote.append("fleet.driver kubernetes")
+            if self.fleet.driver == "ray" and self.fleet.ray.port:
+                remote.append(f"fleet.ray.port {self.fleet.ray.port}")
             if needed := [f"engine.listen {self.engine.listen}", *remote] if self.engine.listen else remote:
                 raise ValueError(f"{needed[0]} needs fleet.{', fleet.'.join(CERTIFICATE_SETTINGS)}, for mutual TLS")
 

@@ -55,7 +55,8 @@ class GatewaySection(Section, frozen=True, kw_only=True):
     # Of bodies in the memory of one gateway process: a tenant's, and all.
     tenant_bodies_bytes_max: Annotated[int, Meta(ge=1024, le=LIMIT_MAX)] = 64 * 1024 * 1024
     bodies_bytes_max: Annotated[int, Meta(ge=1024, le=LIMIT_MAX)] = 192 * 1024 * 1024
-    shutdown_grace_s: Annotated[float, Meta(ge=0.1, le=60)] = 2.0
+    linger_s: Annotated[float, Meta(ge=0, le=600)] = 5.0  # from SIGTERM to the end of accepting connections
+    shutdown_grace_s: Annotated[float, Meta(ge=0.1, le=3600)] = 30.0
     first_token_wait_s: Annotated[float, Meta(ge=0.1, le=300)] = 10.0
     keep_alive_s: Annotated[float, Meta(ge=0.1, le=300)] = 10.0
     reader_patience_s: Annotated[float, Meta(ge=0.1, le=3600)] = 60.0
@@ -157,17 +158,25 @@ class RaySection(Section, frozen=True, kw_only=True):
     namespace: Annotated[str, Meta(pattern=r"^[a-z0-9][a-z0-9-]{0,62}$")] = "laneway"  # Ray's, of the actors
     host_dir: Annotated[str, Meta(pattern=r"^/", max_length=70)] = "/run/laneway"  # of each host: locks of its GPUs
     port: Annotated[int, Meta(ge=0, le=65_000)] = 7801  # + the GPU's index on its host; 0: Unix sockets, one host
-    gpus: Annotated[tuple[str, ...], Meta(max_length=64)] = ()  # of each host, by UUID; none: as nvidia-smi lists them
+    server_name: Annotated[str, Meta(max_length=253)] = ""  # in every engine's certificate; empty: its host's address
 
 
 class FleetSection(Section, frozen=True, kw_only=True):
     """Which source lists the engines, and the certificates with which engines and gateways know each other: of this
-    host, its key, and the authority that signs for all. Where engines of other hosts fetch adapters and models."""
+    host, its key, and the authority that signs for all. Where engines of other hosts fetch adapters and models, and
+    what happens to a text whose engine is lost or slow."""
 
     driver: Literal["static", "kubernetes", "ray"] = "static"
     certificate_file: str = ""
     key_file: str = ""
     authority_file: str = ""
+    # For which a text waits for an engine that can continue it; 0: it ends with its engine.
+    resume_wait_s: Annotated[float, Meta(ge=0, le=3600)] = 120.0
+    # Tiers whose texts are begun on a second engine when the first token is overdue: after `hedge_after` × the tier's
+    # target. Of such texts at most `hedge_part` are hedged.
+    hedge_tiers: Annotated[tuple[Name, ...], Meta(max_length=16)] = ("premium",)
+    hedge_after: Annotated[float, Meta(gt=0, le=100)] = 1.0
+    hedge_part: Annotated[float, Meta(ge=0, le=1)] = 0.02  # 0: none
     store_address: HostPort = ""  # where this gateway serves its adapters and models to engines; empty: nowhere
     store_advertised: HostPort = ""  # under which engines reach it; empty: store_address
     store_peers: Annotated[tuple[HostPort, ...], Meta(max_length=64)] = ()  # the same of other gateways

@@ -73,6 +73,10 @@ class AdapterLoader:
         }
         await self._load_all(new | repinned)
 
+    def has_adapter(self, digest: str) -> bool:
+        """Whether the adapter is registered with the engine, as far as this gateway knows."""
+        return digest in self._known
+
     async def ensure(self, digest: str, model: str) -> None:
         """Returns once the adapter is registered. Raises AdapterFailed, EngineUnavailable."""
         if digest not in self._known:

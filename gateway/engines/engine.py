@@ -86,6 +86,7 @@ class StreamEnding(msgspec.Struct, frozen=True):
     refusal: RefusalReason | None = None  # set if `end` is REFUSED
     retry_after_s: float | None = None
     guide_fault: GuideFault | None = None  # set if `end` is ERROR and the request's grammar is the cause
+    resumable: bool = False  # set if `end` is ERROR because the engine stops: another engine may continue the text
 
 
 class OutputText(msgspec.Struct, frozen=True, gc=False):
@@ -131,6 +132,14 @@ class TokenStream(Protocol):
     """One request in flight: output as it arrives, then exactly one ending. It has one reader."""
 
     cached_tokens: int  # of the prompt, known with the first output
+
+    @property
+    def attempts(self) -> Mapping[str, int]:
+        """Completion tokens of this stream by the epoch of the engine process that made them, the newest attempt's
+        epoch last. Of an attempt whose engine reported its usage: the tokens made; of the others: the tokens that
+        arrived here. Tokens that an engine counts as lost, and that did not arrive, are not among them. The sum is at
+        least the tokens that `take_output` has given."""
+        ...
 
     @property
     def output(self) -> OutputKind:
@@ -276,6 +285,10 @@ class Engine(Protocol):
 
     async def status(self) -> StatusReport:
         """Counters and Prometheus text. Raises EngineUnavailable."""
+        ...
+
+    async def reports(self) -> list[StatusReport]:
+        """The status of each engine process behind this object that answers within a few seconds."""
         ...
 
     async def watch(self, preempted: int | None = None) -> Snapshot:

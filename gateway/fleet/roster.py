@@ -25,6 +25,11 @@ class EngineAddress(msgspec.Struct, frozen=True):
     address: str  # "unix:/path" or "tls://host:port"
     server_name: str = ""  # which the engine's certificate must have; "": the host of `address`
 
+    @property
+    def is_remote(self) -> bool:
+        """Whether the engine may be on another host, which has other directories."""
+        return not self.address.startswith("unix:")
+
 
 OnEngines = Callable[[Sequence[EngineAddress]], None]
 

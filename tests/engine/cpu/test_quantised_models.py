@@ -137,6 +137,8 @@ def test_a_model_quantised_on_loading_says_what_its_dequantised_weights_say(
     runner = build(models)
     assert len({info.digest for info in runner.models.values()}) == 3
     assert runner.models["quantised"].weights_format.startswith(quantize)
+    numerics = {name: info.numerics for name, info in runner.models.items()}
+    assert numerics["plain"] == numerics["whole"] != numerics["quantised"]
     cases = mixed_cases("plain")
     run_cases(runner, cases)
     run_cases(runner, [Case("quantised", case.prompt, case.tier, new=16, expected=case.expected) for case in cases])

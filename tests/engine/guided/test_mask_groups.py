@@ -219,3 +219,54 @@ def test_an_id_of_one_matcher_is_consumed_without_the_gil(monkeypatch: pytest.Mo
     assert pool.consume_together(pairs) == [True, False]
     assert set(matchers[:-1]) == {2}
     assert matchers[-1] == 3
+
+
+def resumable_ids(count: int) -> list[int]:
+    """The first ids of a long answer that matches SCHEMA."""
+    text = "[" + ",".join(f'"{number % 1000}"' for number in range(count)) + "]"
+    return MODEL.inner.tokenize_str(text)[:count]
+
+
+def test_the_ids_of_a_resumed_text_are_consumed_at_once_and_are_no_slow_mask() -> None:
+    ids, times = resumable_ids(20_000), known_times()
+    guide = Guide(json_schema_grammar(SCHEMA))
+    compiled = compile_grammar(MODEL, json_schema_grammar(SCHEMA))
+    resumed, other = (
+        GuidedText(guide, compiled, MODEL, MODEL.vocab_size, MODEL.eos_ids, times=times) for _ in range(2)
+    )
+    resumed.sync_ids(ids, len(ids))
+    assert resumed.must_fill_alone()
+    batch = MaskBatch([[resumed]], StepWords(1, resumed.words_count))
+    batch.fill_groups(POOL)
+    assert not resumed.error
+    assert not times.is_slow, "other texts of the grammar would be skipped"
+    for count in range(1, 500):
+        other.sync_ids(ids, count)
+        other.fill_words(POOL.consume_ids)
+    other.sync_ids(ids, len(ids))
+    other.fill_words(POOL.consume_ids)
+    assert np.array_equal(resumed.words, other.words)
+
+
+def test_a_backlog_with_an_id_that_the_grammar_refuses() -> None:
+    ids = resumable_ids(400)
+    grammar = json_schema_grammar(SCHEMA)
+    assert POOL.consume_ids(compile_grammar(MODEL, grammar), ids)
+    for bad in (0, 100, 399):
+        assert not POOL.consume_ids(compile_grammar(MODEL, grammar), [*ids[:bad], OTHER, *ids[bad:]])
+
+
+def test_a_backlog_is_consumed_without_the_gil_after_an_id_that_was_slow(monkeypatch: pytest.MonkeyPatch) -> None:
+    singles: list[int] = []
+    pool = MaskPool(1)
+    together = pool.consume_together
+
+    def recorded(pairs: list[tuple[Any, int]]) -> list[bool]:
+        singles.append(pairs[0][1])
+        return together(pairs)
+
+    monkeypatch.setattr(pool, "consume_together", recorded)
+    monkeypatch.setattr("engine.guided.mask_threads.ID_SLOW_S", -1.0)
+    ids = resumable_ids(100)
+    assert pool.consume_ids(compile_grammar(MODEL, json_schema_grammar(SCHEMA)), ids)
+    assert singles == ids[1:]

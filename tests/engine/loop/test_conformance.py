@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -111,6 +112,7 @@ async def test_hello_comes_first_and_is_the_same_on_every_stream(subject: Subjec
     assert model.vocab_size > 0
     assert model.pages > 0
     assert len(model.digest) == 64
+    assert model.numerics == "fake" if subject.fake else model.numerics.startswith("cpu ")
 
 
 async def test_a_request_streams_and_ends_once_with_its_usage(subject: Subject, peer: Peer) -> None:
@@ -159,6 +161,38 @@ async def test_the_same_request_gives_the_same_ids(subject: Subject, peer: Peer,
     results = await peer.until_ended(again.handle, *(other.handle for other in others))
     assert results[again.handle][0] == first
     assert (results[others[0].handle][0] == first) == (temperature == 0.0)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.9])
+@pytest.mark.parametrize("adapted", [False, True])
+async def test_a_text_is_the_same_whichever_id_it_is_resumed_after(
+    subject: Subject, peer: Peer, temperature: float, adapted: bool
+) -> None:
+    """Also beside each other, with pages from the prefix cache and without."""
+    if adapted:
+        await load(peer, subject)
+    sampling = Sampling(temperature=temperature, seed=7, presence_penalty=0.5, repetition_penalty=1.1)
+    adapter = subject.adapter_digest if adapted else None
+    whole = peer.submit(subject.fresh(), max_tokens=20, sampling=sampling, stop_ids=[], adapter=adapter)
+    ids, _ = await run(peer, whole)
+    frames = {
+        cut: msgspec.structs.replace(
+            whole,
+            handle=subject.fresh(),
+            prompt_ids=[*whole.prompt_ids, *ids[:cut]],
+            resumed=cut,
+            attempt=1,
+            namespace=f"ns {cut % 2}",
+        )
+        for cut in range(1, 20)
+    }
+    peer.send(*frames.values())
+    results = await peer.until_ended(*(frame.handle for frame in frames.values()))
+    for cut, frame in frames.items():
+        rest, ending = results[frame.handle]
+        assert ids[:cut] + rest == ids, f"resumed after {cut} ids"
+        usage = ending.usage
+        assert (usage.prompt_tokens, usage.completion_tokens) == (len(whole.prompt_ids), 20)
 
 
 async def test_logprobs_come_for_those_who_ask(subject: Subject, peer: Peer) -> None:

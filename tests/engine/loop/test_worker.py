@@ -21,7 +21,7 @@ import pytest
 from engine.__main__ import STOP_S_MAX
 from engine.loop.file_checks import CHANGES_MAX
 from engine.loop.model_changes import MODELS_MAX
-from engine.loop.unsettled import UnrecordedRequests
+from engine.loop.unsettled import Attempt, UnrecordedRequests
 from engine.loop.worker import MESSAGE_CHARS_MAX
 from engine.protocol.codec import FRAME_BYTES_MAX, encode
 from engine.protocol.config import EngineConfigError, parse
@@ -259,12 +259,12 @@ async def test_what_is_made_for_a_dead_gateway_is_counted_as_lost(
 def test_what_a_gateway_never_recorded_is_remembered_within_a_bound() -> None:
     books = UnrecordedRequests(limit=3)
     for handle in range(1, 6):
-        books.add_unrecorded(1, handle, f"req_{handle}", handle)
-        books.add_unrecorded(2, handle, f"req_other_{handle}", 0)
+        books.add_unrecorded(1, handle, Attempt(f"req_{handle}", 0, 0), handle)
+        books.add_unrecorded(2, handle, Attempt(f"req_other_{handle}", 0, 0), 0)
     books.note_recorded(1, [4, 99])
     books.note_recorded(3, [5])
-    assert books.take_unrecorded(1) == [("req_3", 3), ("req_5", 5)]
-    assert books.take_unrecorded(1) == books.take_unrecorded(2) == []
+    assert books.take_unrecorded(1) == {3: (Attempt("req_3", 0, 0), 3), 5: (Attempt("req_5", 0, 0), 5)}
+    assert books.take_unrecorded(1) == books.take_unrecorded(2) == {}
 
 
 # ---- adapters

@@ -84,10 +84,11 @@ def test_who_is_kept_out_by_a_higher_tier_is_told_as_long_again_as_that_has_been
     timed = Timed(house)
     holder = house.submit(16, 200, model="a", tier="premium")
     timed.run(seconds=0.5)
-    assert house.scheduler.wait_s("b", 1) == pytest.approx(1.0 + 0.03), "no less than a stay"
-    assert house.scheduler.wait_s("b", 0) == pytest.approx(0.5 + DRAIN_PART + 0.03, abs=0.05), "of its own tier"
+    assert house.scheduler.admission.weights_wait_s("b", 1) == pytest.approx(1.0 + 0.03), "no less than a stay"
+    own_tier_s = house.scheduler.admission.weights_wait_s("b", 0)
+    assert own_tier_s == pytest.approx(0.5 + DRAIN_PART + 0.03, abs=0.05)
     house.idle(29.5)
-    assert house.scheduler.wait_s("b", 1) == pytest.approx(30.0, abs=0.2)
+    assert house.scheduler.admission.weights_wait_s("b", 1) == pytest.approx(30.0, abs=0.2)
     refusal = house.offer(house.sequence(model="b", tier="standard"))
     assert refusal, "standard's target is 20 s"
     assert refusal.code == "queue_full"
@@ -98,7 +99,7 @@ def test_who_is_kept_out_by_a_higher_tier_is_told_as_long_again_as_that_has_been
     assert len(holder.output_ids) == 200
     house.submit(16, 40, model="a", tier="premium")
     timed.run(seconds=0.2)
-    assert house.scheduler.wait_s("b", 1) == pytest.approx(1.03), "a pause begins it anew"
+    assert house.scheduler.admission.weights_wait_s("b", 1) == pytest.approx(1.03), "a pause begins it anew"
     timed.run()
     house.check_the_end()
 
@@ -108,10 +109,10 @@ def test_no_wait_is_told_beyond_all_use() -> None:
     sequence = house.submit(16, 40, model="a", tier="premium")
     house.run(2)
     house.idle(10 * PREDICTED_RESIDENCE_S_MAX)
-    assert house.scheduler.wait_s("b") == pytest.approx(PREDICTED_RESIDENCE_S_MAX + 0.03)
+    assert house.scheduler.admission.weights_wait_s("b") == pytest.approx(PREDICTED_RESIDENCE_S_MAX + 0.03)
     house.abort(sequence)
     house.run()
-    assert house.scheduler.wait_s("b") == pytest.approx(0.03)
+    assert house.scheduler.admission.weights_wait_s("b") == pytest.approx(0.03)
     house.check_the_end()
 
 
@@ -124,8 +125,8 @@ def test_one_that_is_kept_out_adds_nothing_to_the_wait_of_who_comes_beside_it() 
     house.idle(4.5)
     house.submit(16, 4, model="b", tier="standard")
     house.submit(16, 4, model="c", tier="batch")
-    assert house.scheduler.wait_s("b", 1) == pytest.approx(5.0, abs=0.2)
-    assert house.scheduler.wait_s("c", 2) == pytest.approx(0.03)
+    assert house.scheduler.admission.weights_wait_s("b", 1) == pytest.approx(5.0, abs=0.2)
+    assert house.scheduler.admission.weights_wait_s("c", 2) == pytest.approx(0.03)
     timed.run()
     house.check_the_end()
 
@@ -135,7 +136,7 @@ def test_a_higher_tier_is_not_told_to_wait_for_a_load_that_it_ends() -> None:
     house.submit(model="b", tier="batch")
     house.schedule()
     house.idle(0.1)
-    assert house.scheduler.wait_s("c", 0) == pytest.approx(1.0)
+    assert house.scheduler.admission.weights_wait_s("c", 0) == pytest.approx(1.0)
     urgent = house.submit(model="c", tier="premium")
     house.schedule()
     assert loads(house) == "bc"
@@ -153,10 +154,10 @@ def test_who_needs_the_bytes_of_one_on_its_way_is_told_its_stay_too() -> None:
     house.idle(0.5 * LOAD_S)
     assert house.vault
     assert "b" in house.vault.coming
-    assert house.scheduler.wait_s("b", 1) == pytest.approx(0.5 * LOAD_S)
-    assert house.scheduler.wait_s("c", 1) == pytest.approx(0.5 * LOAD_S + 2.0 + LOAD_S)
-    assert house.scheduler.wait_s("c", 2) == pytest.approx(0.5 * LOAD_S + 2.0 + LOAD_S)
-    assert house.scheduler.wait_s("c", 0) == pytest.approx(LOAD_S), "that load is given up"
+    assert house.scheduler.admission.weights_wait_s("b", 1) == pytest.approx(0.5 * LOAD_S)
+    assert house.scheduler.admission.weights_wait_s("c", 1) == pytest.approx(0.5 * LOAD_S + 2.0 + LOAD_S)
+    assert house.scheduler.admission.weights_wait_s("c", 2) == pytest.approx(0.5 * LOAD_S + 2.0 + LOAD_S)
+    assert house.scheduler.admission.weights_wait_s("c", 0) == pytest.approx(LOAD_S), "that load is given up"
     waits = house.submit(16, 2, model="c", tier="standard")
     timed.run(lambda: len(waits.output_ids) == 2)
     assert timed.ttft(waits) > 2.0 + LOAD_S

@@ -589,13 +589,13 @@ def test_a_cold_models_wait_is_told_and_over_the_target_refused() -> None:
     timed = Timed(house)
     house.submit(16, 600, model="a", tier="premium")
     timed.run(seconds=0.1)
-    assert house.scheduler.wait_s("a") == 0.0
-    assert house.scheduler.wait_s("b", 0) == pytest.approx(2.9 + DRAIN_PART * 3.0 + 0.03, abs=0.05)
+    assert house.scheduler.admission.weights_wait_s("a") == 0.0
+    assert house.scheduler.admission.weights_wait_s("b", 0) == pytest.approx(2.9 + DRAIN_PART * 3.0 + 0.03, abs=0.05)
     refusal = house.offer(house.sequence(model="b", tier="premium"))
     assert refusal
     assert refusal.code == "queue_full"
     assert "'b' is not in the device's memory" in refusal.message
-    assert refusal.retry_after_s == pytest.approx(house.scheduler.wait_s("b", 0) - 2.0)
+    assert refusal.retry_after_s == pytest.approx(house.scheduler.admission.weights_wait_s("b", 0) - 2.0)
     assert house.offer(house.sequence(model="a", tier="premium")) is None
     timed.run()
     assert house.offer(house.sequence(model="b", tier="premium")) is None, "an idle engine refuses nothing"
@@ -608,12 +608,12 @@ def test_a_load_that_is_longer_than_the_target_is_no_reason_to_refuse() -> None:
     sequence = house.submit(model="b", tier="premium")
     house.schedule()
     house.idle(10.0)
-    assert house.scheduler.wait_s("b") == pytest.approx(20.0)
+    assert house.scheduler.admission.weights_wait_s("b") == pytest.approx(20.0)
     house.submit(model="b", tier="premium")
     refusal = house.offer(house.sequence(model="c", tier="premium"))
     assert refusal, "it would wait for two"
     assert refusal.code == "queue_full"
-    assert house.scheduler.wait_s("c", 0) == pytest.approx(20.0 + 2.0 + 30.0), "two loads and a stay"
+    assert house.scheduler.admission.weights_wait_s("c", 0) == pytest.approx(20.0 + 2.0 + 30.0), "two loads and a stay"
     house.submit(model="c", tier="batch")
     house.idle(20.0)
     house.run(4)
@@ -633,7 +633,7 @@ def test_waiting_for_weights_says_nothing_of_a_queues_pace() -> None:
     house.idle(3.9)
     assert house.offer(house.sequence(model="b", tier="premium")) is None
     house.run()
-    assert house.scheduler.wait_s("b") == 0.0
+    assert house.scheduler.admission.weights_wait_s("b") == 0.0
     for _ in range(3):
         house.submit(model="b", tier="premium")
     assert house.offer(house.sequence(model="b", tier="premium")) is None

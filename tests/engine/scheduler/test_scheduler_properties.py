@@ -50,6 +50,7 @@ class Ask:
     model: str
     stops: bool
     penalty: float  # not 0: an id is drawn only when all before it are known
+    resumed: int
 
     def prompt(self) -> list[int]:
         return [(self.prefix * 31 + i * 5) % VOCAB for i in range(self.prefix_tokens)] + list(self.tail)
@@ -99,6 +100,7 @@ asks = st.builds(
     model=st.sampled_from(["base", "base", "other", "late"]),
     stops=st.booleans(),
     penalty=st.sampled_from([0.0, 0.0, 0.5]),
+    resumed=st.sampled_from([0, 0, 0, 1, 4, 30]),
 )
 actions = st.one_of(
     asks,
@@ -160,19 +162,18 @@ def perform(house: House, action: Ask | Abort | Load | Host | Run) -> None:
             change(house, action.adapter, action.what)
         case Ask():
             model = ADAPTERS[action.adapter][0] if action.adapter else action.model
-            house.offer(
-                house.sequence(
-                    action.prompt(),
-                    action.max_tokens,
-                    model=model,
-                    adapter=action.adapter,
-                    tier=action.tier,
-                    share=action.share,
-                    namespace=action.namespace,
-                    stop_ids=frozenset([STOP_ID]) if action.stops else frozenset(),
-                    sampling=Sampling(presence_penalty=action.penalty),
-                )
+            sequence = house.sequence(
+                action.prompt(),
+                action.max_tokens,
+                model=model,
+                adapter=action.adapter,
+                tier=action.tier,
+                share=action.share,
+                namespace=action.namespace,
+                stop_ids=frozenset([STOP_ID]) if action.stops else frozenset(),
+                sampling=Sampling(presence_penalty=action.penalty),
             )
+            house.offer(house.resume(sequence, action.resumed) if action.resumed else sequence)
         case Abort():
             if action.midway and len(house.flights) <= house.steps_ahead:
                 house.schedule()

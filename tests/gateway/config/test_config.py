@@ -35,7 +35,7 @@ BAD_SETTINGS = {
     "no host": ("[gateway]\nhost = ''", "gateway.host"),
     "a body of nothing": ("[gateway]\nbody_bytes_max = 10", "gateway.body_bytes_max: Expected `int` >= 1024"),
     "more white space than JSON needs": ("[gateway]\njson_whitespace_max = 17", "gateway.json_whitespace_max"),
-    "an endless grace": ("[gateway]\nshutdown_grace_s = 61", "gateway.shutdown_grace_s: Expected `float` <= 60"),
+    "an endless grace": ("[gateway]\nshutdown_grace_s = 3601", "gateway.shutdown_grace_s: Expected `float` <= 3600"),
     "a database unknown": ("[gateway]\ndatabase_url = 'mysql://h/d'", "gateway.database_url: the scheme 'mysql'"),
     "a database in memory": ("[gateway]\ndatabase_url = 'sqlite:///:memory:'", "gateway.database_url: SQLite needs"),
     "no database": (
@@ -168,6 +168,8 @@ BAD_SETTINGS = {
         "[[engines]]\nname = 'a'\naddress = 'unix:/a'\n[[engines]]\nname = 'a'\naddress = 'unix:/b'",
         "engines.name must be unique",
     ),
+    "pods without certificates": ("[fleet]\ndriver = 'kubernetes'", "fleet.driver kubernetes needs fleet.certificate"),
+    "Ray's hosts without certificates": ("[fleet]\ndriver = 'ray'", "fleet.ray.port 7801 needs fleet.certificate"),
     "engines for a driver that finds them": (
         "[fleet]\ndriver = 'ray'\n[[engines]]\nname = 'a'\naddress = 'unix:/a'",
         "engines: .* driver is 'ray', which finds",

@@ -146,7 +146,7 @@ class Peer:
             elif isinstance(frame, Finished | Refused):
                 assert frame.handle not in endings, "a second ending"
                 endings[frame.handle] = frame
-                if isinstance(frame, Finished) and frame.usage.completion_tokens:
+                if isinstance(frame, Finished) and ids[frame.handle]:
                     assert self.cached.get(frame.handle, 0) == frame.usage.cached_tokens
         return {handle: (ids[handle], endings[handle]) for handle in handles}
 

@@ -489,6 +489,13 @@ class House:
         }
         return Sequence(**(fields | changes))  # type: ignore[arg-type]
 
+    def resume(self, sequence: Sequence, resumed: int) -> Sequence:
+        """Let another engine have made its first `resumed` ids, or as many as it may have made before it stopped."""
+        made = uninterrupted(sequence)
+        sequence.resumed = min(resumed, len(made) - 1)
+        sequence.output_ids = made[: sequence.resumed]
+        return sequence
+
     def offer(self, sequence: Sequence) -> Refusal | None:
         refusal = self.scheduler.submit(sequence)
         if refusal is None:
@@ -784,7 +791,11 @@ class House:
         return self.scheduler._queues[entry.tier].crowds(entry)
 
     def _prefills(self, chunk: Chunk) -> bool:
-        return chunk.count > 1 or chunk.start < len(chunk.sequence.prompt_ids) or bool(chunk.sequence.preemptions)
+        return chunk.count > 1 or chunk.start < len(chunk.sequence.prompt_ids) or self._was_preempted(chunk)
+
+    def _was_preempted(self, chunk: Chunk) -> bool:
+        """Here, or by the end of another engine."""
+        return bool(chunk.sequence.preemptions or chunk.sequence.resumed)
 
     def _check_nobody_waits_for_borrowed_pages(self, step: Step, evicted: set[str]) -> None:
         """If requests of the highest tier wait after a step was planned that had tokens left, the pages that lower
@@ -953,10 +964,10 @@ class House:
         assert PENDING_ID not in sequence.output_ids
         expected = uninterrupted(sequence)
         made = sequence.output_ids
-        assert made == books.made, "an id was not reported, or one that was not made"
+        assert made[sequence.resumed :] == books.made, "an id was not reported, or one that was not made"
         assert made == expected[: len(made)], f"{sequence.request_id} differs from an uninterrupted run"
         assert not sequence.pages
-        assert 0 <= sequence.cached_tokens < len(sequence.prompt_ids)
+        assert 0 <= sequence.cached_tokens < len(sequence.prompt_ids) + bool(sequence.resumed)
         assert sequence.preemptions or not sequence.recomputed_tokens
         assert sum(r.tokens for r in sequence.recomputed.values()) == sequence.recomputed_tokens
         self._check_preemptions(sequence)

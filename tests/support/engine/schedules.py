@@ -76,6 +76,7 @@ class Ask:
     model: str
     stops: bool
     penalty: float  # not 0: an id can be drawn only when all earlier ids are known
+    resumed: int = 0  # ids of its output that another engine made
 
 
 @dataclass(frozen=True)
@@ -140,6 +141,7 @@ asks = st.builds(
     model=st.sampled_from(["base"] * 7 + ["other"] * 2 + ["late"]),
     stops=st.sampled_from([False, False, True]),
     penalty=st.sampled_from([0.0, 0.0, 0.5]),
+    resumed=st.sampled_from([0, 0, 0, 1, 4, 30]),
 )
 OFTEN = {"run": 14, "squeeze": 8, "wanted": 3, "abort": 2, "pin": 2}
 SELDOM = ["fails", "midway", "unpin", "unload", "breaks", "heals", "adds", "forgets", "idles"]
@@ -243,7 +245,7 @@ def _ask(house: House, ask: Ask, adapters: list[str]) -> None:
         stop_ids=frozenset([STOP_ID]) if ask.stops else frozenset(),
         sampling=Sampling(presence_penalty=ask.penalty),
     )
-    _offer(house, sequence)
+    _offer(house, house.resume(sequence, ask.resumed) if ask.resumed else sequence)
 
 
 def _offer(house: House, sequence: Sequence) -> None:
