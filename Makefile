@@ -71,9 +71,11 @@ long: $(VENV)/.dev
 	PYTHONPATH=. $(BIN)/python tests/programs/hostile_requests.py --seed $(LONG_SEED)
 	PYTHONPATH=. $(BIN)/python tests/programs/guided_schemas.py --seed $(LONG_SEED)
 	PYTHONPATH=. $(BIN)/python tests/programs/hostile_grammars.py --seed $(LONG_SEED)
+	PYTHONPATH=. $(BIN)/python tests/programs/rolling_upgrade.py --requests 50000 --seed $(LONG_SEED)
 	LANEWAY_LONG=1 $(BIN)/python -m pytest -q tests/engine/gpu/test_gpu_quantised.py tests/engine/gpu/test_gpu_quality.py
 	LANEWAY_SCHEMAS=20000 $(BIN)/python -m pytest -q tests/engine/text/test_schema_instances.py
 	PYTHONPATH=. $(BIN)/python tests/programs/quality_table.py
+	PYTHONPATH=.:tests $(BIN)/python tests/programs/ray_faults.py
 
 # The console's types, lint and format.
 admin_ui/node_modules/.package-lock.json: admin_ui/package.json admin_ui/package-lock.json
@@ -121,7 +123,7 @@ $(VENV)/.runtime: pyproject.toml constraints.txt | first-run-check $(BIN)/python
 
 $(VENV)/.dev: $(VENV)/.runtime
 	$(STEP) 5/$(N) "what the tests import (the oracle: transformers and peft)" $(VENV)/logs/dev.log -- \
-	$(PIP) -c constraints.txt -e '.[engine,demo,oracle,dev]'
+	$(PIP) -c constraints.txt -e '.[engine,demo,oracle,dev,ray]'
 	@touch $@
 
 constraints: $(VENV)/.dev

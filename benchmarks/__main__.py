@@ -70,6 +70,7 @@ def two_cores() -> str:
 BENCHMARKS = (
     Benchmark("load_ceiling", "what the load tool itself can do", modules("aiohttp", "uvloop")),
     Benchmark("scheduler_step", "what a step of 256 decodes costs the host", modules("msgspec")),
+    Benchmark("routing", "what a gateway's choice among many engines costs", modules("msgspec")),
     Benchmark("serving.offline", "the engine on a GPU, many LoRA adapters at once, beside its bound", cuda),
     Benchmark("serving.flood", "premium TTFT alone and under a flood of batch, on a GPU", cuda),
     Benchmark("serving.guided", "grammars and penalties beside plain requests, on a GPU", cuda),

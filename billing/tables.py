@@ -25,6 +25,7 @@ APPEND_ONLY = (
     "entries",
     "usage",
     "usage_recompute",
+    "usage_attempts",
     "price_versions",
     "unit_prices",
     "audit_log",
@@ -227,6 +228,16 @@ checkpoints = sa.Table(
     sa.Column("prompt_tokens", sa.BigInteger, nullable=False),
     sa.Column("cached_tokens", sa.BigInteger, nullable=False),  # of the prompt's
     sa.Column("completion_tokens", sa.BigInteger, nullable=False),
+    sa.Column("engines", sa.Text),  # tokens made by engine epoch, as JSON; null: a version without this column
+)
+
+# Of `holds.lost_tokens`, the tokens that each engine process made.
+lost_attempts = sa.Table(
+    "lost_attempts",
+    metadata,
+    sa.Column("request_id", sa.ForeignKey("holds.request_id"), primary_key=True),
+    sa.Column("epoch", sa.String(64), primary_key=True),
+    sa.Column("lost_tokens", sa.BigInteger, nullable=False),
 )
 
 sa.Index(
@@ -292,6 +303,9 @@ usage = sa.Table(
     sa.Column("swapped_tokens", sa.BigInteger, nullable=False, server_default=sa.text("0")),
     sa.Column("started_at", sa.BigInteger, nullable=False),
     sa.Column("finished_at", sa.BigInteger, nullable=False),
+    # The engine process that made the tokens; of several, the newest attempt's, and usage_attempts has the tokens of
+    # the others. Null: settled by a version without this column, or no engine ran.
+    sa.Column("engine_epoch", sa.String(64)),
     sa.Index("ix_usage_tenant_id_sequence", "tenant_id", "sequence"),
     sa.Index("ix_usage_key_id_sequence", "key_id", "sequence"),
     sa.Index("ix_usage_finished_at", "finished_at"),
@@ -311,6 +325,16 @@ usage_recompute = sa.Table(
     sa.Column("tier", sa.String(32), primary_key=True),
     sa.Column("tokens", sa.BigInteger, nullable=False),  # recomputed
     sa.Column("device_s", sa.Double, nullable=False),
+)
+
+# Of a request whose tokens several engine processes made: the tokens of each process but usage.engine_epoch. The others
+# of usage.made_tokens are engine_epoch's.
+usage_attempts = sa.Table(
+    "usage_attempts",
+    metadata,
+    sa.Column("request_id", sa.ForeignKey("usage.request_id"), primary_key=True),
+    sa.Column("epoch", sa.String(64), primary_key=True),
+    sa.Column("made_tokens", sa.BigInteger, nullable=False),
 )
 
 # Double entry: the amounts of one transaction sum to 0. `sequence` grows; a transaction rolled back leaves a gap.
@@ -499,6 +523,15 @@ rollup_cursor = sa.Table(
     sa.Column("folded_at", sa.BigInteger, nullable=False),
 )
 
+# Settled tokens by engine process, of usage rows up to `rollup_cursor.sequence`. Rows that a version without this table
+# folded are missing here.
+engine_ledger = sa.Table(
+    "engine_ledger",
+    metadata,
+    sa.Column("epoch", sa.String(64), primary_key=True),
+    sa.Column("made_tokens", sa.BigInteger, nullable=False),
+)
+
 # Results of reconciliations; the next one of kind `minute` begins at the end of the newest `minute`.
 reconciliations = sa.Table(
     "reconciliations",
@@ -512,15 +545,37 @@ reconciliations = sa.Table(
     sa.Column("imbalances", sa.BigInteger, nullable=False),
     sa.Column("overshot", sa.BigInteger, nullable=False),
     sa.Column("findings", sa.JSON, nullable=False),
-    # While no request ran: the ledger's tokens less all engines' tokens. Constant while the engines are the same.
+    # Read and written by versions that compare sums over all engines.
     sa.Column("engine_gap", sa.BigInteger),
-    sa.Column("engines", sa.Text),  # the engines' lost tokens by epoch, as JSON
-    sa.Column("engine_bounds", sa.Text),  # bounds of the gap while requests run (engine_books.py), as JSON
+    sa.Column("engines", sa.Text),
+    sa.Column("engine_bounds", sa.Text),
+    sa.Column("engine_books", sa.Text),  # what was found for each engine process (engine_books.py), as JSON
     sa.CheckConstraint("kind IN ('minute', 'month', 'whole')", name="kind"),
     sqlite_autoincrement=True,
 )
 
-# The latest token counts of each engine process.
+# The newest comparison of each engine process with the ledger. An engine's counts were read between two readings of the
+# ledger (engine_books.py).
+engine_readings = sa.Table(
+    "engine_readings",
+    metadata,
+    sa.Column("epoch", sa.String(64), primary_key=True),
+    sa.Column("made_tokens", sa.BigInteger, nullable=False),  # without the overrun
+    sa.Column("lost_tokens", sa.BigInteger, nullable=False),  # with those that were reclaimed later
+    sa.Column("reclaimed_tokens", sa.BigInteger, nullable=False),
+    sa.Column("settled_before", sa.BigInteger, nullable=False),
+    sa.Column("settled_after", sa.BigInteger, nullable=False),
+    sa.Column("late_before", sa.BigInteger, nullable=False),  # in addition to the settled ones
+    sa.Column("late_after", sa.BigInteger, nullable=False),
+    # The most that open holds, and holds that expired lately, may have made in addition, on any engine.
+    sa.Column("open_tokens", sa.BigInteger, nullable=False),
+    sa.Column("expired_tokens", sa.BigInteger, nullable=False),
+    sa.Column("unnamed_tokens", sa.BigInteger),  # of no known engine; null: they changed between the readings
+    sa.Column("quiet", sa.Boolean, nullable=False),
+    sa.Column("read_at", sa.BigInteger, nullable=False),
+)
+
+# Token counts of each engine process, for versions that compare sums over all engines.
 engine_counts = sa.Table(
     "engine_counts",
     metadata,

@@ -1,13 +1,15 @@
 """`python -m engine --socket PATH --config FILE.json [--fake]`: one engine process, from start to clean stop.
 
-Progress goes to stderr as JSON lines; one {"event":"ready",…} line to stdout. It ends on SIGTERM or SIGINT, and when
-the process that started it is gone. With --fake it must never load a tensor library.
+With `--listen HOST:PORT` it serves gateways of other hosts too, over mutual TLS. Progress goes to stderr as JSON lines;
+one {"event":"ready",…} line to stdout. It ends on SIGTERM or SIGINT, and when the process that started it is gone. With
+--fake it must never load a tensor library.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import importlib.metadata
 import logging
 import os
 import secrets
@@ -21,6 +23,9 @@ from typing import NoReturn, Protocol
 import msgspec
 
 from engine import log
+from engine.contents.fetcher import ContentFetcher
+from engine.contents.sources import FleetContexts
+from engine.contents.store import ContentStore
 from engine.fake.runner import FakeRunner, build_fake_runner
 from engine.loop.interpreter import tune_interpreter
 from engine.loop.probe import (
@@ -33,11 +38,14 @@ from engine.loop.probe import (
 from engine.loop.worker import EngineLoop
 from engine.memory.arena import Arena
 from engine.memory.eviction import EVICTION_VALUES
+from engine.protocol.addresses import parse_host_port
 from engine.protocol.config import EngineConfig, EngineConfigError, load
-from engine.protocol.frames import PROTOCOL_VERSION, Hello, ModelInfo, RaisedTargets
+from engine.protocol.frames import PROTOCOL_OLDEST, PROTOCOL_VERSION, Hello, ModelInfo, RaisedTargets
 from engine.protocol.inbox import Inbox, LoopProgress, Stop
-from engine.protocol.server import Server, SocketInUse
+from engine.protocol.listeners import STREAMS_MAX, SocketInUse, TlsListener
+from engine.protocol.server import Server
 from engine.protocol.tiers import Tier
+from engine.protocol.tls import CertificateFiles, CertificatesUnusable
 from engine.scheduler.scheduler import ModelLimits, Scheduler
 from engine.step import Runner
 from engine.text.grammars import GrammarTokenizer
@@ -46,6 +54,7 @@ from engine.text.grammars import GrammarTokenizer
 # memory, destroying the device's context) comes on top: gateway.host.supervisor.STOP_ENGINE_ON_GPU_S allows for it.
 STOP_S_MAX = 1.5
 STOP_SIGNALS = {signal.SIGTERM, signal.SIGINT}
+LEASE_S = 5.0
 
 _log = logging.getLogger("engine.main")
 
@@ -130,9 +139,13 @@ def serve(
     configured: EngineConfig,
     runner: ServedRunner,
     stopper: Stopper,
-    parent: int,
+    parent: int | None,
     *,
     raise_targets: bool = False,
+    tls: TlsListener | None = None,
+    lease_s: float = LEASE_S,
+    streams_max: int = STREAMS_MAX,
+    fetcher: ContentFetcher | None = None,
 ) -> None:
     """Until the stopper says so. Raises SocketInUse, EngineConfigError."""
     config = configured
@@ -145,7 +158,10 @@ def serve(
         targets = raised_targets(configured.tiers, config.tiers)
     scheduler = build_scheduler(config, runner)
     models = [pinned_or_not(scheduler, info) for info in runner.models.values()]
-    hello = Hello(PROTOCOL_VERSION, secrets.token_hex(16), models, tiers, runner.refused, targets)
+    epoch = secrets.token_hex(16)
+    hello = Hello(
+        PROTOCOL_VERSION, epoch, models, tiers, runner.refused, targets, PROTOCOL_OLDEST, lease_s, installed_version()
+    )
     if not isinstance(runner, FakeRunner):
         # Before the first snapshot, and not at the top: numpy starts threads, which must find the signals blocked. The
         # fake imports it at its first snapshot.
@@ -153,7 +169,9 @@ def serve(
 
         read_grammar_tokenizers(config, runner)
     inbox, progress = Inbox(), LoopProgress()
-    server = Server(socket_path, hello, inbox, progress, parent=parent, ended=stopper.ask)
+    server = Server(
+        socket_path, hello, inbox, progress, parent=parent, ended=stopper.ask, tls=tls, streams_max=streams_max
+    )
     worker = EngineLoop(
         hello=hello,
         scheduler=scheduler,
@@ -164,6 +182,7 @@ def serve(
         tell_models=server.tell_models,
         configs=config.models,
         targets_out_of_reach=len(late),
+        fetcher=fetcher,
     )
     stopper.inbox = inbox
     server.start()
@@ -171,6 +190,7 @@ def serve(
         "event": "ready",
         "epoch": hello.epoch,
         "socket": str(socket_path),
+        "listen": "" if tls is None else tls.address,
         "pid": os.getpid(),
         "models": sorted(runner.models),
         "refused": runner.refused,
@@ -187,6 +207,25 @@ def serve(
     now = time.monotonic()
     seconds = {"requests": ended_at - stopper.asked_at, "flush": now - ended_at, "all": now - stopper.asked_at}
     _log.info("engine.stopped", extra={"fields": {f"{part}_s": round(took, 3) for part, took in seconds.items()}})
+
+
+def build_fetcher(arguments: argparse.Namespace, config: EngineConfig) -> ContentFetcher:
+    """Raises CertificatesUnusable."""
+    files = (arguments.certificate, arguments.key, arguments.authority)
+    store = ContentStore(
+        arguments.store or arguments.socket.parent / "store",
+        bytes_max=config.store_bytes_max,
+        free_min_bytes=config.store_free_min_bytes,
+    )
+    return ContentFetcher(store, None if None in files else FleetContexts(CertificateFiles(*files)))
+
+
+def installed_version() -> str:
+    """Of the package; "" where its code runs without being installed."""
+    try:
+        return importlib.metadata.version("laneway")
+    except importlib.metadata.PackageNotFoundError:
+        return ""
 
 
 def read_grammar_tokenizers(config: EngineConfig, runner: ServedRunner) -> None:
@@ -270,31 +309,76 @@ def raised_targets(configured: tuple[Tier, ...], tiers: tuple[Tier, ...]) -> dic
     }
 
 
-def main(argv: list[str] | None = None) -> int:
-    """The process's exit status: 0 after a clean stop, 1 after a failure, 2 for what cannot be served."""
-    parent = os.getppid()  # asked for first: it may die while the models load
+def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
+    """Ends the process with status 2 and a sentence for arguments that do not fit together."""
     parser = argparse.ArgumentParser(prog="python -m engine", description="One Laneway engine process.")
     parser.add_argument("--socket", type=Path, required=True, help="Unix socket to listen on")
     parser.add_argument("--config", type=Path, required=True, help="JSON file, see engine/protocol/config.py")
     parser.add_argument("--fake", action="store_true", help="no model: deterministic ids at the configured speed")
     parser.add_argument("--raise-targets", action="store_true", help="raise targets that this machine cannot keep")
+    parser.add_argument("--listen", type=host_port, metavar="HOST:PORT", help="listen there too, over mutual TLS")
+    parser.add_argument(
+        "--certificate", type=Path, metavar="FILE", help="PEM: this engine's certificate, and its chain"
+    )
+    parser.add_argument("--key", type=Path, metavar="FILE", help="PEM: the certificate's key, without a passphrase")
+    parser.add_argument("--authority", type=Path, metavar="FILE", help="PEM: who signs the certificates of gateways")
+    parser.add_argument(
+        "--store", type=Path, metavar="DIR", help="adapters and models of other hosts; default: store beside the socket"
+    )
+    parser.add_argument("--detached", action="store_true", help="run on when the process that started it has ended")
+    parser.add_argument("--lease-s", type=float, default=LEASE_S, help="close streams of silent gateways; 0: never")
+    parser.add_argument("--streams-max", type=int, default=STREAMS_MAX, help="streams of gateways, of both kinds")
     arguments = parser.parse_args(argv)
+    if arguments.listen is not None and None in (arguments.certificate, arguments.key, arguments.authority):
+        parser.error("--listen needs --certificate, --key and --authority")
+    if arguments.lease_s < 0 or arguments.streams_max < 1:
+        parser.error("--lease-s must be at least 0, --streams-max at least 1")
+    return arguments
+
+
+def main(argv: list[str] | None = None) -> int:
+    """The process's exit status: 0 after a clean stop, 1 after a failure, 2 for what cannot be served."""
+    parent = os.getppid()  # asked for first: it may die while the models load
+    arguments = parse_arguments(argv)
     log.configure()
     stopper = Stopper()
     stopper.listen()
     try:
+        tls = None
+        if arguments.listen is not None:
+            host, port = arguments.listen
+            tls = TlsListener(host, port, CertificateFiles(arguments.certificate, arguments.key, arguments.authority))
         config = load(arguments.config)
         names = [model.name for model in config.models]
         _log.info("engine.loading", extra={"fields": {"models": names, "fake": arguments.fake}})
         runner = build(config, arguments.fake)
-        serve(arguments.socket, config, runner, stopper, parent, raise_targets=arguments.raise_targets)
-    except (EngineConfigError, SocketInUse) as error:
+        serve(
+            arguments.socket,
+            config,
+            runner,
+            stopper,
+            None if arguments.detached else parent,
+            raise_targets=arguments.raise_targets,
+            tls=tls,
+            lease_s=arguments.lease_s,
+            streams_max=arguments.streams_max,
+            fetcher=build_fetcher(arguments, config),
+        )
+    except (EngineConfigError, SocketInUse, CertificatesUnusable) as error:
         _log.error("engine.cannot_start", extra={"fields": {"reason": str(error)}})
         return 2
     except Exception:  # noqa: BLE001 - the process's edge: logged, and the exit status says it
         _log.exception("engine.failed")
         return 1
     return 0
+
+
+def host_port(text: str) -> tuple[str, int]:
+    """For argparse: its message has the reason."""
+    try:
+        return parse_host_port(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
 
 
 def leave(status: int) -> NoReturn:

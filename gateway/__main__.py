@@ -13,7 +13,7 @@ import prometheus_client
 from gateway import log
 from gateway.app import create_app
 from gateway.config import file as configuration
-from gateway.config.private_files import UMASK, close_to_others
+from gateway.config.private_files import UMASK, close_file, close_to_others
 from gateway.config.server_secrets import read_server_secrets
 from gateway.host.workers import WorkerIndex
 from gateway.listen import serve
@@ -32,6 +32,9 @@ def main(argv: list[str] | None = None) -> int:
     )
     parser.add_argument("--workers", type=int, default=1, help="gateway processes that share the port; default: 1")
     parser.add_argument("--worker", type=int, default=0, help="the index of this process among them, from 0")
+    # A supervisor of an older version starts this process too: flags are added, and none is renamed.
+    parser.add_argument("--supervised", action="store_true", help="share the port with a process that may replace it")
+    parser.add_argument("--successor", action="store_true", help="begin beside the worker of the same index")
     arguments = parser.parse_args(argv)
     if not 0 <= arguments.worker < arguments.workers:
         parser.error(f"--worker is {arguments.worker}; with --workers {arguments.workers} it must be below that")
@@ -43,7 +46,9 @@ def main(argv: list[str] | None = None) -> int:
         config = configuration.load(arguments.config)
         os.umask(UMASK)
         close_to_others(config.data_dir, config.database_url)
-        worker_index = WorkerIndex(arguments.worker, arguments.workers)
+        if config.certificates is not None:
+            close_file(config.certificates.key)
+        worker_index = WorkerIndex(arguments.worker, arguments.workers, arguments.supervised, arguments.successor)
         services = Services(config, read_server_secrets(config), worker_index)
     except (configuration.ConfigError, OSError, ValueError) as error:
         _log.critical("gateway.cannot_start", extra={"fields": {"reason": str(error)}})

@@ -20,7 +20,9 @@ from gateway.commands.console import Console
 from gateway.commands.database import db_group
 from gateway.commands.demo import demo_group
 from gateway.commands.doctor import doctor_command
+from gateway.commands.drain import drain_group, upgrade_command
 from gateway.commands.exports import check_command, export_command
+from gateway.commands.fleet import fleet_group
 from gateway.commands.keys import keys_group
 from gateway.commands.limits import limits_group
 from gateway.commands.models import models_group
@@ -52,6 +54,8 @@ for command in (
     serve_command,
     gateway_command,
     engine_command,
+    drain_group,
+    upgrade_command,
     db_group,
     tenants_group,
     projects_group,
@@ -70,6 +74,7 @@ for command in (
     doctor_command,
     bench_command,
     simulate_command,
+    fleet_group,
     demo_group,
 ):
     main.add_command(command)

@@ -6,8 +6,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import logging
-import signal
+import os
 from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -33,10 +34,11 @@ from gateway.catalog.router import Router
 from gateway.catalog.served_models import ServedModels
 from gateway.config.file import Config
 from gateway.config.server_secrets import ServerSecrets
-from gateway.engines.adapter_sync import AdapterLoader
 from gateway.engines.engine import Engine, EngineUnavailable
-from gateway.engines.local import LocalEngine
-from gateway.engines.model_sync import RETRY_S, ModelLoader
+from gateway.engines.model_sync import RETRY_S
+from gateway.fleet.build import build_fleet
+from gateway.fleet.member import Catalog
+from gateway.fleet.roster import build_roster
 from gateway.generation.exhausted_budgets import ExhaustedBudgets
 from gateway.generation.first_tokens import AttainmentCache, FirstTokens
 from gateway.generation.generator import Generator
@@ -45,7 +47,9 @@ from gateway.generation.planning import RequestPlanner
 from gateway.generation.replays import Replays
 from gateway.generation.selector import Selector
 from gateway.generation.tier_choice import Tiers
-from gateway.host.workers import ALONE, WorkerIndex, Workers
+from gateway.host.schema_check import check_schema
+from gateway.host.stop_state import StopReason, StopState
+from gateway.host.workers import ALONE, WorkerIndex, Workers, WorkerState
 from gateway.http.console_files import ConsoleFiles
 from gateway.large_work.pool import LargeWork
 from gateway.limits.body_memory import BodyMemory
@@ -62,9 +66,11 @@ from gateway.upkeep.bookkeeper import Bookkeeper
 from gateway.upkeep.exports import Exporter
 from gateway.upkeep.health_checks import HealthChecks
 from gateway.upkeep.live_feed import LiveFeed, RequestTenants
+from gateway.upkeep.readiness import Readiness
 from gateway.upkeep.reloads import reload_scope
 from gateway.upkeep.revision_watch import RevisionWatch
 from gateway.upkeep.webhook_deliveries import Deliverer
+from gateway.uploads.fleet_store import FleetStore
 from gateway.uploads.slab_maker import SlabMaker
 from gateway.uploads.sweeper import Sweeper
 from gateway.uploads.uploads import Uploads
@@ -73,10 +79,7 @@ from gateway.views.overview import Overviews
 if TYPE_CHECKING:
     from gateway.limits.redis_rates import SharedRates
 
-# Parts of shutdown_grace_s: running requests may finish in the first, and are then stopped and settled in the second.
-FINISH_SHARE = 0.5
-SETTLE_SHARE = 0.3
-LEDGER_SHARE = 0.5  # the part of the remaining time in which the ledger finishes its writes
+LEDGER_SHARE = 0.5  # the part of StopTimes.close_s in which the ledger finishes its writes
 # Delay after the start: starting the processes for large prompts takes half a second of a core, and first requests have
 # priority.
 LARGE_WORK_DELAY_S = 1.0
@@ -124,7 +127,9 @@ class Services:
         self.metrics = Metrics()
         self.pace = RequestPace()
         self.tiers = Tiers([(tier.name, tier.service_tier) for tier in config.tiers])
-        self.workers = Workers(config.data_dir, worker_index, self.metrics.text)
+        self.stopping = StopState(config.gateway)
+        begin_drain = functools.partial(self.stopping.begin_stop, StopReason.DRAIN)
+        self.workers = Workers(config.data_dir, worker_index, self.metrics.text, self._worker_state, begin_drain)
         self.console = ConsoleFiles(config.console_dir)
         self.database = Database(config.database_url)
         self.watch = RevisionWatch(self.database, self._on_revision, pace=self.pace)
@@ -172,19 +177,25 @@ class Services:
         self.metrics.models_refused.set_function(lambda: len(self.models.all_refused()))
         self.store = AdapterStore(self.config.adapters_dir)
         self.uploads = Uploads(self.store, self.config, self.metrics)
+        active = self.models.active
+        self.fleet_store = FleetStore(
+            self.config, self.store, self.database, lambda: [model.path for model in active().values()]
+        )
 
     def _build_engine(self, engine: Engine | None) -> None:
-        """The connection to the engine, and what keeps the engine's models and adapters up to date."""
-        registry = self.registry
-        self.engine: Engine = engine or LocalEngine(self.config.socket_path)
-        self.loader = AdapterLoader(self.engine, self.store, self._loadable, registry.kept, registry.pinned)
-        self.model_loader = ModelLoader(
-            self.engine,
-            lambda: {model.name: model for model in self.models.all},
-            self.models.refuse,
-            self.loader.forget_model,
-            lambda: self.watch.fresh,
+        """The fleet of engines, and what keeps their models and adapters up to date. `engine`: its only member."""
+        registry, models = self.registry, self.models
+        catalog = Catalog(
+            self.store,
+            models=lambda: {model.name: model for model in models.all},
+            models_fresh=lambda: self.watch.fresh,
+            adapters=registry.active,
+            sources=self.fleet_store.sources,
+            kept=registry.kept,
+            pinned=registry.pinned,
         )
+        self.roster = build_roster(self.config)
+        self.engine = build_fleet(self.config, self.roster, catalog, self.gateway_id, models.refuse, engine)
         self.engine.on_connect = self._on_connect
         self.engine.on_models = self._on_models
 
@@ -217,7 +228,6 @@ class Services:
             limiter=self.limiter,
             holding=RequestHolds(self.ledger, self.settler, self.metrics),
             engine=self.engine,
-            loader=self.loader,
             callers=self.callers,
             metrics=self.metrics,
             first_tokens=self.first_tokens,
@@ -238,7 +248,7 @@ class Services:
             private_addresses=config.webhooks.private_addresses,
         )
         self.exporter = _exporter(config, database, self.gateway_id)
-        self.sweeper = Sweeper(self.store, database, self.loader)
+        self.sweeper = Sweeper(self.store, database, self.engine)
         self.slabs = SlabMaker(self.store, database, config)
         self.overviews = Overviews(database)
         self.attainment = AttainmentCache(database)
@@ -255,13 +265,22 @@ class Services:
             settler=self.settler,
             unrecordable=self.generator.unrecordable,
         )
+        self.readiness = Readiness(
+            engine=self.engine,
+            watch=self.watch,
+            leases=self.leases,
+            stopping=self.stopping,
+            unrecordable=self.generator.unrecordable,
+        )
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         """Start all parts, and stop them when the block is left. Raises DatabaseUnavailable, OSError when there is no
-        disk space for the journal, GatewayRefused when another gateway serves from this SQLite file, or WrongSecret."""
+        disk space for the journal, GatewayRefused when another gateway serves from this SQLite file, SchemaOutdated or
+        WrongSecret."""
         tasks: list[asyncio.Task[None]] = []
         try:
+            await self.database.read(check_schema)
             await self.database.write(lambda connection: check_secrets(connection, self.secrets))
             await self.leases.acquire()
             await self.settler.start()
@@ -269,19 +288,20 @@ class Services:
             await self.watch.poll_revision()
             await self.models.load_files()
             await self.limiter.start()
+            self.fleet_store.start()
             await self.engine.start()
             for name, work in self._background().items():
                 tasks.append(asyncio.create_task(work, name=name))
-                tasks[-1].add_done_callback(_shut_down_on_failure)
+                tasks[-1].add_done_callback(self._stop_on_failure)
             yield
         finally:
-            await self.generator.stop(self.config.gateway.shutdown_grace_s * SETTLE_SHARE)
+            await self.generator.stop(self.stopping.times.settle_s)
             await self.recordings.close(RECORDINGS_CLOSE_S)
             if self._retry is not None:
                 self._retry.cancel()
             await _cancel(tasks + [task for task in (self._engine_update, self._catching_up) if task is not None])
-            await self.model_loader.close()
             await self.large_work.close()
+            await self.fleet_store.close()
             await self.engine.close()
             await self.workers.close()
             await self.limiter.close()
@@ -304,6 +324,7 @@ class Services:
             "first-tokens": self.first_tokens.run(),
             "limits": self.limiter.run(),
             "store": self.sweeper.run(every.sweep_adapters_s),
+            "fleet-store": self.fleet_store.run(every.sweep_adapters_s),
             "responses": self.responses.run(every.delete_responses_s),
             "background": self.background.run(every.expire_holds_s),
             "recordings": self.recordings.run(),
@@ -329,13 +350,26 @@ class Services:
         return await self.database.read(lambda c: leases.live(c, database_now(c), renew_s))
 
     async def drain(self) -> None:
-        """Begin a shutdown: admit no request, let running requests finish for FINISH_SHARE of the grace time, then stop
-        them."""
+        """The end of a shutdown: admit no request, let running requests finish if nothing waited for them yet, then
+        stop them."""
         self.generator.begin_stop()
         self.live.close()
-        grace_s = self.config.gateway.shutdown_grace_s
-        await self.generator.wait_idle(grace_s * FINISH_SHARE)
-        await self.generator.stop(grace_s * SETTLE_SHARE)
+        times = self.stopping.times
+        if self.stopping.is_quick:
+            await self.generator.wait_idle(times.finish_s)
+        await self.generator.stop(times.settle_s)
+
+    def _worker_state(self) -> WorkerState:
+        return self.readiness.worker_state(
+            number=self.worker_index.number, pid=os.getpid(), requests=self.generator.requests_running()
+        )
+
+    def _stop_on_failure(self, task: asyncio.Task[None]) -> None:
+        """A background task must not end before shutdown. If one fails, shut down in order and let the supervisor start
+        another gateway."""
+        if not task.cancelled() and (error := task.exception()) is not None:
+            _log.critical("background.died", exc_info=error, extra={"fields": {"task": task.get_name()}})
+            self.stopping.begin_stop(StopReason.QUICK)
 
     async def _on_revision(self, changes: Sequence[Change] | None) -> None:
         """The revision has changed: drop cached callers and reload tables that these writes concern (None: all of
@@ -375,10 +409,9 @@ class Services:
         """One round. An adapter is loaded after its model: a model that becomes ready causes another round."""
         if not await self.models.load_files() and self._retry is None:
             self._retry = asyncio.get_running_loop().call_later(RETRY_S, self._retry_update)
-        if self.engine.ready:
-            self.model_loader.follow()
+        self.engine.follow_models()
         try:
-            await self.loader.on_change()
+            await self.engine.on_change()
         except EngineUnavailable as error:  # when the engine is connected again, `_on_connect` registers everything
             _log.info("adapters.later", extra={"fields": {"reason": str(error)}})
 
@@ -387,11 +420,8 @@ class Services:
         self._update_engine()
 
     async def _on_connect(self, raised: Mapping[str, RaisedTargets]) -> None:
-        """Called when the engine has connected, before it counts as ready. Models load in the background, so that a
-        slow model does not delay requests for others."""
+        """Called when an engine has connected."""
         self.first_tokens.take_targets(raised)
-        self.model_loader.connected()
-        await self.loader.on_connect()
 
     def _on_models(self, models: Mapping[str, ModelInfo]) -> None:
         """The engine's models changed, perhaps because another gateway has read a newer revision than this one."""
@@ -403,11 +433,6 @@ class Services:
             await self.watch.poll_revision()
         self._update_engine()
 
-    def _loadable(self) -> dict[str, str]:
-        """Digest → base model of the active adapters whose base model the engine has."""
-        loaded = self.engine.models
-        return {digest: model for digest, model in self.registry.active().items() if model in loaded}
-
     async def _flush_used(self) -> None:
         while True:
             await asyncio.sleep(USED_FLUSH_S)
@@ -417,7 +442,7 @@ class Services:
                 _log.warning("keys.used_unwritten", extra={"fields": {"reason": str(error)}})
 
     async def _close_ledger(self) -> None:
-        rest_s = self.config.gateway.shutdown_grace_s * (1 - FINISH_SHARE - SETTLE_SHARE)
+        rest_s = self.stopping.times.close_s
         try:
             async with asyncio.timeout(rest_s):
                 # The ledger gives up before this timeout, so that its callers get an error and the lease is released.
@@ -459,14 +484,6 @@ def _shared_rates(config: Config) -> SharedRates | None:
     from gateway.limits.redis_rates import SharedRates  # importing its client takes 0.2 s
 
     return SharedRates(config.redis.url, round(SLOT_LEASE_S * 1e6), config.redis.answer_ms / 1000)
-
-
-def _shut_down_on_failure(task: asyncio.Task[None]) -> None:
-    """A background task must not end before shutdown. If one fails, shut down in order and let the supervisor start
-    another gateway."""
-    if not task.cancelled() and (error := task.exception()) is not None:
-        _log.critical("background.died", exc_info=error, extra={"fields": {"task": task.get_name()}})
-        signal.raise_signal(signal.SIGTERM)
 
 
 async def _cancel(tasks: list[asyncio.Task[None]]) -> None:

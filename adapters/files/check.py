@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
@@ -61,7 +61,8 @@ def check_adapter(
 
 def check_numbers(path: Path, spec: AdapterSpec, dtype: str, on_bytes: Progress | None = None) -> CheckedAdapter:
     """The second part of `check_adapter`, after `read_spec`: the numbers. Raises AdapterRefused, OSError."""
-    digest = hashlib.sha256(_meaning(spec))
+    modules = [(m.layer, m.module, m.rank, m.scale) for m in spec.modules]
+    digest = hashlib.sha256(_meaning(modules, _by_name(spec)))
     _scan(path, spec, dtype, digest, on_bytes)
     return CheckedAdapter(spec, digest.hexdigest())
 
@@ -70,6 +71,26 @@ def check_stored(directory: Path, base: BaseShape, dtype: str) -> CheckedAdapter
     """As `check_adapter`, for a resolved directory of the store. Raises AdapterRefused, ModulesUnresolved,
     OSError."""
     return check_numbers(directory, read_stored(directory, base), dtype)
+
+
+def stored_digest(directory: Path) -> str:
+    """The digest of a resolved directory, whatever base it fits; `read_stored` checks the rest. Raises AdapterRefused,
+    OSError."""
+    resolved, weights = read_resolved(directory), directory / WEIGHTS_FILE
+    if header_digest(weights) != resolved.header:
+        raise AdapterRefused(f"{weights.name}: it is not the file that was checked")
+    tensors = sorted(read_header(weights).values(), key=lambda tensor: tensor.name)
+    modules = [(layer, module, *found) for (layer, module), found in sorted(resolved.modules.items())]
+    digest = hashlib.sha256(_meaning(modules, tensors))
+    buffer = bytearray(BLOCK_BYTES)
+    with memoryview(buffer) as view, weights.open("rb", buffering=0) as file:
+        for tensor in tensors:
+            file.seek(tensor.start)
+            for start in range(tensor.start, tensor.stop, BLOCK_BYTES):
+                with view[: min(BLOCK_BYTES, tensor.stop - start)] as block:
+                    _fill(file, block, tensor)
+                    digest.update(block)
+    return digest.hexdigest()
 
 
 def read_spec(path: Path, base: BaseShape, rank_max: int = RANK_MAX) -> AdapterSpec:
@@ -110,12 +131,12 @@ def _by_name(spec: AdapterSpec) -> list[Tensor]:
     return sorted((t for m in spec.modules for t in (m.a, m.b)), key=lambda tensor: tensor.name)
 
 
-def _meaning(spec: AdapterSpec) -> bytes:
-    """The input of the digest before the numbers."""
+def _meaning(modules: Iterable[tuple[int, str, int, float]], tensors: Iterable[Tensor]) -> bytes:
+    """The input of the digest before the numbers. `modules`: layer, name, rank and scale; both are sorted."""
     meaning = {
         "format": "laneway-adapter-1",
-        "modules": [[m.layer, m.module, m.rank, m.scale.hex()] for m in spec.modules],
-        "tensors": [[t.name, t.dtype, list(t.shape)] for t in _by_name(spec)],
+        "modules": [[layer, module, rank, scale.hex()] for layer, module, rank, scale in modules],
+        "tensors": [[t.name, t.dtype, list(t.shape)] for t in tensors],
     }
     return json.dumps(meaning, separators=(",", ":"), sort_keys=True).encode() + b"\0"
 

@@ -41,7 +41,7 @@ from billing.proofs import reconcile
 from billing.proofs.ledger_audit import audit_ledger
 from engine.protocol.client import EngineClient
 from engine.protocol.frames import StatusReport
-from gateway.host.supervisor import healthy
+from gateway.host.children import healthy
 from support.cut_proxy import CutProxy
 from support.gateway.stored import opt_in
 from support.stack import MODEL, Stack, body

@@ -26,6 +26,7 @@ COUNTED = ("made_tokens", "discarded_tokens", "preemptions", "swapped_tokens", "
 
 _usage = tables.usage
 _recompute = tables.usage_recompute
+_attempts = tables.usage_attempts
 _hours = tables.usage_hours
 _recompute_hours = tables.recompute_hours
 _cursor = tables.rollup_cursor
@@ -104,6 +105,7 @@ def fold_usage(connection: sa.Connection, *, limit: int = FOLD_MAX, clock: Clock
     before = _requests_in(connection, batch)
     _add(connection, _hours, *_sums(batch))
     _add(connection, _recompute_hours, *_recompute_sums(batch))
+    _add(connection, tables.engine_ledger, *_engine_sums(batch))
     added = _requests_in(connection, batch) - before
     assert added == requests, f"{requests} usage rows up to {upto}, of which {added} have a period"
     connection.execute(
@@ -205,6 +207,26 @@ def _recompute_sums(batch: sa.ColumnElement[bool]) -> tuple[sa.Select[Any], dict
         _recompute, _recompute.c.request_id == _usage.c.request_id
     )
     return sa.select(*columns.values()).select_from(source).where(batch).group_by(*key.values()), columns
+
+
+def made_by_epoch(batch: sa.ColumnElement[bool]) -> sa.Select[tuple[str, int]]:
+    """The made tokens of usage rows by the epoch of the engine that made them, of the rows that name it."""
+    return _engine_sums(batch)[0]
+
+
+def _engine_sums(batch: sa.ColumnElement[bool]) -> tuple[sa.Select[Any], dict[str, sa.ColumnElement[Any]]]:
+    newest, others = _usage.c.engine_epoch, _attempts.c.epoch
+    joined = _usage.join(_attempts, _attempts.c.request_id == _usage.c.request_id)
+    made = sa.union_all(
+        sa.select(newest.label("epoch"), _usage.c.made_tokens.label("made_tokens")).where(batch),
+        sa.select(others, _attempts.c.made_tokens).select_from(joined).where(batch),
+        sa.select(newest, -_attempts.c.made_tokens).select_from(joined).where(batch),
+    ).subquery()
+    columns: dict[str, sa.ColumnElement[Any]] = {
+        "epoch": made.c.epoch,
+        "made_tokens": sa.func.sum(made.c.made_tokens),
+    }
+    return sa.select(*columns.values()).where(made.c.epoch.is_not(None)).group_by(made.c.epoch), columns
 
 
 def _add(

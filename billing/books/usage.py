@@ -100,6 +100,10 @@ class UsageFilter(msgspec.Struct, frozen=True, kw_only=True):
         return reports.ReportFilter(start=start, end=max(start, end), **lists)
 
 
+# Without the column engine_epoch, which concerns the operator's own books.
+_SELECT = sa.select(*(column for column in _usage.c if column.name in UsageRow.__struct_fields__))
+
+
 def totals(connection: sa.Connection, which: UsageFilter) -> Totals:
     """Sums over all matching requests up to now; complete hours are read from the roll-ups."""
     report_filter = which.which()
@@ -128,7 +132,7 @@ def page(connection: sa.Connection, which: UsageFilter, *, after: int = 0, limit
     for first, last in _ranges(connection, which):
         between = sa.and_(_usage.c.sequence > max(first, after), _usage.c.sequence <= last)
         if last > after and len(found) < limit:
-            query = sa.select(_usage).where(between, *which.conditions()).order_by(_usage.c.sequence)
+            query = _SELECT.where(between, *which.conditions()).order_by(_usage.c.sequence)
             found += _rows(connection, query.limit(limit - len(found)))
     return found
 
@@ -150,7 +154,7 @@ def _ranges(connection: sa.Connection, which: UsageFilter) -> list[tuple[int, in
 
 
 def get(connection: sa.Connection, request_id: str) -> UsageRow | None:
-    found = _rows(connection, sa.select(_usage).where(_usage.c.request_id == request_id))
+    found = _rows(connection, _SELECT.where(_usage.c.request_id == request_id))
     return found[0] if found else None
 
 

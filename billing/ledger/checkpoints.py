@@ -22,12 +22,14 @@ _usage = tables.usage
 
 
 class Checkpoint(msgspec.Struct, frozen=True):
-    """The usage of a request so far. `prompt_tokens` includes `cached_tokens`."""
+    """The usage of a request so far. `prompt_tokens` includes `cached_tokens`. `engines`: as in Settlement; it may also
+    count tokens after the `completion_tokens`, which nobody can read yet."""
 
     request_id: str
     prompt_tokens: int
     cached_tokens: int
     completion_tokens: int
+    engines: dict[str, int] = {}
 
 
 def record_checkpoint(connection: sa.Connection, checkpoint: Checkpoint) -> bool:
@@ -37,7 +39,7 @@ def record_checkpoint(connection: sa.Connection, checkpoint: Checkpoint) -> bool
     row = connection.execute(hold.with_for_update(read=True)).one_or_none()
     if row is None or row.state not in ("held", "settled") or row.ending == GATEWAY_DEAD:
         return False
-    values = msgspec.structs.asdict(checkpoint)
+    values = msgspec.structs.asdict(checkpoint) | {"engines": msgspec.json.encode(checkpoint.engines).decode()}
     which = _checkpoints.c.request_id == checkpoint.request_id
     if not connection.execute(sa.update(_checkpoints).where(which).values(values)).rowcount:
         connection.execute(sa.insert(_checkpoints).values(values))
@@ -71,7 +73,8 @@ def delete_ended(connection: sa.Connection) -> int:
 
 def _read(connection: sa.Connection, request_ids: Sequence[str]) -> list[Checkpoint]:
     query = sa.select(_checkpoints).where(_checkpoints.c.request_id.in_(request_ids))
-    return [Checkpoint(*row) for row in connection.execute(query)]
+    rows = [row._asdict() for row in connection.execute(query)]
+    return [Checkpoint(**row | {"engines": msgspec.json.decode(row["engines"] or "{}")}) for row in rows]
 
 
 def _settlement(checkpoint: Checkpoint) -> Settlement:
@@ -82,4 +85,14 @@ def _settlement(checkpoint: Checkpoint) -> Settlement:
         completion_tokens=checkpoint.completion_tokens,
         made_tokens=checkpoint.completion_tokens,
         ending=GATEWAY_DEAD,
+        engines=_first_tokens(checkpoint.engines, checkpoint.completion_tokens),
     )
+
+
+def _first_tokens(engines: dict[str, int], tokens: int) -> dict[str, int]:
+    """The engines of the first `tokens` of these; empty if they are fewer."""
+    first: dict[str, int] = {}
+    for epoch, made in engines.items():
+        first[epoch] = min(made, tokens)
+        tokens -= first[epoch]
+    return {} if tokens else first

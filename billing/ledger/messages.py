@@ -86,7 +86,9 @@ class Settlement(msgspec.Struct, frozen=True, kw_only=True, tag="settlement"):
     """The usage of a held request. `prompt_tokens` includes `cached_tokens`; `completion_tokens` are billed, and
     made = billed + discarded. Tier, model and adapter are the hold's. `device_s` excludes the seconds in `recomputed`,
     whose keys are the tiers that caused them. `before_hold_s`: from the request's arrival at the gateway until its hold
-    was requested; `ttft_s` is measured from the arrival too. `finished_at` None: the time of the settlement."""
+    was requested; `ttft_s` is measured from the arrival too. `finished_at` None: the time of the settlement.
+    `engines`: made_tokens by the epoch of the engine process that made them, the newest attempt's last; empty if they
+    are unknown, as in a journal of an earlier version."""
 
     request_id: str
     prompt_tokens: int
@@ -105,12 +107,15 @@ class Settlement(msgspec.Struct, frozen=True, kw_only=True, tag="settlement"):
     recomputed: dict[str, Recompute] = {}
     swapped_tokens: int = 0
     finished_at: int | None = None
+    engines: dict[str, int] = {}
 
     def check(self) -> None:
         assert 0 <= self.cached_tokens <= self.prompt_tokens
         assert self.completion_tokens >= 0
         assert self.discarded_tokens >= 0
         assert self.made_tokens == self.completion_tokens + self.discarded_tokens
+        assert not self.engines or sum(self.engines.values()) == self.made_tokens
+        assert all(tokens >= 0 for tokens in self.engines.values())
         assert (self.discarded_tokens > 0) <= (self.discard_reason is not None), "discarded tokens need a reason"
 
 

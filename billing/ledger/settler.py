@@ -28,6 +28,8 @@ from billing.timeouts import StallTolerantTimeout
 SETTLE_WAIT_S = 2.0
 TURN_S = 1.0
 APPEND_MAX = 1024  # records written with one fsync
+# A record of the journal has the names of up to so many engine processes; above this it names none.
+ENGINES_MAX = 32
 # Errors that the ledger would raise for this ending at every attempt. After any other error the ending is journaled and
 # retried.
 REFUSED = (AssertionError, LookupError, *ROW_REFUSED)
@@ -157,6 +159,8 @@ class Settler:
     def _journal_ending(self, ending: JournalRecord) -> asyncio.Future[None]:
         if isinstance(ending, Settlement):
             ending.check()
+            if len(ending.engines) > ENGINES_MAX:
+                ending = msgspec.structs.replace(ending, engines={})
         return self._appends.submit(ending)
 
     def _journal_unwaited(self, ending: JournalRecord) -> None:

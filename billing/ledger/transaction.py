@@ -37,6 +37,7 @@ from billing.ledger.messages import (
 _holds = tables.holds
 _charges = tables.hold_charges
 _usage = tables.usage
+_attempts = tables.usage_attempts
 
 _CONTEXT = Query(
     sa.select(
@@ -58,6 +59,8 @@ _INSERT_HOLDS = BulkInsert(_holds)
 _INSERT_CHARGES = BulkInsert(_charges)
 _INSERT_USAGE = BulkInsert(tables.usage)
 _INSERT_RECOMPUTE = BulkInsert(tables.usage_recompute)
+_INSERT_ATTEMPTS = BulkInsert(tables.usage_attempts)
+_INSERT_LOST = BulkInsert(tables.lost_attempts)
 _INSERT_ENTRIES = BulkInsert(tables.entries)
 _MOVED = ("model", "adapter", "tier", "price_version_id", "prompt_tokens", "max_tokens", "hold_picos")
 _MOVE_HOLDS = BulkUpdate(_holds, _MOVED, key="request_id")
@@ -140,6 +143,8 @@ class LedgerTransaction:
         self._ended: dict[str, _Hold] = {}
         self._usage_rows: list[Row] = []
         self._recompute_rows: list[Row] = []
+        self._attempt_rows: list[Row] = []
+        self._lost_rows: list[Row] = []
         self._entry_rows: list[Row] = []
 
     def run(
@@ -315,11 +320,12 @@ class LedgerTransaction:
         """Answer an ending after the hold's first ending, which counts. If the gateway was taken for dead, tokens of a
         later settlement that the first ending did not count are recorded as lost."""
         if isinstance(ending, Settlement) and hold.ending == GATEWAY_DEAD and not hold.lost_tokens:
-            counted = 0
-            if hold.state == "settled":  # with its checkpoint
-                made = sa.select(_usage.c.made_tokens).where(_usage.c.request_id == hold.request_id)
-                counted = connection.execute(made).scalar_one()
-            hold.lost_tokens = max(0, ending.made_tokens - counted)
+            counted, engines = _counted(connection, hold)
+            left = hold.lost_tokens = max(0, ending.made_tokens - counted)
+            for epoch, made in ending.engines.items():
+                if (lost := min(made - engines.get(epoch, 0), left)) > 0:
+                    left -= lost
+                    self._lost_rows.append((hold.request_id, epoch, lost))
             self._ended[hold.request_id] = hold
         return _outcome(hold)
 
@@ -350,10 +356,14 @@ class LedgerTransaction:
         row = msgspec.structs.asdict(hold) | msgspec.structs.asdict(settlement)
         row["finished_at"] = self._now if settlement.finished_at is None else settlement.finished_at
         started_at = hold.held_at - round(settlement.before_hold_s * SECOND)
-        row.update(currency=currency, cost_picos=hold.settled_picos, started_at=started_at)
+        newest = next(reversed(settlement.engines), None)
+        row.update(currency=currency, cost_picos=hold.settled_picos, started_at=started_at, engine_epoch=newest)
         self._usage_rows.append([row[name] for name in _INSERT_USAGE.columns])
         self._recompute_rows += [
             (hold.request_id, tier, cost.tokens, cost.device_s) for tier, cost in settlement.recomputed.items()
+        ]
+        self._attempt_rows += [
+            (hold.request_id, epoch, made) for epoch, made in settlement.engines.items() if made and epoch != newest
         ]
 
     def _record_entries(self, hold: _Hold, currency: str, by_meter: dict[str, int]) -> None:
@@ -384,6 +394,8 @@ class LedgerTransaction:
         )
         _INSERT_USAGE.run(connection, self._usage_rows)
         _INSERT_RECOMPUTE.run(connection, self._recompute_rows)
+        _INSERT_ATTEMPTS.run(connection, self._attempt_rows)
+        _INSERT_LOST.run(connection, self._lost_rows)
         _INSERT_ENTRIES.run(connection, self._entry_rows)
         crossings = self._counters.cross()
         self._counters.write(connection)
@@ -431,6 +443,19 @@ def _refusal(
 
 def _held(hold: _Hold) -> Held:
     return Held(hold.request_id, hold.max_tokens, hold.hold_picos, hold.price_version_id)
+
+
+def _counted(connection: sa.Connection, hold: _Hold) -> tuple[int, dict[str, int]]:
+    """The made tokens of the usage row of a hold that was settled with its checkpoint; and these by engine epoch."""
+    if hold.state != "settled":
+        return 0, {}
+    row = sa.select(_usage.c.made_tokens, _usage.c.engine_epoch).where(_usage.c.request_id == hold.request_id)
+    others = sa.select(_attempts.c.epoch, _attempts.c.made_tokens).where(_attempts.c.request_id == hold.request_id)
+    counted, newest = connection.execute(row).one()
+    engines = {epoch: int(made) for epoch, made in connection.execute(others)}
+    if newest is not None:
+        engines[newest] = counted - sum(engines.values())
+    return counted, engines
 
 
 def _outcome(hold: _Hold) -> HoldEnding:

@@ -19,7 +19,7 @@ from billing.books import rollups
 from billing.books.periods import check_month
 from billing.clock import SECOND, Clock, database_now
 from billing.proofs import budget_proofs, engine_books, entry_proofs, period_proofs, transaction_proofs
-from billing.proofs.engine_books import Bounds
+from billing.proofs.engine_books import EngineBounds
 from billing.proofs.imbalances import FINDINGS_MAX, Imbalance
 from billing.proofs.ledger_audit import ledger_imbalances
 from billing.proofs.sums import Sums
@@ -49,9 +49,9 @@ _FEW_AND_NEW = sa.text("SET LOCAL max_parallel_workers_per_gather = 0; SET LOCAL
 
 class Reconciliation(msgspec.Struct, frozen=True, kw_only=True):
     """The result of one reconciliation, of usage with sequence_from < sequence ≤ sequence_to at the moment `at`.
-    `overshot`: budget windows over their limit. `engine_gap`: the ledger's tokens less the engines', if no request ran;
-    `engines`: the lost tokens of each engine at that moment; `engine_bounds`: bounds of the gap while requests run.
-    `sums`: owed and entered amounts of each currency."""
+    `overshot`: budget windows over their limit. `engine_gap`: the running engines' tokens in the ledger less those that
+    they made and did not lose, if no request ran; `engine_bounds`: of each engine, also while requests run. `sums`:
+    owed and entered amounts of each currency."""
 
     number: int = 0
     kind: Kind
@@ -62,13 +62,19 @@ class Reconciliation(msgspec.Struct, frozen=True, kw_only=True):
     imbalances: list[Imbalance] = []
     overshot: list[str] = []
     engine_gap: int | None = None
-    engines: dict[str, int] = {}
-    engine_bounds: Bounds | None = None
+    engine_bounds: list[EngineBounds] = []
     sums: list[Sums] = []
 
     @property
     def sound(self) -> bool:
         return not self.imbalances and not self.overshot
+
+
+class _EngineBooks(msgspec.Struct, frozen=True):
+    """The column engine_books."""
+
+    gap: int | None
+    bounds: list[EngineBounds]
 
 
 class OpenFindings(msgspec.Struct, frozen=True):
@@ -109,15 +115,11 @@ def reconcile_minute(connection: sa.Connection, clock: Clock = database_now) -> 
     found, sums = transaction_proofs.settled(connection, first, upto)
     found += period_proofs.rolled_up_hours(connection, first, upto)
     found += transaction_proofs.corrected(connection, 0 if last is None else last.at - CORRECTIONS_AGAIN_S * SECOND)
-    gap, engines = engine_books.token_gap(connection), engine_books.lost_by_epoch(connection)
-    quiet = _last_quiet(connection)
-    if gap is not None and quiet is not None and quiet.engine_gap is not None:
-        found += engine_books.compare_gaps(quiet.engine_gap, quiet.engines, gap, engines)
-    bounds, contradictions = engine_books.update_bounds(connection, None if last is None else last.engine_bounds)
+    bounds, contradictions = engine_books.compare_engines(connection, [] if last is None else last.engine_bounds)
     found += contradictions
     result = _result("minute", began, at, first, connection, found, sums)
-    books = {"engine_gap": gap, "engines": {} if gap is None else engines, "engine_bounds": bounds}
-    return msgspec.structs.replace(result, sequence_to=upto, **books)
+    gap = engine_books.engine_gap(connection)
+    return msgspec.structs.replace(result, sequence_to=upto, engine_gap=gap, engine_bounds=bounds)
 
 
 def record(connection: sa.Connection, result: Reconciliation) -> Reconciliation:
@@ -135,9 +137,7 @@ def record(connection: sa.Connection, result: Reconciliation) -> Reconciliation:
             "overshot": result.overshot,
             "sums": msgspec.to_builtins(result.sums),
         },
-        "engine_gap": result.engine_gap,
-        "engines": None if result.engine_gap is None else msgspec.json.encode(result.engines).decode(),
-        "engine_bounds": None if result.engine_bounds is None else msgspec.json.encode(result.engine_bounds).decode(),
+        "engine_books": msgspec.json.encode(_EngineBooks(result.engine_gap, result.engine_bounds)).decode(),
     }
     made = connection.execute(sa.insert(_results).values(row).returning(_results.c.number))
     number = int(made.scalar_one())
@@ -171,12 +171,6 @@ def open_findings(connection: sa.Connection) -> OpenFindings:
     return OpenFindings(int(connection.execute(query).scalar_one()), len(last.overshot), last.at)
 
 
-def _last_quiet(connection: sa.Connection) -> Reconciliation | None:
-    query = sa.select(_results).where(_results.c.engine_gap.is_not(None)).order_by(_results.c.number.desc()).limit(1)
-    row = connection.execute(query).one_or_none()
-    return None if row is None else _read(row)
-
-
 def _result(
     kind: Kind,
     began: float,
@@ -201,6 +195,10 @@ def _result(
 
 def _read(row: sa.Row[Any]) -> Reconciliation:
     found = row.findings
+    if row.engine_books is None:  # of a version that compared sums over all engines
+        books = _EngineBooks(row.engine_gap, [])
+    else:
+        books = msgspec.json.decode(row.engine_books, type=_EngineBooks)
     return Reconciliation(
         number=row.number,
         kind=row.kind,
@@ -210,8 +208,7 @@ def _read(row: sa.Row[Any]) -> Reconciliation:
         took_s=row.took_s,
         imbalances=msgspec.convert(found["imbalances"], list[Imbalance]),
         overshot=found["overshot"],
-        engine_gap=row.engine_gap,
-        engines=msgspec.json.decode(row.engines, type=dict[str, int]) if row.engines else {},
-        engine_bounds=msgspec.json.decode(row.engine_bounds, type=Bounds) if row.engine_bounds else None,
+        engine_gap=books.gap,
+        engine_bounds=books.bounds,
         sums=msgspec.convert(found.get("sums", []), list[Sums]),
     )

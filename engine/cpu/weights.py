@@ -24,6 +24,7 @@ from torch import Tensor
 
 from engine.compute.quality import QualityKey, QualityResult, gate_model
 from engine.compute.shared import kv_layout
+from engine.contents.model_digests import model_digest
 from engine.cpu.decoder import Decoder, PagedKv
 from engine.cpu.quality import CpuMeasuredModel
 from engine.models.checkpoints import load_quantization
@@ -35,7 +36,6 @@ from engine.models.files import stamps, weight_files
 from engine.models.linear import multiplies_int8
 from engine.models.matrix_readers import StackedMatrix
 from engine.models.quantized import format_name, formats_on_loading, quantized_digest
-from engine.models.weights import model_digest
 from engine.protocol.config import ModelConfig, QualityLimits
 from engine.step import WeightsMove, WeightsTable
 from kernels.kv_layout import KvLayout

@@ -11,13 +11,13 @@ import torch
 from adapters.files.spec import BaseShape
 from engine.compute.quality import QualityKey, QualityResult, gate_model
 from engine.compute.shared import kv_layout
+from engine.contents.model_digests import model_digest
 from engine.gpu.products import check_fp8, check_products
 from engine.gpu.quality import GpuMeasuredModel, memory_is_needed
 from engine.models.config import DecoderConfig, ModelRefused, check_vocabulary, load_config
 from engine.models.dummy import dummy_digest
 from engine.models.quantized import quantized_digest
 from engine.models.slab_source import DummySource, FileSource, SlabSource
-from engine.models.weights import model_digest
 from engine.protocol.config import ModelConfig, QualityLimits
 from engine.protocol.quality import ModelQuality
 from kernels.kv_layout import KvLayout

@@ -8,8 +8,12 @@ from __future__ import annotations
 import collections
 import logging
 from collections.abc import Callable
+from pathlib import Path
 from typing import Literal
 
+import msgspec
+
+from engine.contents.fetcher import ContentFetcher, WantedContent
 from engine.loop.file_checks import BEING_LOADED, BEING_UNLOADED, FileChecks
 from engine.protocol.frames import AdapterState, LoadAdapter, UnloadAdapter
 from engine.protocol.inbox import Inbox
@@ -30,9 +34,11 @@ class AdapterChanges:
         pin: Callable[[str, bool], str],
         inbox: Inbox,
         answer: Answer,
+        fetcher: ContentFetcher | None = None,
     ) -> None:
         """`evict(digest)` evicts an unused adapter from the arena; `reads(digest)`: whether a step in flight uses it;
-        `pin(digest, pinned)` returns why it is impossible, or ""; `answer(gateway, state)` sends the answer."""
+        `pin(digest, pinned)` returns why it is impossible, or ""; `answer(gateway, state)` sends the answer.
+        `fetcher` finds adapters that are not at their path; None: the path alone."""
         self._runner = runner
         self._evict = evict
         self._reads = reads
@@ -40,7 +46,9 @@ class AdapterChanges:
         self._uses: collections.Counter[str] = collections.Counter()  # requests in flight
         self._models: dict[str, set[str]] = {}  # registered digest → the models that it was registered for
         self._answer = answer
-        self._changes = FileChecks("adapters", self._check, self._loaded, inbox)
+        self._fetcher = fetcher
+        finder = None if fetcher is None else _AdapterFinder(fetcher)
+        self._changes = FileChecks("adapters", self._check, self._loaded, inbox, finder)
 
     def load_adapter(self, gateway: int, frame: LoadAdapter) -> None:
         """Answer "loaded": at once for a registered adapter, otherwise once its files are checked."""
@@ -104,6 +112,11 @@ class AdapterChanges:
         self._evict(digest)
         self._runner.unload_adapter(digest)
         self._models.pop(digest, None)
+        self._release_files(digest)
+
+    def _release_files(self, digest: str) -> None:
+        if self._fetcher is not None:
+            self._fetcher.release("adapters", digest, digest)
 
     def _settle(self, digest: str, state: Literal["loaded", "unloaded", "failed"], why: str = "") -> None:
         for gateway in self._changes.take_waiting(digest):
@@ -117,6 +130,8 @@ class AdapterChanges:
             message = f"model {frame.model!r} was unloaded meanwhile"
         _log.info("adapter.read", extra={"fields": {"digest": frame.digest, "error": message}})
         state = AdapterState(frame.digest, "failed", message) if message else self._pinned(frame)
+        if message and frame.digest not in self._models:
+            self._release_files(frame.digest)
         self._settle(frame.digest, state.state, state.message)
 
     def _pinned(self, frame: LoadAdapter) -> AdapterState:
@@ -127,3 +142,27 @@ class AdapterChanges:
         if why:
             _log.warning("adapter.not_pinned", extra={"fields": {"digest": frame.digest, "reason": why}})
         return AdapterState(frame.digest, "loaded", why)
+
+
+class _AdapterFinder:
+    """Implements `FileFinder`."""
+
+    def __init__(self, fetcher: ContentFetcher) -> None:
+        self._fetcher = fetcher
+
+    def find(self, request: LoadAdapter) -> LoadAdapter | None:
+        if not request.sources:
+            return request
+        found = self._fetcher.find(_wanted(request))
+        return None if found is None else _at(request, found)
+
+    def fetch(self, request: LoadAdapter) -> LoadAdapter:
+        return _at(request, self._fetcher.fetch(_wanted(request)))
+
+
+def _wanted(frame: LoadAdapter) -> WantedContent:
+    return WantedContent("adapters", frame.digest, frame.path, tuple(frame.sources), frame.digest)
+
+
+def _at(frame: LoadAdapter, directory: Path) -> LoadAdapter:
+    return msgspec.structs.replace(frame, path=str(directory))

@@ -1,5 +1,5 @@
-"""Registrations and removals in progress, by name: the gateways that wait for each, and the thread that checks files.
-Used by `adapter_changes` and `model_changes`."""
+"""Registrations and removals in progress, by name: the gateways that wait for each, the thread that checks files, and
+the threads that fetch files which are not on this host. Used by `adapter_changes` and `model_changes`."""
 
 from __future__ import annotations
 
@@ -8,18 +8,33 @@ import logging
 import queue
 import threading
 from collections.abc import Callable
-from typing import Generic, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 from engine.protocol.inbox import Inbox, LoopCall
 
 # Changes of one kind that may wait; further ones are answered "failed".
 CHANGES_MAX = 4096
+# Downloads of one kind at a time. A further one waits; checks of files that are here do not wait for downloads.
+FETCHES_MAX = 4
 # For people; programs use the answer's code.
 BEING_LOADED, BEING_UNLOADED = "it is being loaded", "it is being unloaded"
 
 _log = logging.getLogger(__name__)
 Request = TypeVar("Request")
 Checked = TypeVar("Checked")
+
+
+class FileFinder(Protocol[Request]):
+    """Where the files of a request are."""
+
+    def find(self, request: Request) -> Request | None:
+        """The request with the directory that this engine reads; None: it must be fetched. Raises ValueError,
+        OSError."""
+        ...
+
+    def fetch(self, request: Request) -> Request:
+        """The same after a download, on a thread of its own. Raises ValueError, OSError."""
+        ...
 
 
 class FileChecks(Generic[Request, Checked]):
@@ -31,9 +46,11 @@ class FileChecks(Generic[Request, Checked]):
         check: Callable[[Request], Checked],
         checked: Callable[[Request, Checked | None, str], None],
         inbox: Inbox,
+        finder: FileFinder[Request] | None = None,
     ) -> None:
         """`kind`: "adapters" or "models". `check(request)` runs on one thread for all requests; afterwards
-        `checked(request, result, "")`, or `checked(request, None, reason)`, runs between two steps."""
+        `checked(request, result, "")`, or `checked(request, None, reason)`, runs between two steps. Both get the
+        request as `finder` found it; None: requests are checked as they are."""
         self.too_many = f"{CHANGES_MAX} changes of {kind} wait already"
         self._kind = kind
         self._check = check
@@ -43,8 +60,12 @@ class FileChecks(Generic[Request, Checked]):
         self._loading: dict[str, list[int]] = {}
         self._retiring: dict[str, list[int]] = {}
         self._waiting = 0  # gateways in both
-        self._files: queue.SimpleQueue[Request] = queue.SimpleQueue()
+        self._finder = finder
+        # With whether the request was fetched.
+        self._files: queue.SimpleQueue[tuple[Request, bool]] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
+        self._absent: queue.SimpleQueue[Request] = queue.SimpleQueue()
+        self._fetching: list[threading.Thread] = []
 
     def full(self) -> bool:
         return self._waiting >= CHANGES_MAX
@@ -68,7 +89,7 @@ class FileChecks(Generic[Request, Checked]):
             self._loading[name].append(gateway)
             return
         self._loading[name] = [gateway]
-        self._files.put(request)
+        self._files.put((request, False))
         if self._thread is None:
             self._thread = threading.Thread(target=self._check_files, name=f"{self._kind}-files", daemon=True)
             self._thread.start()
@@ -85,13 +106,39 @@ class FileChecks(Generic[Request, Checked]):
 
     def _check_files(self) -> None:
         while True:
-            request = self._files.get()
+            request, fetched = self._files.get()
             found, message = None, ""
             try:
+                if self._finder is not None and not fetched:
+                    located = self._finder.find(request)
+                    if located is None:
+                        self._begin_fetch(request)
+                        continue
+                    request = located
                 found = self._check(request)
-            except (ValueError, OSError) as error:
-                message = str(error) or type(error).__name__
-            except Exception as error:  # noqa: BLE001 - the thread's edge: one check fails alone, and is logged
-                _log.exception("files.check_failed", extra={"fields": {"kind": self._kind}})
-                message = f"{type(error).__name__}: {error}"
+            except Exception as error:  # noqa: BLE001 - the thread's edge: one check fails alone
+                message = self._reason(error)
             self._inbox.put(LoopCall(functools.partial(self._checked, request, found, message)))
+
+    def _begin_fetch(self, request: Request) -> None:
+        self._absent.put(request)
+        if len(self._fetching) < FETCHES_MAX:
+            thread = threading.Thread(target=self._fetch_files, name=f"{self._kind}-fetch", daemon=True)
+            self._fetching.append(thread)
+            thread.start()
+
+    def _fetch_files(self) -> None:
+        assert self._finder is not None
+        while True:
+            request = self._absent.get()
+            try:
+                self._files.put((self._finder.fetch(request), True))
+            except Exception as error:  # noqa: BLE001 - the thread's edge: one download fails alone
+                self._inbox.put(LoopCall(functools.partial(self._checked, request, None, self._reason(error))))
+
+    def _reason(self, error: Exception) -> str:
+        """Of a refusal for the gateway; what no check and no download raises is logged."""
+        if isinstance(error, ValueError | OSError):
+            return str(error) or type(error).__name__
+        _log.error("files.check_failed", exc_info=error, extra={"fields": {"kind": self._kind}})
+        return f"{type(error).__name__}: {error}"

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable
 
 import msgspec
 
+from engine.contents.fetcher import ContentFetcher
 from engine.guided.requests import MASK_WAIT_S, GuideRefused, build_guided_requests
 from engine.loop.adapter_changes import AdapterChanges
 from engine.loop.flights import StepFlights, StepMasks
@@ -77,11 +78,13 @@ class EngineLoop:
         tell_models: Callable[[Models], None] = lambda _: None,
         configs: Iterable[ModelConfig] = (),
         targets_out_of_reach: int = 0,
+        fetcher: ContentFetcher | None = None,
         masks: StepMasks | None = None,
         mask_wait_s: float = MASK_WAIT_S,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`tell_models` sends to every stream, before later frames of `send`; `configs`: of the models in `hello`;
+        `fetcher`: of adapters and models that are not at their path;
         `masks`: None: those of the guided requests, for which a draw waits `mask_wait_s` at most."""
         self._hello = hello
         self._scheduler = scheduler
@@ -99,11 +102,12 @@ class EngineLoop:
             scheduler.pin_adapter,
             inbox,
             self._answer_change,
+            fetcher,
         )
         self._tell_models = tell_models
         self._models = ModelChanges(
             runner, scheduler, hello.models, hello.refused, configs, inbox, self._answer_change, self._models_changed,
-            self._forget_model,
+            self._forget_model, fetcher,
         )  # fmt: skip
         self._guided = build_guided_requests(
             inbox, mask_wait_s, self._models.tokenizer_of, self._queue, self._refuse_guided

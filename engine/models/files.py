@@ -18,18 +18,14 @@ import msgspec
 import torch
 from torch import Tensor
 
+from engine.contents.manifests import INDEX, weight_names
 from engine.models.config import ModelRefused
-from engine.text.small_files import read_small
 
 # Of weights that are not quantised. The readers of quantised ones name theirs.
 DTYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 LENGTH_BYTES = 8
 # Of one file. The header of a model of LAYERS_MAX layers has 6 MB.
 HEADER_BYTES_MAX = 8 * 1024 * 1024
-
-SINGLE = "model.safetensors"  # the one file of a model without shards
-INDEX = "model.safetensors.index.json"  # names the file of each tensor of a model in shards
-INDEX_BYTES_MAX = 8 * 1024 * 1024
 
 _Offset = Annotated[int, msgspec.Meta(ge=0)]
 
@@ -40,12 +36,6 @@ class _Entry(msgspec.Struct):
     dtype: str
     shape: list[int]
     data_offsets: tuple[_Offset, _Offset]
-
-
-class _Index(msgspec.Struct):
-    """INDEX. `weight_map`: the file of each tensor."""
-
-    weight_map: dict[str, str]
 
 
 class StoredTensor(NamedTuple):
@@ -170,35 +160,12 @@ class WeightFiles:
 
 
 def weight_files(directory: Path) -> list[Path]:
-    """The model's weight files, sorted by name. They are the files that INDEX names. A directory without an index has
-    the file SINGLE, or else every *.safetensors. A second copy of the weights, such as Mistral's
-    consolidated.safetensors, is therefore not read. Raises ModelRefused if the directory has no weight file, or if the
-    index is invalid or names a missing file."""
-    index = directory / INDEX
-    if index.exists():
-        files = [directory / name for name in _read_index(index)]
-    elif (directory / SINGLE).exists():
-        files = [directory / SINGLE]
-    else:
-        files = sorted(directory.glob("*.safetensors"))
-    if not files:
-        raise ModelRefused(f"{directory}: no *.safetensors")
-    for path in files:
-        if not path.is_file():  # opening a pipe could block without limit
-            raise ModelRefused(f"{path}: {'not a file' if path.exists() else 'missing'}")
-    return files
-
-
-def _read_index(path: Path) -> list[str]:
-    """The names of the files in an index, sorted. Raises ModelRefused."""
+    """The model's weight files, sorted by name (`weight_names`). Raises ModelRefused if the directory has none, or if
+    its index is invalid or names a missing file."""
     try:
-        index = msgspec.json.decode(read_small(path, INDEX_BYTES_MAX), type=_Index)
-    except (OSError, ValueError, RecursionError) as error:
-        raise ModelRefused(f"{path}: {error}") from error
-    for name in index.weight_map.values():
-        if Path(name).name != name or not name.endswith(".safetensors"):
-            raise ModelRefused(f"{path}: {name!r} is not the name of a *.safetensors beside it")
-    return sorted(set(index.weight_map.values()))
+        return [directory / name for name in weight_names(directory)]
+    except ValueError as error:
+        raise ModelRefused(str(error)) from error
 
 
 def stamp(stat: os.stat_result) -> tuple[int, int]:

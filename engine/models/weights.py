@@ -1,23 +1,16 @@
-"""A model's weights as the decoder uses them: which tensors of the files are stacked into one, and the digest of a
-model."""
+"""A model's weights as the decoder uses them: which tensors of the files are stacked into one."""
 
 from __future__ import annotations
 
-import contextlib
-import hashlib
-import json
-import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Generic, NamedTuple, TypeVar
 
 from torch import Tensor
 
 from engine.models.config import DecoderConfig
-from engine.models.files import WeightFiles, stamps, weight_files
+from engine.models.files import WeightFiles
 
-DIGEST_CACHE = ".laneway-digest.json"
 HEAD = "lm_head.weight"
 
 # What multiplies by a weight matrix on a device, in the matrix's format.
@@ -127,36 +120,3 @@ def assemble_layer(
         gate_up=product(own + "gate_up", None),
         down=product(own + "down", None),
     )
-
-
-def model_digest(directory: Path) -> str:
-    """SHA-256 over config.json and the weights, in hex. Cached in DIGEST_CACHE until a file's size or modification time
-    changes, since hashing a large model takes longer than loading it."""
-    files = [directory / "config.json", *weight_files(directory)]
-    seen = [list(stamp) for stamp in stamps(files)]
-    cache = directory / DIGEST_CACHE
-    try:
-        kept = json.loads(cache.read_bytes())
-        if kept["files"] == seen:
-            return str(kept["digest"])
-    except (OSError, ValueError, KeyError, TypeError):
-        pass  # no cache, or an invalid one: compute
-    total = hashlib.sha256()
-    for path in files:
-        with path.open("rb") as file:
-            total.update(hashlib.file_digest(file, "sha256").digest())
-    digest = total.hexdigest()
-    _write_beside(cache, json.dumps({"files": seen, "digest": digest}))
-    return digest
-
-
-def _write_beside(path: Path, text: str) -> None:
-    """Best effort: a model directory may be read-only."""
-    scratch = path.with_suffix(f".{os.getpid()}.tmp")
-    try:
-        scratch.write_text(text)
-        scratch.replace(path)
-    except OSError:
-        # A read-only file system refuses to remove even what is not there.
-        with contextlib.suppress(OSError):
-            scratch.unlink(missing_ok=True)

@@ -9,13 +9,25 @@ import asyncio
 import contextlib
 import logging
 import os
-from collections.abc import Awaitable, Callable
+import secrets
+import ssl
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
+from engine.protocol.addresses import TlsAddress, parse_address
 from engine.protocol.codec import ProtocolError
-from engine.protocol.connection import EngineLost, EngineNotConnected, Generation, GenerationEnding, Link
+from engine.protocol.connection import (
+    EngineLost,
+    EngineNotConnected,
+    Generation,
+    GenerationEnding,
+    Link,
+    NoCommonVersion,
+)
 from engine.protocol.frames import (
-    PROTOCOL_VERSION,
+    FLEET_VERSION,
+    AttemptTokens,
+    DrainEngine,
     Guide,
     Heartbeat,
     Hello,
@@ -24,6 +36,8 @@ from engine.protocol.frames import (
     ModelFailure,
     ModelInfo,
     Models,
+    PagesChanged,
+    Reclaim,
     Sampling,
     Snapshot,
     Status,
@@ -33,12 +47,14 @@ from engine.protocol.frames import (
     UnloadModel,
     Watch,
 )
+from engine.protocol.tls import set_tcp_options
 
 __all__ = [
     "AdapterNotChanged",
     "EngineClient",
     "EngineLost",
     "EngineNotConnected",
+    "EngineTooOld",
     "Generation",
     "GenerationEnding",
     "ModelNotChanged",
@@ -46,13 +62,20 @@ __all__ = [
 
 BACKOFF_MIN_S = 0.05
 BACKOFF_MAX_S = 1.0
+BACKOFF_VERSION_S = 5.0  # after an engine without a common version: it is upgraded, or this gateway is
 HELLO_TIMEOUT_S = 5.0
 SILENCE_S = 5.0
 STUCK_S = 10.0
 # Bytes that may wait for an engine that does not read its stream; above this a Submit is refused here.
 OUTBOX_BYTES_MAX = 32 * 1024 * 1024
+# In one Reclaim frame.
+ATTEMPTS_MAX = 10_000
 
 _log = logging.getLogger(__name__)
+
+
+class EngineTooOld(Exception):
+    """The engine's protocol version does not have what was requested."""
 
 
 class AdapterNotChanged(Exception):
@@ -69,6 +92,7 @@ class ModelNotChanged(Exception):
 
 OnConnect = Callable[[Hello], Awaitable[None]]
 OnModels = Callable[[dict[str, ModelInfo]], None]
+OnPages = Callable[[PagesChanged], None]
 
 
 class EngineClient:
@@ -78,21 +102,36 @@ class EngineClient:
 
     def __init__(
         self,
-        socket_path: str | Path,
+        address: str | Path,
         *,
+        tls: ssl.SSLContext | Callable[[], ssl.SSLContext] | None = None,
+        server_name: str | None = None,
+        gateway: str = "",
         on_connect: OnConnect | None = None,
         on_models: OnModels | None = None,
+        on_pages: OnPages | None = None,
         silence_s: float = SILENCE_S,
         stuck_s: float = STUCK_S,
         generation: type[Generation] = Generation,
     ) -> None:
-        """`generation`: the class of what `submit` returns."""
+        """`address`: a path, "unix:PATH", or "tls://HOST:PORT" with `tls`: a context (protocol.tls.client_context), or
+        a function that returns the one of each new connection (`CurrentContext.current`). The engine's certificate must
+        name `server_name`, or without it HOST. `gateway`: this process, unique among all gateways; "": a random name.
+        `on_pages`, which must not raise, receives the names of the engine's cached pages: the first frame of each
+        connection is a full list. `silence_s`: an engine that was silent this long is lost. `generation`: the class of
+        what `submit` returns. Raises ValueError for a malformed address and for a TLS address without `tls`."""
         self.on_connect = on_connect
         self.on_models = on_models
+        self.on_ready: Callable[[], None] | None = None  # called when it has become ready; must not raise
         self.hello: Hello | None = None  # the last one seen; kept while the engine is away, as what it serves is
         self.models: dict[str, ModelInfo] = {}  # what it serves now, by name
         self.refused: dict[str, str] = {}  # of its configuration, what it cannot serve, and why
-        self._path = os.fspath(socket_path)
+        self._address = parse_address(address)
+        self._tls = tls
+        self._server_name = server_name
+        self._gateway = gateway or secrets.token_hex(16)
+        self._on_pages = on_pages
+        self._failure = ""  # the last one that was logged as a warning, until a connection succeeds
         self._generation = generation
         self._silence_s = silence_s
         self._stuck_s = stuck_s
@@ -100,6 +139,8 @@ class EngineClient:
         self._ready = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._next_handle = 1
+        if isinstance(self._address, TlsAddress) and tls is None:
+            raise ValueError(f"{self._address} needs certificates")
 
     async def start(self) -> None:
         """Begin to connect, in the background. Returns at once."""
@@ -125,9 +166,14 @@ class EngineClient:
             async with asyncio.timeout(timeout_s):
                 await self._ready.wait()
         except TimeoutError:
-            raise EngineNotConnected(f"no engine at {self._path} within {timeout_s:g} s") from None
+            raise EngineNotConnected(f"no engine at {self._address} within {timeout_s:g} s") from None
         assert self.hello is not None
         return self.hello
+
+    @property
+    def version(self) -> int | None:
+        """The connection's protocol version; None without a connection."""
+        return None if self._link is None else self._link.version
 
     @property
     def last_heartbeat(self) -> Heartbeat | None:
@@ -187,10 +233,12 @@ class EngineClient:
         link.generations[handle] = generation
         return generation
 
-    async def load_adapter(self, digest: str, model: str, path: str | Path, *, pinned: bool = False) -> None:
-        """Make it known to the engine, which never evicts a `pinned` one; at once when it is. Raises AdapterNotChanged
-        with the reason, EngineNotConnected."""
-        await self._change_adapter(LoadAdapter(digest, model, os.fspath(path), pinned))
+    async def load_adapter(
+        self, digest: str, model: str, path: str | Path, *, pinned: bool = False, sources: Sequence[str] = ()
+    ) -> None:
+        """Make it known to the engine, which never evicts a `pinned` one; at once when it is. An engine that cannot
+        read `path` fetches it from `sources`, URLs. Raises AdapterNotChanged with the reason, EngineNotConnected."""
+        await self._change_adapter(LoadAdapter(digest, model, os.fspath(path), pinned, list(sources)))
 
     async def unload_adapter(self, digest: str) -> None:
         """Returns once no request uses it and the engine forgot it. Raises AdapterNotChanged, EngineNotConnected."""
@@ -206,10 +254,15 @@ class EngineClient:
         kv_dtype: str = "auto",
         context_tokens: int | None = None,
         pinned: bool = False,
+        digest: str = "",
+        sources: Sequence[str] = (),
     ) -> str:
-        """Have the engine serve one more base model; at once when it does. Returns why it is not pinned, if it was to
-        be. Raises ModelNotChanged with the reason, EngineNotConnected."""
-        frame = LoadModel(name, os.fspath(path), dtype, context_tokens, pinned, quantize, kv_dtype)
+        """Have the engine serve one more base model; at once when it does. `digest`: of its content; `sources`: as in
+        `load_adapter`. Returns why it is not pinned, if it was to be. Raises ModelNotChanged with the reason,
+        EngineNotConnected."""
+        frame = LoadModel(
+            name, os.fspath(path), dtype, context_tokens, pinned, quantize, kv_dtype, digest, list(sources)
+        )
         return await self._change_model(frame)
 
     async def unload_model(self, name: str) -> None:
@@ -240,6 +293,23 @@ class EngineClient:
         link.send(Watch(preempted))
         return await waiting
 
+    def drain(self, draining: bool) -> None:
+        """Have the engine refuse new requests and finish those that run, or serve again; its heartbeats confirm it.
+        Raises EngineTooOld, EngineNotConnected."""
+        link = self._connected()
+        if link.version < FLEET_VERSION:
+            raise EngineTooOld(f"the engine speaks protocol version {link.version}, which cannot drain")
+        link.send(DrainEngine(draining))
+
+    def reclaim(self, attempts: list[AttemptTokens]) -> None:
+        """Report tokens that the ledger has and that arrived over an earlier connection to this engine process: they
+        are not lost. Raises EngineTooOld, EngineNotConnected."""
+        link = self._connected()
+        if link.version < FLEET_VERSION:
+            raise EngineTooOld(f"the engine speaks protocol version {link.version}, which cannot reclaim tokens")
+        for first in range(0, len(attempts), ATTEMPTS_MAX):
+            link.send(Reclaim(attempts[first : first + ATTEMPTS_MAX]))
+
     async def _change_adapter(self, frame: LoadAdapter | UnloadAdapter) -> None:
         link = self._connected()
         state = await link.change(link.adapters, frame.digest, frame)
@@ -256,9 +326,16 @@ class EngineClient:
         while True:
             try:
                 link = await self._connect()
+            except NoCommonVersion as error:
+                self._note_failure(f"{error.hello.epoch}: {error}", logging.WARNING)
+                await asyncio.sleep(BACKOFF_VERSION_S)
+                continue
             except (OSError, TimeoutError, ProtocolError, EngineNotConnected) as error:
-                _log.debug("engine.connect_failed", extra={"fields": {"reason": str(error)}})
+                # A Unix socket is absent during each start of a host; of another host the reason is worth a line.
+                level = logging.WARNING if isinstance(self._address, TlsAddress) else logging.DEBUG
+                self._note_failure(str(error) or f"no answer within {HELLO_TIMEOUT_S:g} s", level)
             else:
+                self._failure = ""
                 if await self._serve(link):
                     backoff = BACKOFF_MIN_S
             await asyncio.sleep(backoff)
@@ -266,14 +343,15 @@ class EngineClient:
 
     async def _connect(self) -> Link:
         """A link whose Hello is read. Raises OSError, TimeoutError, ProtocolError, EngineNotConnected."""
-        loop = asyncio.get_running_loop()
-        link = Link(self._silence_s, self._ready.clear, self._take_models)
+        link = Link(self._silence_s, self._ready.clear, self._take_models, self._on_pages)
         try:
             async with asyncio.timeout(HELLO_TIMEOUT_S):
-                await loop.create_unix_connection(lambda: link, self._path)
+                await self._open(link)
                 hello = await link.hello
-            if hello.version != PROTOCOL_VERSION:
-                raise ProtocolError(f"the engine speaks version {hello.version}, this gateway {PROTOCOL_VERSION}")
+            link.greet(hello, self._gateway)
+        except NoCommonVersion:
+            link.leave()
+            raise
         except BaseException as error:
             link.cut(f"no usable Hello: {error}")
             raise
@@ -281,6 +359,31 @@ class EngineClient:
         assert link.served is not None
         self._take_models(link.served)
         return link
+
+    async def _open(self, link: Link) -> None:
+        loop = asyncio.get_running_loop()
+        address = self._address
+        if isinstance(address, TlsAddress):
+            assert self._tls is not None
+            context = self._tls if isinstance(self._tls, ssl.SSLContext) else self._tls()
+            transport, _ = await loop.create_connection(
+                lambda: link,
+                address.host,
+                address.port,
+                ssl=context,
+                server_hostname=self._server_name or address.host,
+                ssl_handshake_timeout=HELLO_TIMEOUT_S,
+            )
+            set_tcp_options(transport)
+        else:
+            await loop.create_unix_connection(lambda: link, address.path)
+
+    def _note_failure(self, reason: str, level: int) -> None:
+        """Log a reason once, not at each attempt."""
+        if reason != self._failure:
+            self._failure = reason
+            fields = {"address": str(self._address), "reason": reason}
+            _log.log(level, "engine.connect_failed", extra={"fields": fields})
 
     def _take_models(self, frame: Hello | Models) -> None:
         self.models = {model.name: model for model in frame.models}
@@ -299,6 +402,8 @@ class EngineClient:
             if link.open:
                 was_ready = True
                 self._ready.set()
+                if self.on_ready is not None:
+                    self.on_ready()
                 _log.info("engine.connected", extra={"fields": {"epoch": self.hello.epoch}})
             reason = await link.lost
             _log.warning("engine.lost", extra={"fields": {"epoch": self.hello.epoch, "reason": reason}})

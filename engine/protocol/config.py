@@ -117,6 +117,9 @@ class EngineLimits(ConfigSection, frozen=True, kw_only=True):
     # A model in use is resident for at least so many seconds, however many requests of no higher tier wait for another.
     weights_residence_s: Annotated[float, Meta(ge=0, le=3600)] = 2.0
     graph_bytes: Annotated[int, Meta(ge=0, le=2**48)] = 8 * 1024**3  # of a GPU, for captured steps; 0: none is captured
+    # Adapters and models that were fetched from other hosts, in the engine's own store; 0: no limit.
+    store_bytes_max: Annotated[int, Meta(ge=0, le=2**50)] = 0
+    store_free_min_bytes: Annotated[int, Meta(ge=0, le=2**50)] = 1024**3  # disk space that a download leaves free
     threads: Annotated[int, Meta(ge=0, le=1024)] = 0  # of the CPU's arithmetic; 0: measured at the start
     quality: QualityLimits = QualityLimits()
 

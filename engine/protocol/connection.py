@@ -13,15 +13,21 @@ from typing import TypeVar
 
 from engine.protocol.codec import FrameReader, ProtocolError, decode_from_engine, encode
 from engine.protocol.frames import (
+    FLEET_VERSION,
+    PROTOCOL_OLDEST,
+    PROTOCOL_VERSION,
     Abort,
     AdapterState,
+    Alive,
     Finished,
     FromEngine,
+    GatewayHello,
     Heartbeat,
     Hello,
     Logprobs,
     Models,
     ModelState,
+    PagesChanged,
     PromptLogprobs,
     PromptPart,
     Recorded,
@@ -31,6 +37,20 @@ from engine.protocol.frames import (
     ToEngine,
     Tokens,
 )
+
+# A gateway's sign of life, in seconds, or a quarter of the engine's lease if that is shorter.
+ALIVE_S = 1.0
+
+
+class NoCommonVersion(ProtocolError):
+    """The ranges of protocol versions of gateway and engine do not overlap. `hello`: what the engine said."""
+
+    def __init__(self, hello: Hello) -> None:
+        super().__init__(
+            f"the engine speaks the protocol's versions {oldest_version(hello)} to {hello.version}, this gateway "
+            f"{PROTOCOL_OLDEST} to {PROTOCOL_VERSION}; upgrade the older of the two"
+        )
+        self.hello = hello
 
 
 class EngineNotConnected(Exception):
@@ -54,8 +74,8 @@ class Generation:
     bounded by the request's max_tokens."""
 
     __slots__ = (
-        "_aborted", "_ids", "_link", "_logprobs", "_logprobs_taken", "_on_news", "_prompt", "cached_tokens", "ending",
-        "handle",
+        "_aborted", "_ids", "_link", "_logprobs", "_logprobs_taken", "_on_news", "_prompt", "_taken", "cached_tokens",
+        "ending", "handle",
     )  # fmt: skip
 
     def __init__(self, link: Link | None = None, handle: int = 0) -> None:
@@ -65,6 +85,7 @@ class Generation:
         self.ending: GenerationEnding | None = None
         self._link = link
         self._ids: list[int] = []
+        self._taken = 0  # ids taken before _ids
         self._logprobs: list[Logprobs] = []  # one for each of _ids, or empty
         self._logprobs_taken: list[Logprobs] = []  # of the ids that were taken last
         self._prompt: list[PromptLogprobs] = []
@@ -84,6 +105,7 @@ class Generation:
     def take_ids(self) -> list[int]:
         """The ids since the last call."""
         ids, self._ids = self._ids, []
+        self._taken += len(ids)
         if self._logprobs or self._logprobs_taken:
             self._logprobs_taken, self._logprobs = self._logprobs, []
         return ids
@@ -97,6 +119,19 @@ class Generation:
         """If requested, the log probabilities of prompt tokens since the last call."""
         parts, self._prompt = self._prompt, []
         return parts
+
+    @property
+    def epoch(self) -> str:
+        """Of the engine process that has the request, or had it last; "" before it is submitted."""
+        return "" if self._link is None else self._link.epoch
+
+    @property
+    def made_tokens(self) -> int:
+        """What the engine reported with the ending; without such a report, the number of ids that arrived here before
+        the request was aborted."""
+        if isinstance(self.ending, Finished):
+            return self.ending.usage.completion_tokens
+        return self._taken + len(self._ids)
 
     def abort(self) -> None:
         """Ask the engine to stop it. Idempotent. The ending still arrives."""
@@ -151,7 +186,13 @@ class Generation:
 class Link(asyncio.Protocol):
     """One connection. It is lost once: `lost` is then the reason, and every request in flight has ended."""
 
-    def __init__(self, silence_s: float, on_lost: Callable[[], None], on_models: Callable[[Models], None]) -> None:
+    def __init__(
+        self,
+        silence_s: float,
+        on_lost: Callable[[], None],
+        on_models: Callable[[Models], None],
+        on_pages: Callable[[PagesChanged], None] | None = None,
+    ) -> None:
         loop = asyncio.get_running_loop()
         self.hello: asyncio.Future[Hello] = loop.create_future()
         self.lost: asyncio.Future[str] = loop.create_future()
@@ -163,6 +204,7 @@ class Link(asyncio.Protocol):
         self.adapters: dict[str, asyncio.Future[AdapterState]] = {}
         self.models: dict[str, asyncio.Future[ModelState]] = {}
         self.heartbeat: Heartbeat | None = None
+        self.version = PROTOCOL_OLDEST  # of the connection, once `greet` agreed on one
         self.heard_at = loop.time()
         self.step = -1
         self.step_at = self.heard_at  # when the engine loop was last seen idle or at another step
@@ -170,6 +212,10 @@ class Link(asyncio.Protocol):
         self._silence_s = silence_s
         self._on_lost = on_lost
         self._on_models = on_models
+        self._on_pages = on_pages
+        self._greeting: GatewayHello | None = None
+        self._pages_number: int | None = 0  # of the last PagesChanged; None after a gap, until a full one arrives
+        self._alive: asyncio.TimerHandle | None = None
         self._watch: asyncio.TimerHandle | None = None
         self._reader = FrameReader()
         self._recorded: list[int] = []
@@ -183,8 +229,9 @@ class Link(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
-        if self._watch is not None:
-            self._watch.cancel()
+        for timer in (self._watch, self._alive):
+            if timer is not None:
+                timer.cancel()
         self._on_lost()
         message = self._why or (f"the stream broke: {exc}" if exc else "the engine closed the stream")
         if not self.lost.done():
@@ -208,6 +255,8 @@ class Link(asyncio.Protocol):
         self.models.clear()
 
     def data_received(self, data: bytes) -> None:
+        if not self.open:
+            return
         self.heard_at = self._loop.time()
         try:
             for body in self._reader.feed(data):
@@ -260,11 +309,44 @@ class Link(asyncio.Protocol):
                 _answer(self.statuses, frame)
             case Snapshot():
                 _answer(self.snapshots, frame)
+            case PagesChanged():
+                self._pages_changed(frame)
             case Hello():
                 if self.hello.done():
                     raise ProtocolError("a second Hello")
                 self.served = frame
                 self.hello.set_result(frame)
+
+    def greet(self, hello: Hello, gateway: str) -> None:
+        """Agree on a version with an engine that said `hello`; from version 5 on, say who connects and send signs of
+        life. Raises NoCommonVersion."""
+        version = min(hello.version, PROTOCOL_VERSION)
+        common = version >= max(oldest_version(hello), PROTOCOL_OLDEST)
+        if hello.version >= FLEET_VERSION:
+            # Without a common version too: the engine logs then why this gateway leaves.
+            self._greeting = GatewayHello(PROTOCOL_VERSION, gateway, self._on_pages is not None, PROTOCOL_OLDEST)
+            self.send(self._greeting)
+        if not common:
+            raise NoCommonVersion(hello)
+        self.version = version
+        if version >= FLEET_VERSION:
+            self._send_alive(min(ALIVE_S, hello.lease_s / 4) if hello.lease_s > 0 else ALIVE_S)
+
+    def _send_alive(self, every_s: float) -> None:
+        self.send(Alive())
+        self._alive = self._loop.call_later(every_s, self._send_alive, every_s)
+
+    def _pages_changed(self, frame: PagesChanged) -> None:
+        """Pass it on in the order of its numbers. After a gap only a full list is of use, so one is requested."""
+        if self._on_pages is None or self._greeting is None:
+            return
+        before = self._pages_number
+        if frame.full or (before is not None and frame.number == before + 1):
+            self._pages_number = frame.number
+            self._on_pages(frame)
+        elif before is not None:
+            self._pages_number = None
+            self.send(self._greeting)
 
     def _moved(self, step: int) -> None:
         if step != self.step:
@@ -300,6 +382,12 @@ class Link(asyncio.Protocol):
         self._recorded = []
 
     @property
+    def epoch(self) -> str:
+        """Of the engine process; "" before its Hello."""
+        hello = self.hello
+        return hello.result().epoch if hello.done() and hello.exception() is None else ""
+
+    @property
     def open(self) -> bool:
         return self._transport is not None and not self._transport.is_closing()
 
@@ -312,10 +400,23 @@ class Link(asyncio.Protocol):
             return
         self._watch = self._loop.call_later(self._silence_s / 8, self._check_silence)
 
+    def leave(self) -> None:
+        """Close after what was sent. Its loss is not reported to `on_lost`."""
+        self._on_lost = lambda: None
+        if self._transport is not None:
+            self._transport.close()
+
     def cut(self, why: str) -> None:
+        """Close without flushing. Frames that arrive later are ignored."""
         self._why = self._why or why
         if self._transport is not None:
             self._transport.abort()
+
+
+def oldest_version(hello: Hello) -> int:
+    """The oldest version that the engine speaks. Engines before version 5 speak one version, and their Hello does not
+    have the field."""
+    return hello.oldest if hello.version >= FLEET_VERSION else hello.version
 
 
 def _answer(waiting: collections.deque[asyncio.Future[Answer]], frame: Answer) -> None:

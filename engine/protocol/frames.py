@@ -26,6 +26,8 @@ from engine.protocol.snapshot_parts import (
 # than the connection's: the other end could not decode it.
 PROTOCOL_VERSION = 5
 PROTOCOL_OLDEST = 4
+# The first version with GatewayHello, Alive, Reclaim, DrainEngine and PagesChanged, and with a lease.
+FLEET_VERSION = 5
 # Label of the summed metrics of models that were removed long ago (loop.metrics). No model can have this name.
 REMOVED_MODELS = "(removed)"
 # Of a page's name (page_names.py): what PagesChanged carries. Two of a million names are equal in 8 bytes with a
@@ -233,7 +235,8 @@ class LoadModel(Frame, frozen=True, tag="load_model", array_like=True):
     pinned: bool = False
     quantize: str = "none"  # this and kv_dtype as in ModelConfig
     kv_dtype: str = "auto"
-    # Since version 5: as in LoadAdapter, with the digest that ModelInfo reports. "": the path alone.
+    # Since version 5: as in LoadAdapter, with the digest of the directory's content, which is ModelInfo's too unless
+    # `quantize` makes other numbers. "": the path alone.
     digest: str = ""
     sources: list[str] = []
 
@@ -260,11 +263,13 @@ class Watch(Frame, frozen=True, tag="watch", array_like=True):
 
 class GatewayHello(Frame, frozen=True, tag="gateway_hello", array_like=True):
     """The first frame of a gateway, if the engine's Hello has version 5 or later. Without it the connection has
-    version 4. `gateway` is unique per gateway process. `pages`: send PagesChanged frames."""
+    version 4. The gateway speaks the versions from `oldest` to `version`. `gateway` is unique per gateway process.
+    `pages`: send PagesChanged frames; a repeated GatewayHello asks for a full one."""
 
     version: int
     gateway: Annotated[str, msgspec.Meta(max_length=128)]
     pages: bool = False
+    oldest: int = 4
 
 
 class Alive(Frame, frozen=True, tag="alive", array_like=True):
@@ -406,6 +411,8 @@ class StatusReport(Frame, frozen=True, tag="status_report", array_like=True):
     adapters_running: list[Digest] = []  # that running requests use
     adapters_waiting: list[Digest] = []  # that waiting requests will use
     adapters_step_max: int = 0  # in one step
+    # Since version 5: tokens that were counted as lost until a gateway reclaimed them. tokens_lost is without them.
+    tokens_reclaimed: int = 0
 
 
 class Snapshot(Frame, frozen=True, tag="snapshot", array_like=True):

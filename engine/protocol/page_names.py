@@ -7,7 +7,10 @@ from __future__ import annotations
 
 import hashlib
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+
+# (start, stop) → the sequence's ids from index start to stop - 1.
+Tokens = Callable[[int, int], Iterable[int]]
 
 
 class Chain:
@@ -35,12 +38,33 @@ class Chain:
         self._root = root.digest()
         self._names: list[bytes] = []
 
-    def name(self, index: int, tokens: Callable[[int, int], list[int]]) -> bytes:
+    def name(self, index: int, tokens: Tokens) -> bytes:
         """The name of page `index`. `tokens(start, stop)` returns the sequence's ids, which must fill the page."""
-        names = self._names
-        while len(names) <= index:
-            start = len(names) * self.tokens_per_page
-            ids = array("q", tokens(start, start + self.tokens_per_page))
-            assert len(ids) == self.tokens_per_page, "only full pages have names"
-            names.append(hashlib.sha256((names[-1] if names else self._root) + ids.tobytes()).digest())
-        return names[index]
+        if index >= len(self._names):
+            self._compute(index + 1, tokens)
+        return self._names[index]
+
+    def names(self, start: int, stop: int, tokens: Tokens) -> list[bytes]:
+        """The names of pages `start` to `stop` - 1, as `name` returns them, in one pass over the ids."""
+        if stop > len(self._names):
+            self._compute(stop, tokens)
+        return self._names[start:stop]
+
+    def named(self) -> int:
+        """The number of pages whose names were computed."""
+        return len(self._names)
+
+    def forget_names(self, start: int) -> None:
+        """The ids of pages from `start` on are others now."""
+        del self._names[start:]
+
+    def _compute(self, stop: int, tokens: Tokens) -> None:
+        names, sha256 = self._names, hashlib.sha256
+        start = len(names) * self.tokens_per_page
+        ids = array("q", tokens(start, stop * self.tokens_per_page))
+        assert len(ids) == stop * self.tokens_per_page - start, "only full pages have names"
+        data, page_bytes = ids.tobytes(), self.tokens_per_page * ids.itemsize
+        name = names[-1] if names else self._root
+        for at in range(0, len(data), page_bytes):
+            name = sha256(name + data[at : at + page_bytes]).digest()
+            names.append(name)

@@ -1,7 +1,8 @@
-"""The engine's I/O thread: the listening Unix socket, one stream a gateway, frames in both directions.
+"""The engine's I/O thread: one stream a gateway, over a Unix socket or TLS, and frames in both directions.
 
-It parses frames and limits their size and number; a malformed frame closes its own stream only. It must never touch the
-scheduler, which belongs to the loop on the other side of the inbox.
+It parses frames and limits their size and number; a malformed frame closes its own stream only. It agrees on a protocol
+version with each gateway, and closes the stream of a gateway that is silent for longer than its lease. It must never
+touch the scheduler, which belongs to the loop on the other side of the inbox.
 """
 
 from __future__ import annotations
@@ -11,7 +12,6 @@ import contextlib
 import logging
 import os
 import socket
-import stat
 import threading
 import time
 from collections.abc import Callable
@@ -21,10 +21,25 @@ from pathlib import Path
 import msgspec
 
 from engine.protocol.codec import FrameReader, ProtocolError, decode_to_engine, encode
-from engine.protocol.frames import Abort, Heartbeat, Hello, Models, Submit
+from engine.protocol.frames import (
+    FLEET_VERSION,
+    Abort,
+    Alive,
+    DrainEngine,
+    GatewayHello,
+    Heartbeat,
+    Hello,
+    Models,
+    Reclaim,
+    Submit,
+    ToEngine,
+)
 from engine.protocol.inbox import GatewayDisconnected, Inbox, LoopProgress
+from engine.protocol.listeners import BACKLOG, STREAMS_MAX, SocketInUse, TlsListener, limit_streams, listen
+from engine.protocol.tls import peer_name
 
-STREAMS_MAX = 64
+__all__ = ["OUTBOX_BYTES_MAX", "STREAMS_MAX", "OutgoingFrames", "Server", "SocketInUse"]
+
 # Unsent bytes for one gateway. Above it the gateway, which does not read, is disconnected and its requests aborted.
 OUTBOX_BYTES_MAX = 8 * 1024 * 1024
 HEARTBEAT_S = 1.0
@@ -32,13 +47,11 @@ PAUSE_CHECK_S = 0.005
 FULL_LOG_EVERY_S = 1.0
 PARENT_CHECK_S = 0.25
 FLUSH_S = 0.3
-SOCKET_PATH_BYTES_MAX = 107
+# Checks of a lease in its length. Silence is counted in checks, not in seconds: a process that was suspended finds
+# frames waiting when it runs again, and must not take its own pause for a gateway's.
+LEASE_CHECKS = 8
 
 _log = logging.getLogger(__name__)
-
-
-class SocketInUse(Exception):
-    """The engine cannot listen on the path: another engine answers there, or the file is no socket."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -56,6 +69,9 @@ class _Stream(asyncio.Protocol):
     def __init__(self, server: Server, number: int) -> None:
         self.number = number
         self.live: set[int] = set()
+        self.version = FLEET_VERSION - 1  # until a GatewayHello says more
+        self.gateway = ""  # its name in the GatewayHello
+        self.silent_checks = 0  # of the lease, since the last bytes
         self.transport: asyncio.Transport | None = None
         self._server = server
         self._reader = FrameReader()
@@ -72,6 +88,7 @@ class _Stream(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         if self.transport is None or self.transport.is_closing():
             return
+        self.silent_checks = 0
         try:
             for body in self._reader.feed(data):
                 self._frame(body)
@@ -80,14 +97,35 @@ class _Stream(asyncio.Protocol):
         self._server.pause_if_full()
 
     def _frame(self, body: bytes) -> None:
-        frame = decode_to_engine(body)
+        frame: ToEngine = decode_to_engine(body)
+        if isinstance(frame, GatewayHello):
+            frame = self._agree(frame)
+        elif isinstance(frame, Alive | Reclaim | DrainEngine) and self.version < FLEET_VERSION:
+            raise ProtocolError(f"{type(frame).__name__} before a GatewayHello")
         if isinstance(frame, Submit):
             if frame.handle in self.live:
                 raise ProtocolError(f"handle {frame.handle} is in use")
             self.live.add(frame.handle)
-        elif isinstance(frame, Abort) and frame.handle not in self.live:
+        elif isinstance(frame, Alive) or (isinstance(frame, Abort) and frame.handle not in self.live):
             return
         self._server.inbox.receive(self.number, frame, time.monotonic(), len(body))
+
+    def _agree(self, frame: GatewayHello) -> GatewayHello:
+        """The frame with the version of the connection, which is the same each time. Raises ProtocolError."""
+        hello = self._server.hello
+        version = min(frame.version, hello.version)
+        if version < max(frame.oldest, hello.oldest, FLEET_VERSION):
+            raise ProtocolError(
+                f"gateway {frame.gateway!r} speaks the protocol's versions {frame.oldest} to {frame.version}, this "
+                f"engine {hello.oldest} to {hello.version}; upgrade the older of the two"
+            )
+        if not self.gateway:
+            self.version, self.gateway = version, frame.gateway
+            fields = {"gateway": self.number, "name": frame.gateway, "version": version}
+            _log.info("stream.gateway", extra={"fields": fields})
+        elif (self.version, self.gateway) != (version, frame.gateway):
+            raise ProtocolError("a GatewayHello of another gateway")
+        return msgspec.structs.replace(frame, version=version)
 
     def write(self, data: bytes) -> None:
         if self.transport is None or self.transport.is_closing():
@@ -109,13 +147,24 @@ class Server:
     `stop`, which are for the loop's thread."""
 
     def __init__(
-        self, path: Path, hello: Hello, inbox: Inbox, progress: LoopProgress, parent: int, ended: Callable[[str], None]
+        self,
+        path: Path,
+        hello: Hello,
+        inbox: Inbox,
+        progress: LoopProgress,
+        parent: int | None,
+        ended: Callable[[str], None],
+        *,
+        tls: TlsListener | None = None,
+        streams_max: int = STREAMS_MAX,
     ) -> None:
         """`ended(why)` is called from the I/O thread when `parent`, the process that started this one, has ended, or
-        when the I/O thread fails."""
+        when the I/O thread fails. `tls`: listen there too. A stream beyond `streams_max` is closed at once."""
         self.inbox = inbox
+        self.hello = hello
         self._path = path
-        self._hello = hello
+        self._tls = tls
+        self._streams_max = streams_max
         self._progress = progress
         self._ended = ended
         self._parent = parent
@@ -133,6 +182,9 @@ class Server:
 
     def start(self) -> None:
         """Listen, and serve from a thread of its own. Raises SocketInUse."""
+        self._streams_max = limit_streams(self._streams_max)
+        if self._tls is not None:
+            self._tls.open()
         self._socket = listen(self._path)
         self._inode = self._path.stat().st_ino
         self._thread.start()
@@ -155,14 +207,18 @@ class Server:
     # ---- for its streams, on the I/O thread
 
     def opened(self, stream: _Stream) -> None:
-        if len(self._streams) >= STREAMS_MAX:
-            stream.cut(f"{STREAMS_MAX} streams are open already")
+        assert stream.transport is not None
+        if len(self._streams) >= self._streams_max:
+            stream.cut(f"{self._streams_max} streams are open already")
             return
         self._streams[stream.number] = stream
-        stream.write(encode(self._hello))
-        if self._paused and stream.transport is not None:
+        stream.write(encode(self.hello))
+        if self._paused:
             stream.transport.pause_reading()
-        _log.info("stream.opened", extra={"fields": {"gateway": stream.number}})
+        fields: dict[str, int | str] = {"gateway": stream.number}
+        if certificate := peer_name(stream.transport):
+            fields |= {"certificate": certificate}
+        _log.info("stream.opened", extra={"fields": fields})
 
     def lost(self, stream: _Stream, error: str) -> None:
         if self._streams.pop(stream.number, None) is None:
@@ -194,6 +250,7 @@ class Server:
         self._paused = False
         for stream in self._streams.values():
             if stream.transport is not None and not stream.transport.is_closing():
+                stream.silent_checks = 0  # what it sent meanwhile was not read
                 stream.transport.resume_reading()
 
     def _deliver(self, batch: list[OutgoingFrames]) -> None:
@@ -204,7 +261,7 @@ class Server:
                 stream.write(outgoing.data)
 
     def _tell_models(self, models: Models) -> None:
-        self._hello = msgspec.structs.replace(self._hello, models=models.models, refused=models.refused)
+        self.hello = msgspec.structs.replace(self.hello, models=models.models, refused=models.refused)
         frame = encode(models)
         for stream in list(self._streams.values()):
             stream.write(frame)
@@ -221,7 +278,8 @@ class Server:
             self._loop.run_forever()
         finally:
             self._heart.cancel()
-            self._loop.run_until_complete(asyncio.wait([self._heart]))
+            self._tls_serving.cancel()
+            self._loop.run_until_complete(asyncio.wait([self._heart, self._tls_serving]))
             self._loop.close()
 
     async def _open(self) -> None:
@@ -230,7 +288,32 @@ class Server:
         self._heart = asyncio.create_task(self._beat())
         self._heart.add_done_callback(lambda _: self._ended("the I/O thread's heart stopped"))
         self._watch_parent()
-        self._listener = await self._loop.create_unix_server(self._accept, sock=self._socket)
+        if self.hello.lease_s > 0:
+            self._check_leases(self.hello.lease_s / LEASE_CHECKS)
+        self._listener = await self._loop.create_unix_server(self._accept, sock=self._socket, backlog=BACKLOG)
+        self._tls_serving = asyncio.create_task(self._serve_tls())
+        self._tls_serving.add_done_callback(self._tls_ended)
+
+    async def _serve_tls(self) -> None:
+        if self._tls is not None:
+            await self._tls.serve(self._accept)
+
+    def _tls_ended(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            _log.error("listener.failed", exc_info=error)
+            self._ended("the TLS listener failed")
+
+    def _check_leases(self, every_s: float) -> None:
+        """Close the streams of gateways that were silent for the lease. While the loop is behind nothing is read, and
+        no gateway can show that it lives."""
+        if not self._paused:
+            for stream in list(self._streams.values()):
+                if stream.version < FLEET_VERSION or stream.transport is None or stream.transport.is_closing():
+                    continue
+                stream.silent_checks += 1
+                if stream.silent_checks > LEASE_CHECKS:
+                    stream.cut(f"gateway {stream.gateway!r} was silent for {self.hello.lease_s:g} s, its lease")
+        self._loop.call_later(every_s, self._check_leases, every_s)
 
     async def _beat(self) -> None:
         while True:
@@ -241,6 +324,8 @@ class Server:
                 stream.write(frame)
 
     def _watch_parent(self) -> None:
+        if self._parent is None:
+            return
         # Asked, not signalled: PR_SET_PDEATHSIG follows the parent's *thread*, and stdin may be no pipe.
         if os.getppid() == self._parent:
             self._loop.call_later(PARENT_CHECK_S, self._watch_parent)
@@ -250,6 +335,7 @@ class Server:
 
     async def _close(self) -> None:
         self._listener.close()
+        self._tls_serving.cancel()
         self._all_lost.clear()
         with contextlib.suppress(FileNotFoundError):
             if self._path.stat().st_ino == self._inode:
@@ -264,44 +350,3 @@ class Server:
                 await self._all_lost.wait()
         for stream in list(self._streams.values()):
             stream.cut("the engine stops, and it has not read everything")
-
-
-def listen(path: Path) -> socket.socket:
-    """A listening Unix socket at `path`, mode 0600. The socket of a dead engine is replaced.
-
-    Raises SocketInUse."""
-    if len(os.fsencode(path)) > SOCKET_PATH_BYTES_MAX:
-        raise SocketInUse(f"{path} is longer than {SOCKET_PATH_BYTES_MAX} bytes, the system's limit")
-    _remove_stale(path)
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    mask = os.umask(0o177)
-    try:
-        listener.bind(os.fspath(path))
-    except OSError as error:
-        listener.close()
-        raise SocketInUse(f"{path}: {error.strerror}") from error
-    finally:
-        os.umask(mask)
-    listener.listen(STREAMS_MAX)
-    listener.setblocking(False)
-    return listener
-
-
-def _remove_stale(path: Path) -> None:
-    try:
-        mode = path.lstat().st_mode
-    except FileNotFoundError:
-        return
-    if not stat.S_ISSOCK(mode):
-        raise SocketInUse(f"{path} is there and is no socket")
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-        probe.settimeout(1.0)
-        try:
-            probe.connect(os.fspath(path))
-        except (ConnectionRefusedError, FileNotFoundError):
-            with contextlib.suppress(FileNotFoundError):
-                path.unlink()
-            return
-        except OSError as error:
-            raise SocketInUse(f"{path}: {error}") from error
-    raise SocketInUse(f"another engine listens on {path}")

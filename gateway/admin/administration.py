@@ -11,6 +11,7 @@ from gateway.admin.adapters import AdapterWrites
 from gateway.admin.aliases import AliasWrites
 from gateway.admin.budgets import BudgetWrites
 from gateway.admin.corrections import CorrectionWrites
+from gateway.admin.engines import EngineWrites
 from gateway.admin.exports import ExportWrites
 from gateway.admin.keys import KeyWrites
 from gateway.admin.limits import LimitWrites
@@ -41,3 +42,4 @@ class Administration:
         self.adapters = AdapterWrites(writes)
         self.aliases = AliasWrites(writes)
         self.models = ModelWrites(writes)
+        self.engines = EngineWrites(writes)

@@ -154,7 +154,7 @@ class ResponseRecorder:
     def _checkpoint(self, usage: TokenUsage | None) -> Checkpoint | None:
         if usage is None or not usage.completion:
             return None
-        return Checkpoint(self._request_id, usage.prompt, usage.cached, usage.completion)
+        return Checkpoint(self._request_id, usage.prompt, usage.cached, usage.completion, usage.engines)
 
     async def _write(self, write: EventWrite) -> WriteResult:
         while True:

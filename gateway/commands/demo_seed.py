@@ -38,6 +38,7 @@ from gateway.config.file import Config
 from gateway.config.private_files import write_private
 from gateway.config.settings import OWN_MODEL
 from gateway.host import supervisor
+from gateway.host.children import ChildSpec
 from gateway.host.migrate import upgrade
 from gateway.host.packaged_models import check_free, install_models, missing_models, size_of
 from gateway.uploads.staged import AdapterBase, StagedAdapter, base_named, stage_directory
@@ -84,7 +85,7 @@ class Demo:
         self._examples = examples
         self._file = config.data_dir / "demo.json"
 
-    def run(self, specs: list[supervisor.ChildSpec]) -> None:
+    def run(self, specs: list[ChildSpec]) -> None:
         """Make the demo, start the processes and run until stopped. Raises CannotStart."""
         began = time.monotonic()
         supervisor.check_port(self._config.gateway.host, self._config.gateway.port)
@@ -101,7 +102,7 @@ class Demo:
             self._say(welcome(self._config.base_url, secrets, served, self._file, self._log_dir))
 
         try:
-            asyncio.run(supervisor.Supervisor(specs, self._say, changed).run(ready))
+            asyncio.run(supervisor.Supervisor(specs, self._say, changed, quick=True).run(ready))
         finally:
             start.end_start_step(quiet=True)
             self._file.unlink(missing_ok=True)  # it names processes that run no more

@@ -20,12 +20,18 @@ from gateway.config import file as configuration
 from gateway.config.file import Config
 from gateway.config.private_files import make_private
 from gateway.host import supervisor
+from gateway.host.children import ChildSpec
 from gateway.host.migrate import upgrade
 from gateway.host.packaged_models import check_free, install_models, missing_models, size_of
 from gateway.host.pulse import EnginePulse, WorkerPulse
+from gateway.host.stop_state import quick_stop_s, stop_s
 from gateway.host.workers import socket_path
 
 WORKERS_MAX = 32
+NOT_ROLLED = (
+    "it needs PostgreSQL (gateway.database_url): SQLite permits one gateway process at a time, and two run while one "
+    "replaces the other; stop and start the service instead"
+)
 EXIT_INTERRUPTED = 130  # a shell's status for a command that SIGINT ended
 
 workers_option = click.option(
@@ -127,10 +133,10 @@ def _made_log_dir(config: Config) -> Path:
     return directory
 
 
-def logging_to(log_dir: Path | None, children: list[supervisor.ChildSpec]) -> list[supervisor.ChildSpec]:
+def logging_to(log_dir: Path | None, children: list[ChildSpec]) -> list[ChildSpec]:
     """The same processes, each with a log file of its own in `log_dir`; None: all log to stderr."""
 
-    def environ(spec: supervisor.ChildSpec) -> dict[str, str]:
+    def environ(spec: ChildSpec) -> dict[str, str]:
         others = {name: value for name, value in spec.environ.items() if name != log_output.VARIABLE}
         if log_dir is None:
             return others
@@ -145,7 +151,7 @@ def _check_workers(config: Config, workers: int) -> None:
         return
     if config.database_url.startswith("sqlite"):
         fail(f"--workers {workers} needs PostgreSQL (gateway.database_url): SQLite permits one gateway process")
-    longest = socket_path(config.data_dir, WORKERS_MAX - 1)
+    longest = socket_path(config.data_dir, WORKERS_MAX - 1, "next")
     if len(os.fsencode(longest)) > configuration.SOCKET_PATH_BYTES_MAX:
         fail(f"gateway.data_dir: {longest} is over {configuration.SOCKET_PATH_BYTES_MAX} bytes, a Unix socket's limit")
 
@@ -171,9 +177,20 @@ def _serve(console: Console, *, fake: bool, workers: int, log_dir: Path | None) 
 
     children = logging_to(log_dir, specs(config, console.file, fake=fake, workers=workers))
     try:
-        asyncio.run(supervisor.Supervisor(children, click.echo, changed=lambda pids: None).run(on_ready=ready))
+        asyncio.run(_supervisor(config, children).run(on_ready=ready))
     finally:
         start.end_start_step(quiet=True)
+
+
+def _supervisor(config: Config, children: list[ChildSpec]) -> supervisor.Supervisor:
+    return supervisor.Supervisor(
+        children, click.echo, data_dir=config.data_dir, why_not_rolled="" if rolls(config) else NOT_ROLLED
+    )
+
+
+def rolls(config: Config) -> bool:
+    """Whether a gateway process may be replaced while it serves: two run for a moment."""
+    return not config.database_url.startswith("sqlite")
 
 
 def _install(config: Config) -> None:
@@ -183,15 +200,13 @@ def _install(config: Config) -> None:
         fail(str(error))
 
 
-def specs(
-    config: Config, file: Path | None, *, fake: bool, workers: int = 1, demo: bool = False
-) -> list[supervisor.ChildSpec]:
+def specs(config: Config, file: Path | None, *, fake: bool, workers: int = 1, demo: bool = False) -> list[ChildSpec]:
     """The gateway and the engine of this configuration, in the order in which they stop. `demo`: the engine raises the
     tiers' targets that the machine cannot meet."""
     environ = child_environ(file)
     health = (config.gateway.host, config.gateway.port)
     return [
-        *gateway_specs(config, workers, health, environ),
+        *gateway_specs(config, workers, health, environ, rolls=rolls(config) and not demo),
         supervisor.engine_spec(
             config.socket_path,
             engine_file(config),
@@ -200,6 +215,7 @@ def specs(
             pulse=EnginePulse(config.socket_path, still_s) if (still_s := config.engine.still_s_max) else None,
             on_gpu=config.engine.device == "cuda" and not fake,
             raise_targets=demo,
+            arguments=configuration.engine_arguments(config),
         ),
     ]
 
@@ -223,15 +239,17 @@ def engine_file(config: Config) -> Path:
 
 
 def gateway_specs(
-    config: Config, workers: int, health: tuple[str, int] | None, environ: dict[str, str]
-) -> list[supervisor.ChildSpec]:
-    """The gateway's processes, without an engine."""
+    config: Config, workers: int, health: tuple[str, int] | None, environ: dict[str, str], *, rolls: bool
+) -> list[ChildSpec]:
+    """The gateway's processes, without an engine. `rolls`: they may be replaced while they serve."""
     still_s = config.gateway.still_s_max
     return supervisor.gateway_specs(
         workers,
         health,
-        grace_s=config.gateway.shutdown_grace_s,
+        stop_s=stop_s(config.gateway),
+        quick_stop_s=quick_stop_s(config.gateway),
         environ=environ,
+        rolls=rolls,
         pulse=(lambda number: WorkerPulse(socket_path(config.data_dir, number), still_s)) if still_s else None,
     )
 
@@ -264,9 +282,9 @@ def _keep_workers(config: Config, file: Path | None, workers: int) -> None:
     try:
         with supervisor.lock_data_dir(config.data_dir, "gateway-lock"):
             supervisor.check_port(config.gateway.host, config.gateway.port)
-            children = gateway_specs(config, workers, None, child_environ(file))
+            children = gateway_specs(config, workers, None, child_environ(file), rolls=rolls(config))
             asyncio.run(
-                supervisor.Supervisor(children, click.echo, changed=lambda pids: None).run(
+                _supervisor(config, children).run(
                     on_ready=lambda: click.echo(f"{workers} workers listen at {config.base_url}; Ctrl-C stops them.")
                 )
             )
@@ -278,11 +296,15 @@ def _keep_workers(config: Config, file: Path | None, workers: int) -> None:
 @fake_option
 @pass_console
 def engine_command(console: Console, fake: bool) -> None:
-    """Run an engine alone, on its socket."""
+    """Run an engine alone, on its socket and at engine.listen."""
     config = console.config
     if not fake:
         _install(config)
     spec = supervisor.engine_spec(
-        config.socket_path, engine_file(config), fake=fake, environ=child_environ(console.file)
+        config.socket_path,
+        engine_file(config),
+        fake=fake,
+        environ=child_environ(console.file),
+        arguments=configuration.engine_arguments(config),
     )
     os.execve(spec.argv[0], spec.argv, spec.environ)

@@ -18,8 +18,10 @@ from msgspec import Meta
 import gateway as package
 from engine.protocol.allowed_words import WRONG_WORD, name_allowed_words
 from engine.protocol.config import ConfigSection as Section
-from gateway.config.private_files import make_private, write_private
+from engine.protocol.tls import CertificateFiles
+from gateway.config.private_files import close_file, make_private, write_private
 from gateway.config.settings import (
+    CERTIFICATE_SETTINGS,
     DEFAULT_MODELS,
     DEFAULT_TIERS,
     AdaptersSection,
@@ -28,16 +30,19 @@ from gateway.config.settings import (
     BillingSection,
     EngineSection,
     ExportsSection,
+    FleetSection,
     GatewaySection,
     JournalSection,
     LeaseSection,
     LimitsSection,
+    ListedEngineSection,
     ModelSection,
     RedisSection,
     ResponsesSection,
     TenantLimitsSection,
     TierSection,
     WebhooksSection,
+    is_tls_address,
     safe_url,
 )
 
@@ -49,6 +54,8 @@ REMOVED_SETTINGS = {
 }
 # sockaddr_un.sun_path holds 108 bytes with the closing zero.
 SOCKET_PATH_BYTES_MAX = 107
+# Settings of [engine] for the supervisor, or that the engine has as arguments.
+NOT_OF_ENGINE_FILE = ("socket", "listen", "lease_s", "streams_max", "still_s_max")
 
 
 class ConfigError(Exception):
@@ -75,9 +82,15 @@ class Config(Section, frozen=True, kw_only=True):
     webhooks: WebhooksSection = WebhooksSection()
     billing: BillingSection = BillingSection()
     adapters: AdaptersSection = AdaptersSection()
+    fleet: FleetSection = FleetSection()
+    engines: Annotated[tuple[ListedEngineSection, ...], Meta(max_length=1024)] = ()  # none: the engine of [engine]
 
     def __post_init__(self) -> None:
         _unique("models.name", [model.name for model in self.models])
+        _unique("engines.name", [engine.name for engine in self.engines])
+        _unique("engines.address", [engine.address for engine in self.engines])
+        if self.engines and self.fleet.driver != "static":
+            raise ValueError(f"engines: [fleet] driver is {self.fleet.driver!r}, which finds the engines itself")
         _unique("tiers.name", [tier.name for tier in self.tiers])
         _unique("tiers.service_tier", [tier.service_tier for tier in self.tiers])
         floors = sum(tier.floor for tier in self.tiers)
@@ -86,6 +99,14 @@ class Config(Section, frozen=True, kw_only=True):
             raise ValueError(f"tiers.floor: all floors add up to {floors:g} ({each}); the limit is 1, the whole arena")
         _check_targets(self.tiers)
         _check_names(self)
+        if self.certificates is None:
+            remote = [f"engines.address {engine.address}" for engine in self.engines if is_tls_address(engine.address)]
+            if self.fleet.driver == "kubernetes":
+                remote.append("fleet.driver kubernetes")
+            if self.fleet.driver == "ray" and self.fleet.ray.port:
+                remote.append(f"fleet.ray.port {self.fleet.ray.port}")
+            if needed := [f"engine.listen {self.engine.listen}", *remote] if self.engine.listen else remote:
+                raise ValueError(f"{needed[0]} needs fleet.{', fleet.'.join(CERTIFICATE_SETTINGS)}, for mutual TLS")
 
     @property
     def data_dir(self) -> Path:
@@ -104,6 +125,14 @@ class Config(Section, frozen=True, kw_only=True):
     @property
     def socket_path(self) -> Path:
         return Path(self.engine.socket)
+
+    @property
+    def certificates(self) -> CertificateFiles | None:
+        """With which engines and gateways of several hosts know each other; None without."""
+        fleet = self.fleet
+        if not fleet.certificate_file:
+            return None
+        return CertificateFiles(Path(fleet.certificate_file), Path(fleet.key_file), Path(fleet.authority_file))
 
     @property
     def adapters_dir(self) -> Path:
@@ -303,6 +332,10 @@ def _resolved(config: Config, base: Path) -> Config:
             models_dir=str(base / gateway.models_dir if gateway.models_dir else data_dir / "models"),
         ),
         engine=msgspec.structs.replace(engine, socket=socket),
+        fleet=msgspec.structs.replace(
+            config.fleet,
+            **{name: str(base / file) for name in CERTIFICATE_SETTINGS if (file := getattr(config.fleet, name))},
+        ),
         models=tuple(
             msgspec.structs.replace(
                 model, path=str(base / model.path if model.path else data_dir / "models" / model.name)
@@ -363,7 +396,8 @@ def write_engine_file(config: Config, models: Sequence[EngineModel] | None = Non
     """Write the engine's configuration (`engine.protocol.config.EngineConfig`) to <data_dir>/engine.json. `models`
     replace the models of `config`. Returns the path."""
     engine: dict[str, Any] = msgspec.to_builtins(config.engine)
-    del engine["socket"], engine["still_s_max"]  # used by the gateway and the supervisor, unknown to the engine
+    for name in NOT_OF_ENGINE_FILE:
+        del engine[name]
     fields = ("name", "path", "dtype", "quantize", "kv_dtype", "context_tokens", "pinned")
     served: Sequence[EngineModel] = config.models if models is None else models
     engine["models"] = [{field: getattr(model, field) for field in fields} for model in served]
@@ -371,4 +405,18 @@ def write_engine_file(config: Config, models: Sequence[EngineModel] | None = Non
     make_private(config.data_dir)
     path = config.data_dir / "engine.json"
     write_private(path, msgspec.json.format(msgspec.json.encode(engine)).decode(), replace=True)
+    if config.certificates is not None:
+        close_file(config.certificates.key)
     return path
+
+
+def engine_arguments(config: Config) -> list[str]:
+    """The arguments of `python -m engine` that say where it listens beside its socket, and for whom."""
+    engine = config.engine
+    arguments = ["--lease-s", f"{engine.lease_s:g}", "--streams-max", str(engine.streams_max)]
+    if engine.listen:
+        files = config.certificates
+        assert files is not None, "the configuration was not checked"
+        arguments += ["--listen", engine.listen, "--certificate", str(files.certificate)]
+        arguments += ["--key", str(files.key), "--authority", str(files.authority)]
+    return arguments

@@ -27,6 +27,11 @@ def make_private(directory: Path) -> None:
     _close(directory, DIRECTORY_MODE)
 
 
+def close_file(path: Path) -> None:
+    """Remove the permissions of other users from a key, if it exists and is this user's."""
+    _close(path, FILE_MODE)
+
+
 def close_to_others(data_dir: Path, database_url: str) -> None:
     """Close the data directory and the files of an SQLite database, which may be outside it. Raises OSError when the
     directory cannot be made."""

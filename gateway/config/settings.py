@@ -10,6 +10,8 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
+from engine.contents.object_stores import check_url
+from engine.protocol.addresses import parse_host_port
 from engine.protocol.config import ConfigSection as Section
 from engine.protocol.config import EngineLimits
 from engine.protocol.tiers import SHIPPED_TIERS, Tier
@@ -26,7 +28,10 @@ NAME = r"^[a-zA-Z0-9][a-zA-Z0-9._/-]{0,127}$"
 ORIGIN = r"^(\*|https?://[a-zA-Z0-9.\[\]:-]{1,253})$"
 Origin = Annotated[str, Meta(pattern=ORIGIN)]
 Name = Annotated[str, Meta(pattern=NAME)]
+EngineName = Annotated[str, Meta(pattern=r"^[a-zA-Z0-9][a-zA-Z0-9._-]{0,62}$")]
+HostPort = Annotated[str, Meta(max_length=300)]  # "" or HOST:PORT
 Count = Annotated[int, Meta(ge=1, le=LIMIT_MAX)]
+CERTIFICATE_SETTINGS = ("certificate_file", "key_file", "authority_file")
 
 
 def safe_url(url: str) -> str:
@@ -50,7 +55,8 @@ class GatewaySection(Section, frozen=True, kw_only=True):
     # Of bodies in the memory of one gateway process: a tenant's, and all.
     tenant_bodies_bytes_max: Annotated[int, Meta(ge=1024, le=LIMIT_MAX)] = 64 * 1024 * 1024
     bodies_bytes_max: Annotated[int, Meta(ge=1024, le=LIMIT_MAX)] = 192 * 1024 * 1024
-    shutdown_grace_s: Annotated[float, Meta(ge=0.1, le=60)] = 2.0
+    linger_s: Annotated[float, Meta(ge=0, le=600)] = 5.0  # from SIGTERM to the end of accepting connections
+    shutdown_grace_s: Annotated[float, Meta(ge=0.1, le=3600)] = 30.0
     first_token_wait_s: Annotated[float, Meta(ge=0.1, le=300)] = 10.0
     keep_alive_s: Annotated[float, Meta(ge=0.1, le=300)] = 10.0
     reader_patience_s: Annotated[float, Meta(ge=0.1, le=3600)] = 60.0
@@ -94,10 +100,124 @@ class GatewaySection(Section, frozen=True, kw_only=True):
 
 
 class EngineSection(EngineLimits, frozen=True, kw_only=True):
-    """The engine's own limits, its socket, and how long the supervisor waits for it."""
+    """The engine's own limits, where it listens, and how long others wait for it and it for them."""
 
     socket: str = ""  # empty: <data_dir>/engine.sock
+    listen: Annotated[str, Meta(max_length=300)] = ""  # "host:port" for gateways of other hosts; empty: none
+    lease_s: Annotated[float, Meta(ge=0, le=3600)] = 5.0  # of a gateway's silence; 0: a silent one keeps its stream
+    streams_max: Annotated[int, Meta(ge=1, le=1_000_000)] = 4096  # of gateways, over socket and `listen` together
     still_s_max: Annotated[float, Meta(ge=0, le=3600)] = 120.0  # 0: an engine without progress is never killed
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.listen:
+            try:
+                _, port = parse_host_port(self.listen)
+            except ValueError as error:
+                raise ValueError(f"listen: {error}") from error
+            if port == 0:
+                raise ValueError(f"listen is {self.listen!r}; its port must be from 1 to 65535")
+
+
+class ListedEngineSection(Section, frozen=True, kw_only=True):
+    """One engine of a fleet: its name in logs, metrics and the console, and where it listens."""
+
+    name: EngineName
+    address: Annotated[str, Meta(max_length=300)]  # "unix:/path" or "tls://host:port"
+    server_name: Annotated[str, Meta(max_length=253)] = ""  # in the engine's certificate; empty: the host of `address`
+
+    def __post_init__(self) -> None:
+        if not self.address.startswith("unix:/") and not is_tls_address(self.address):
+            raise ValueError(
+                f'address is {self.address!r}; it must be "unix:/path" or "tls://host:port" with a port from 1 to 65535'
+            )
+
+
+def is_tls_address(address: str) -> bool:
+    """Whether `address` is "tls://host:port"; the host may be an IPv6 address in brackets."""
+    scheme, separator, location = address.partition("://")
+    host, _, port = location.rpartition(":")
+    if not (scheme == "tls" and separator and host and port.isascii() and port.isdigit() and len(port) <= 5):
+        return False
+    return (":" in host) == (host.startswith("[") and host.endswith("]")) and 1 <= int(port) <= 65535
+
+
+class KubernetesSection(Section, frozen=True, kw_only=True):
+    """The Service whose endpoints are the engines."""
+
+    namespace: Annotated[str, Meta(max_length=63)] = ""  # empty: the namespace of this pod
+    service: Annotated[str, Meta(min_length=1, max_length=63)] = "laneway-engines"
+    port: Annotated[str, Meta(min_length=1, max_length=15)] = "frames"  # name of the Service's port
+    server_name: Annotated[str, Meta(max_length=253)] = ""  # empty: <service>.<namespace>.svc
+
+
+class RaySection(Section, frozen=True, kw_only=True):
+    """The Ray cluster in which `laneway fleet up` starts engines, and what they use on their hosts."""
+
+    address: Annotated[str, Meta(min_length=1, max_length=300)] = "auto"  # "auto": of this host; else host:port
+    namespace: Annotated[str, Meta(pattern=r"^[a-z0-9][a-z0-9-]{0,62}$")] = "laneway"  # Ray's, of the actors
+    host_dir: Annotated[str, Meta(pattern=r"^/", max_length=70)] = "/run/laneway"  # of each host: locks of its GPUs
+    port: Annotated[int, Meta(ge=0, le=65_000)] = 7801  # + the GPU's index on its host; 0: Unix sockets, one host
+    server_name: Annotated[str, Meta(max_length=253)] = ""  # in every engine's certificate; empty: its host's address
+
+
+class FleetSection(Section, frozen=True, kw_only=True):
+    """Which source lists the engines, and the certificates with which engines and gateways know each other: of this
+    host, its key, and the authority that signs for all. Where engines of other hosts fetch adapters and models, and
+    what happens to a text whose engine is lost or slow."""
+
+    driver: Literal["static", "kubernetes", "ray"] = "static"
+    certificate_file: str = ""
+    key_file: str = ""
+    authority_file: str = ""
+    # For which a text waits for an engine that can continue it; 0: it ends with its engine.
+    resume_wait_s: Annotated[float, Meta(ge=0, le=3600)] = 120.0
+    # Tiers whose texts are begun on a second engine when the first token is overdue: after `hedge_after` × the tier's
+    # target. Of such texts at most `hedge_part` are hedged.
+    hedge_tiers: Annotated[tuple[Name, ...], Meta(max_length=16)] = ("premium",)
+    hedge_after: Annotated[float, Meta(gt=0, le=100)] = 1.0
+    hedge_part: Annotated[float, Meta(ge=0, le=1)] = 0.02  # 0: none
+    store_address: HostPort = ""  # where this gateway serves its adapters and models to engines; empty: nowhere
+    store_advertised: HostPort = ""  # under which engines reach it; empty: store_address
+    store_peers: Annotated[tuple[HostPort, ...], Meta(max_length=64)] = ()  # the same of other gateways
+    object_store: Annotated[str, Meta(max_length=1024)] = ""  # URL of a folder; empty: none
+    object_store_models: bool = False  # models too, not adapters alone
+    kubernetes: KubernetesSection = KubernetesSection()
+    ray: RaySection = RaySection()
+
+    def __post_init__(self) -> None:
+        files = {name: getattr(self, name) for name in CERTIFICATE_SETTINGS}
+        missing = [name for name, file in files.items() if not file]
+        if 0 < len(missing) < len(files):
+            raise ValueError(f"{' and '.join(missing)} must be set too: mutual TLS needs {', '.join(files)}")
+        self._check_stores(bool(missing))
+
+    def _check_stores(self, without_certificates: bool) -> None:
+        """Raises ValueError."""
+        named = {"store_address": self.store_address, "store_advertised": self.store_advertised}
+        named |= {f"store_peers[{index}]": peer for index, peer in enumerate(self.store_peers)}
+        for name, address in named.items():
+            try:
+                port = parse_host_port(address)[1] if address else 1
+            except ValueError as error:
+                raise ValueError(f"{name}: {error}") from error
+            if port == 0:
+                raise ValueError(f"{name} is {address!r}; its port must be from 1 to 65535")
+        if self.store_address and without_certificates:
+            raise ValueError(
+                f"store_address needs {', '.join(CERTIFICATE_SETTINGS)}: only engines of the fleet may read"
+            )
+        if self.store_advertised and not self.store_address:
+            raise ValueError("store_advertised is the name of store_address, which must be set too")
+        if self.store_address and not self.store_advertised:
+            host, _ = parse_host_port(self.store_address)
+            if host in ("0.0.0.0", "::"):
+                raise ValueError(f"store_advertised must be set: engines cannot connect to {self.store_address}")
+        if self.object_store:
+            try:
+                check_url(self.object_store)
+            except ValueError as error:
+                raise ValueError(f"object_store: {error}") from error
 
 
 class ModelSection(Section, frozen=True, kw_only=True):

@@ -158,6 +158,19 @@ def ports(config: Config) -> Iterator[Check]:
     yield port("port", gateway.host, gateway.port, config.data_dir, "choose another: laneway serve --port PORT")
     if (address := gateway.metrics_host_port) is not None:
         yield port("metrics port", *address, config.data_dir, "choose another: gateway.metrics_address")
+    if not config.database_url.startswith("sqlite"):  # SQLite has no second worker
+        yield queue()
+
+
+def queue() -> Check:
+    """What happens to a connection that arrives in the moment in which a worker stops listening."""
+    hands_on = network.hands_connections_on()
+    if hands_on is None:
+        return ok("queue", "net.ipv4.tcp_migrate_req does not exist here")
+    if hands_on:
+        return ok("queue", "net.ipv4.tcp_migrate_req is 1: a worker that stops resets no connection")
+    detail = "net.ipv4.tcp_migrate_req is 0: connections that arrive while a worker stops listening may be reset"
+    return warn("queue", detail, "sysctl -w net.ipv4.tcp_migrate_req=1, and in /etc/sysctl.d")
 
 
 def port(name: str, host: str, number: int, data_dir: Path, advice: str) -> Check:

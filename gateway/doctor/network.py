@@ -11,6 +11,7 @@ from pathlib import Path
 ANSWER_S_MAX = 2.0
 LOCKS = Path("/proc/locks")
 LOCK_FILES = ("lock", "gateway-lock")
+MIGRATE_REQUESTS = Path("/proc/sys/net/ipv4/tcp_migrate_req")
 
 
 def why_not_bound(host: str, port: int) -> str | None:
@@ -50,6 +51,15 @@ def is_locked(data_dir: Path) -> bool:
         return False
     held = {fields[5].split(":")[-1] for line in lines if len(fields := line.split()) > 5 and fields[1] == "FLOCK"}
     return bool(inodes & held)
+
+
+def hands_connections_on() -> bool | None:
+    """Whether the kernel hands the connections in the queue of a listener that closes to another listener of the same
+    port (net.ipv4.tcp_migrate_req, for IPv6 too). None: this system has no such setting."""
+    try:
+        return MIGRATE_REQUESTS.read_text().strip() == "1"
+    except OSError:
+        return None
 
 
 def answers(socket_path: Path) -> bool:

@@ -9,7 +9,7 @@ import logging
 from collections.abc import Awaitable, Callable, Container, Iterable, Mapping, Sequence
 
 from adapters.files.store import AdapterStore
-from gateway.engines.engine import AdapterFailed, Engine, EngineUnavailable
+from gateway.engines.engine import AdapterFailed, ContentSources, Engine, EngineUnavailable
 from gateway.host.adapter_process import Resolver
 
 # Adapters that are registered at the same time.
@@ -35,14 +35,17 @@ class AdapterLoader:
         pinned: Callable[[], Container[str]] = frozenset,
         *,
         resolve: Resolve | None = None,
+        sources: ContentSources | None = None,
     ) -> None:
-        """`resolve`: by default `adapter_process.Resolver`, in a separate process."""
+        """`resolve`: by default `adapter_process.Resolver`, in a separate process. `sources`: for an engine on another
+        host; None: it reads the store itself."""
         self._engine = engine
         self._store = store
         self._wanted = wanted
         self._kept = kept
         self._pinned = pinned
         self._resolve: Resolve = resolve or Resolver(store.root).resolve
+        self._sources = sources
         self._known: dict[str, tuple[str, bool]] = {}  # digest → base model, and whether it was registered as pinned
         self._loading: dict[str, asyncio.Task[None]] = {}
         self._unloading: dict[str, asyncio.Task[None]] = {}
@@ -69,6 +72,10 @@ class AdapterLoader:
             digest: model for digest, (model, was_pinned) in self._known.items() if was_pinned != (digest in pinned)
         }
         await self._load_all(new | repinned)
+
+    def has_adapter(self, digest: str) -> bool:
+        """Whether the adapter is registered with the engine, as far as this gateway knows."""
+        return digest in self._known
 
     async def ensure(self, digest: str, model: str) -> None:
         """Returns once the adapter is registered. Raises AdapterFailed, EngineUnavailable."""
@@ -111,13 +118,14 @@ class AdapterLoader:
                 raise AdapterFailed(reason)
         pinned = digest in self._pinned()
         path = self._store.path(digest)
+        sources = [] if self._sources is None else self._sources.sources_of_adapter(digest)
         try:
-            await self._engine.load_adapter(digest, model, path, pinned=pinned)
+            await self._engine.load_adapter(digest, model, path, pinned=pinned, sources=sources)
         except AdapterFailed as error:
             if not pinned:
                 raise
             _log.warning("adapter.not_pinned", extra={"fields": {"digest": digest, "reason": str(error)}})
-            await self._engine.load_adapter(digest, model, path)
+            await self._engine.load_adapter(digest, model, path, sources=sources)
         self._known[digest] = (model, pinned)
 
     async def _unload(self, digest: str) -> None:

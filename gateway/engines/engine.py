@@ -86,6 +86,7 @@ class StreamEnding(msgspec.Struct, frozen=True):
     refusal: RefusalReason | None = None  # set if `end` is REFUSED
     retry_after_s: float | None = None
     guide_fault: GuideFault | None = None  # set if `end` is ERROR and the request's grammar is the cause
+    resumable: bool = False  # set if `end` is ERROR because the engine stops: another engine may continue the text
 
 
 class OutputText(msgspec.Struct, frozen=True, gc=False):
@@ -133,6 +134,14 @@ class TokenStream(Protocol):
     cached_tokens: int  # of the prompt, known with the first output
 
     @property
+    def attempts(self) -> Mapping[str, int]:
+        """Completion tokens of this stream by the epoch of the engine process that made them, the newest attempt's
+        epoch last. Of an attempt whose engine reported its usage: the tokens made; of the others: the tokens that
+        arrived here. Tokens that an engine counts as lost, and that did not arrive, are not among them. The sum is at
+        least the tokens that `take_output` has given."""
+        ...
+
+    @property
     def output(self) -> OutputKind:
         """Constant for a stream."""
         ...
@@ -166,6 +175,17 @@ class TokenStream(Protocol):
 
     def confirm_recorded(self) -> None:
         """The ledger has the tokens of this request: the engine need not count them as lost."""
+        ...
+
+
+class ContentSources(Protocol):
+    """Where an engine on another host fetches what this gateway has, as URLs in the order in which it tries them."""
+
+    def sources_of_adapter(self, digest: str) -> list[str]: ...
+
+    async def sources_of_model(self, path: str) -> tuple[str, list[str]]:
+        """The digest of a model's directory, and its sources. Raises OSError, and ValueError for a directory without a
+        model."""
         ...
 
 
@@ -231,8 +251,11 @@ class Engine(Protocol):
         """Raises EngineUnavailable; then the engine has not received the request."""
         ...
 
-    async def load_adapter(self, digest: str, model: str, path: str | Path, *, pinned: bool = False) -> None:
-        """Register an adapter of the store. Raises AdapterFailed, EngineUnavailable."""
+    async def load_adapter(
+        self, digest: str, model: str, path: str | Path, *, pinned: bool = False, sources: Sequence[str] = ()
+    ) -> None:
+        """Register an adapter of the store. `sources`: URLs from which an engine on another host fetches it. Raises
+        AdapterFailed, EngineUnavailable."""
         ...
 
     async def unload_adapter(self, digest: str) -> None:
@@ -249,9 +272,11 @@ class Engine(Protocol):
         kv_dtype: str = "auto",
         context_tokens: int | None = None,
         pinned: bool = False,
+        digest: str = "",
+        sources: Sequence[str] = (),
     ) -> str:
-        """Serve one more base model. Returns why it is not pinned, if it was to be pinned; else "". Raises ModelFailed,
-        EngineUnavailable."""
+        """Serve one more base model. `digest`: of its content; `sources`: as in `load_adapter`. Returns why it is not
+        pinned, if it was to be pinned; else "". Raises ModelFailed, EngineUnavailable."""
         ...
 
     async def unload_model(self, name: str) -> None:
@@ -260,6 +285,10 @@ class Engine(Protocol):
 
     async def status(self) -> StatusReport:
         """Counters and Prometheus text. Raises EngineUnavailable."""
+        ...
+
+    async def reports(self) -> list[StatusReport]:
+        """The status of each engine process behind this object that answers within a few seconds."""
         ...
 
     async def watch(self, preempted: int | None = None) -> Snapshot:

@@ -1,10 +1,13 @@
-"""The engine of this host, over frames on its Unix socket: the one module that puts the client's words into those of
+"""One engine, over frames on its Unix socket or over TCP: the one module that puts the client's words into those of
 `gateway.engines.engine`. Its streams are the client's own objects, so a token takes no further call on its way.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Iterator, Mapping
+import asyncio
+import contextlib
+import ssl
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import ClassVar, TypeVar, cast
@@ -14,13 +17,23 @@ from engine.protocol.client import (
     EngineClient,
     EngineLost,
     EngineNotConnected,
+    EngineTooOld,
     Generation,
     GenerationEnding,
     ModelNotChanged,
 )
 from engine.protocol.codec import ProtocolError
 from engine.protocol.connection import Link
-from engine.protocol.frames import Heartbeat, Hello, ModelInfo, Refused, Snapshot, StatusReport
+from engine.protocol.frames import (
+    AttemptTokens,
+    Heartbeat,
+    Hello,
+    ModelInfo,
+    PagesChanged,
+    Refused,
+    Snapshot,
+    StatusReport,
+)
 from gateway.engines.engine import (
     AdapterFailed,
     EngineRequest,
@@ -33,6 +46,12 @@ from gateway.engines.engine import (
     StreamEnd,
     StreamEnding,
 )
+
+REPORT_S = 2.0
+
+# The client's types, for the streams of a fleet.
+EngineLink = Link
+LocalEnding = GenerationEnding
 
 T = TypeVar("T")
 
@@ -50,6 +69,10 @@ class LocalStream(Generation):
         super().__init__(link, handle)
         self.final: StreamEnding | None = None
 
+    @property
+    def attempts(self) -> Mapping[str, int]:
+        return {self.epoch: self.made_tokens}
+
     def set_ending(self, ending: GenerationEnding) -> None:
         super().set_ending(ending)
         self.final = stream_ending(ending)
@@ -60,16 +83,52 @@ class LocalEngine:
 
     reports_prompts = True
 
-    def __init__(self, socket_path: str | Path) -> None:
+    def __init__(
+        self,
+        address: str | Path,
+        *,
+        tls: Callable[[], ssl.SSLContext] | None = None,
+        server_name: str | None = None,
+        gateway: str = "",
+        with_pages: bool = False,
+    ) -> None:
+        """As EngineClient. `with_pages`: the engine reports the names of its cached pages to `on_pages`."""
         self.on_connect: OnConnect | None = None
         self.on_models: OnModels | None = None
+        self.on_pages: Callable[[PagesChanged], None] | None = None
         self._client = EngineClient(
-            socket_path, on_connect=self._connected, on_models=self._models_changed, generation=LocalStream
+            address,
+            tls=tls,
+            server_name=server_name,
+            gateway=gateway,
+            on_connect=self._connected,
+            on_models=self._models_changed,
+            on_pages=self._pages_changed if with_pages else None,
+            generation=LocalStream,
         )
+
+    @property
+    def on_ready(self) -> Callable[[], None] | None:
+        """Called whenever the engine has become ready; must not raise."""
+        return self._client.on_ready
+
+    @on_ready.setter
+    def on_ready(self, function: Callable[[], None] | None) -> None:
+        self._client.on_ready = function
 
     @property
     def ready(self) -> bool:
         return self._client.ready
+
+    @property
+    def protocol_version(self) -> int | None:
+        """Of the connection; None while there is none."""
+        return self._client.version
+
+    @property
+    def build(self) -> str:
+        """Of the engine's code, for people; "" before the first connection."""
+        return "" if self._client.hello is None else self._client.hello.build
 
     @property
     def stuck(self) -> bool:
@@ -122,8 +181,10 @@ class LocalEngine:
             )
         return cast(LocalStream, submitted)
 
-    async def load_adapter(self, digest: str, model: str, path: str | Path, *, pinned: bool = False) -> None:
-        await _translated(self._client.load_adapter(digest, model, path, pinned=pinned))
+    async def load_adapter(
+        self, digest: str, model: str, path: str | Path, *, pinned: bool = False, sources: Sequence[str] = ()
+    ) -> None:
+        await _translated(self._client.load_adapter(digest, model, path, pinned=pinned, sources=sources))
 
     async def unload_adapter(self, digest: str) -> None:
         await _translated(self._client.unload_adapter(digest))
@@ -138,6 +199,8 @@ class LocalEngine:
         kv_dtype: str = "auto",
         context_tokens: int | None = None,
         pinned: bool = False,
+        digest: str = "",
+        sources: Sequence[str] = (),
     ) -> str:
         loading = self._client.load_model(
             name,
@@ -147,6 +210,8 @@ class LocalEngine:
             kv_dtype=kv_dtype,
             context_tokens=context_tokens,
             pinned=pinned,
+            digest=digest,
+            sources=sources,
         )
         return await _translated(loading)
 
@@ -156,12 +221,33 @@ class LocalEngine:
     async def status(self) -> StatusReport:
         return await _translated(self._client.status())
 
+    async def reports(self) -> list[StatusReport]:
+        try:
+            async with asyncio.timeout(REPORT_S):
+                return [await self.status()]
+        except (EngineUnavailable, TimeoutError):
+            return []
+
     async def watch(self, preempted: int | None = None) -> Snapshot:
         return await _translated(self._client.watch(preempted))
 
     async def _connected(self, hello: Hello) -> None:
         if self.on_connect is not None:
             await self.on_connect(hello.raised)
+
+    def drain_engine(self, draining: bool) -> None:
+        """Have it refuse new requests and finish those that run, or serve again. Raises EngineUnavailable."""
+        with _translation():
+            self._client.drain(draining)
+
+    def reclaim_tokens(self, attempts: list[AttemptTokens]) -> None:
+        """As EngineClient.reclaim; an engine that is not connected, or too old, receives nothing."""
+        with contextlib.suppress(EngineNotConnected, EngineTooOld):
+            self._client.reclaim(attempts)
+
+    def _pages_changed(self, frame: PagesChanged) -> None:
+        if self.on_pages is not None:
+            self.on_pages(frame)
 
     def _models_changed(self, models: dict[str, ModelInfo]) -> None:
         if self.on_models is not None:
@@ -176,7 +262,12 @@ def stream_ending(ending: GenerationEnding) -> StreamEnding:
         reason = RefusalReason(ending.code)
         return StreamEnding(StreamEnd.REFUSED, ending.message, None, reason, ending.retry_after_s)
     end = StreamEnd(ending.reason)
-    return StreamEnding(end, ending.message, ending.usage, guide_fault=ending.guide_fault)
+    return StreamEnding(end, ending.message, ending.usage, guide_fault=ending.guide_fault, resumable=ending.resumable)
+
+
+def lost_ending(message: str) -> EngineLost:
+    """The client's ending of a request that no engine ends."""
+    return EngineLost(message)
 
 
 async def _translated(answer: Awaitable[T]) -> T:
@@ -189,7 +280,7 @@ def _translation() -> Iterator[None]:
     """The client's exceptions become those of `gateway.engines.engine`."""
     try:
         yield
-    except (EngineNotConnected, ProtocolError) as error:
+    except (EngineNotConnected, EngineTooOld, ProtocolError) as error:
         raise EngineUnavailable(str(error)) from error
     except AdapterNotChanged as error:
         raise AdapterFailed(str(error)) from error

@@ -11,7 +11,7 @@ from collections.abc import Callable, Coroutine, Mapping
 
 from engine.protocol.frames import ModelFailure, ModelInfo
 from gateway.catalog.base_models import BaseModel
-from gateway.engines.engine import Engine, EngineUnavailable, ModelFailed
+from gateway.engines.engine import ContentSources, Engine, EngineUnavailable, ModelFailed
 
 # By then every gateway has read that a model was removed, or admits no requests. The requests admitted before are in
 # the engine, which finishes them before it unloads the model.
@@ -41,12 +41,15 @@ class ModelLoader:
         on_refused: Callable[[Mapping[str, str]], None],
         on_unloaded: Callable[[str], None],
         fresh: Callable[[], bool],
+        sources: ContentSources | None = None,
     ) -> None:
+        """`sources`: for an engine on another host; None: it reads the models' directories itself."""
         self._engine = engine
         self._all = all_models
         self._on_refused = on_refused
         self._on_unloaded = on_unloaded
         self._fresh = fresh
+        self._sources = sources
         self._pinned: dict[str, bool] = {}  # by name, as last requested of this engine process
         self._failed: dict[
             str, tuple[BaseModel, str, float]
@@ -145,6 +148,7 @@ class ModelLoader:
 
     async def _load_model(self, model: BaseModel) -> None:
         """Raises EngineUnavailable."""
+        digest, sources = await self._sources_of(model)
         try:
             why = await self._engine.load_model(
                 model.name,
@@ -154,6 +158,8 @@ class ModelLoader:
                 kv_dtype=model.kv_dtype,
                 context_tokens=model.context_tokens,
                 pinned=model.pinned,
+                digest=digest,
+                sources=sources,
             )
         except ModelFailed as error:
             if error.code == "other_served":
@@ -167,6 +173,16 @@ class ModelLoader:
         else:
             self._pinned[model.name] = model.pinned
             _log.info("model.loaded", extra={"fields": {"model": model.name, "not_pinned": why or None}})
+
+    async def _sources_of(self, model: BaseModel) -> tuple[str, list[str]]:
+        """The digest and the sources; none for a directory that this gateway cannot read: the engine may have it."""
+        if self._sources is None:
+            return "", []
+        try:
+            return await self._sources.sources_of_model(model.path)
+        except (OSError, ValueError) as error:
+            _log.warning("model.without_sources", extra={"fields": {"model": model.name, "reason": str(error)}})
+            return "", []
 
     async def _replace(self, model: BaseModel, reason: str) -> None:
         """Unload what is served under the model's name. Raises EngineUnavailable."""

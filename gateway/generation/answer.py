@@ -26,12 +26,14 @@ FinishReason = Literal["stop", "length", "tool_calls"]
 
 
 class TokenUsage(msgspec.Struct, frozen=True):
-    """The tokens of an answer, for every API. `cached`: of `prompt`; `reasoning`: of `completion`."""
+    """The tokens of an answer, for every API. `cached`: of `prompt`; `reasoning`: of `completion`. `engines`: the
+    completion tokens made so far by engine epoch, which may be more; for the ledger."""
 
     prompt: int
     cached: int
     completion: int
     reasoning: int = 0
+    engines: dict[str, int] = {}
 
 
 class TextPiece(msgspec.Struct, frozen=True, gc=False):

@@ -21,8 +21,8 @@ from gateway.api.bodies import ParsedBody
 from gateway.api.generation_request import GenerationRequest, LargeBody
 from gateway.catalog.registry import ModelTarget
 from gateway.config.server_secrets import ServerSecrets
-from gateway.engines.adapter_sync import AdapterLoader
-from gateway.engines.engine import AdapterFailed, Engine, EngineRequest, EngineUnavailable, TokenStream
+from gateway.engines.engine import AdapterFailed, EngineRequest, EngineUnavailable, TokenStream
+from gateway.fleet.fleet import Fleet
 from gateway.generation.answer import Answer, EarlyEnding, TokenUsage
 from gateway.generation.endings import EndingCode
 from gateway.generation.exhausted_budgets import ExhaustedBudgets
@@ -56,8 +56,7 @@ class Generator:
         tiers: Tiers,
         limiter: Limiter,
         holding: RequestHolds,
-        engine: Engine,
-        loader: AdapterLoader,
+        engine: Fleet,
         callers: Callers,
         metrics: Metrics,
         first_tokens: FirstTokens,
@@ -70,7 +69,6 @@ class Generator:
         self._limiter = limiter
         self._holding = holding
         self._engine = engine
-        self._loader = loader
         self._callers = callers
         self._metrics = metrics
         self._first_tokens = first_tokens
@@ -296,7 +294,7 @@ class Generator:
     def _forget_adapter(self, request: InFlight) -> None:
         """The engine refused the adapter as unknown: the next request loads it again."""
         if request.target.adapter is not None:
-            self._loader.forget_adapter(request.target.adapter.digest)
+            self._engine.forget_adapter(request.target.adapter.digest)
 
     def _first_token(self, request: InFlight) -> None:
         record = request.line.record
@@ -321,7 +319,7 @@ class Generator:
         if adapter is None:
             return
         try:
-            await self._loader.ensure(adapter.digest, adapter.base_model)
+            await self._engine.ensure(adapter.digest, adapter.base_model)
         except (AdapterFailed, EngineUnavailable, OSError, ValueError) as error:
             _log.warning("submit.failed", extra={"fields": {"request_id": request.request_id, "reason": str(error)}})
             await self._holding.void_hold(request, EndingCode.ENGINE_UNAVAILABLE)
@@ -361,7 +359,7 @@ class Generator:
         billed once: with its first completion token, or when it is computed if `max_tokens` is 0. Raises ApiError for a
         request that never ran."""
         record, metrics = request.line.record, self._metrics
-        usage = TokenUsage(outcome.prompt, outcome.cached, outcome.billed, outcome.reasoning)
+        usage = TokenUsage(outcome.prompt, outcome.cached, outcome.billed, outcome.reasoning, outcome.engines)
         if outcome.settles:
             if request.first is not None and outcome.error is None:
                 await request.first.keep_answer(await request.answer.spell(usage))

@@ -151,4 +151,5 @@ def _settlement(request: InFlight, outcome: Outcome) -> Settlement:
         recomputed_tokens=usage.recomputed_tokens,
         recomputed={tier: Recompute(cost.tokens, cost.device_s) for tier, cost in usage.recomputed.items()},
         swapped_tokens=usage.swapped_tokens,
+        engines=outcome.engines,
     )

@@ -47,8 +47,12 @@ class TextEnding(msgspec.Struct, frozen=True):
     ending: EndingCode
     finish_reason: FinishReason | None
     error: errors.ApiError | None = None
-    made: int = 0  # completion tokens
+    engines: dict[str, int] = {}  # completion tokens made, by engine epoch
     usage: frames.EngineUsage = NO_USAGE
+
+    @property
+    def made(self) -> int:
+        return sum(self.engines.values())
 
 
 @dataclass(slots=True, eq=False)
@@ -79,9 +83,13 @@ class Outcome(msgspec.Struct, frozen=True):
     shared: int  # prompt tokens that further texts found in the prefix cache; not billed
     billed: int  # completion tokens
     reasoning: int  # of `billed`
-    made: int
+    engines: dict[str, int]  # completion tokens made, by engine epoch; the newest attempt's epoch last
     discard_reason: EndingCode | None
     usage: frames.EngineUsage  # the first text's, with the engine's request summed over all texts
+
+    @property
+    def made(self) -> int:
+        return sum(self.engines.values())
 
     @property
     def refused(self) -> bool:
@@ -189,7 +197,8 @@ class TextRuns:
         """The usage of an answer of one text up to the last piece of it."""
         [run] = self.all
         prompt = len(self._request.prompts[run.prompt].ids)
-        return TokenUsage(prompt, min(_token_usage(run).cached_tokens, prompt), run.shown)
+        cached = min(_token_usage(run).cached_tokens, prompt)
+        return TokenUsage(prompt, cached, run.shown, engines=_made_by(run))
 
     def confirm_recorded(self) -> None:
         """The ledger has the tokens of this request."""
@@ -297,8 +306,7 @@ class TextRuns:
 
     def _ending_of(self, run: TextRun, ending: StreamEnding) -> TextEnding:
         """The ending of a text that ran."""
-        usage, end = _token_usage(run), ending.end
-        made = max(usage.completion_tokens, run.output.tokens)
+        usage, end, made = _token_usage(run), ending.end, _made_by(run)
         if run.output.stopped or end is StreamEnd.STOP:
             reason: FinishReason = "stop"
             if run.parts is not None and run.parts.calls and run.output.matched is None:
@@ -322,9 +330,9 @@ class TextRuns:
     def _early_ending(self, run: TextRun, usage: frames.EngineUsage) -> TextEnding:
         """The ending of a text that this gateway aborted: another text failed, the caller left, the answer was cut, or
         the process is stopping."""
-        made = max(usage.completion_tokens, run.output.tokens)
+        made = _made_by(run)
         if self._failure is not None:
-            return msgspec.structs.replace(self._failure, made=made, usage=usage)
+            return msgspec.structs.replace(self._failure, engines=made, usage=usage)
         if self._request.answer.left:
             return TextEnding(EndingCode.CLIENT_LEFT, "stop", None, made, usage)
         if (cut := self._request.answer.cut) is not None:
@@ -369,7 +377,7 @@ class TextRuns:
             shared=sum([end.usage.cached_tokens for run, end in zip(self.all, ends, strict=True) if run.number]),
             billed=sum(billed),
             reasoning=sum([run.output.reasoning for run in self.all]) if given else 0,
-            made=sum([end.made for end in ends]),
+            engines=_made_by_all(ends),
             discard_reason=discards[0] if discards else None,
             usage=_summed([end.usage for end in ends]),
         )
@@ -383,6 +391,26 @@ def _token_usage(run: TextRun) -> frames.EngineUsage:
     if stream.final is not None and stream.final.usage is not None:
         return stream.final.usage
     return frames.EngineUsage(cached_tokens=stream.cached_tokens)
+
+
+def _made_by(run: TextRun) -> dict[str, int]:
+    """Completion tokens of one text by engine epoch, at least the tokens of its output."""
+    if run.stream is None:
+        return {}
+    made = dict(run.stream.attempts)
+    if (uncounted := run.output.tokens - sum(made.values())) > 0:
+        newest = next(reversed(made), "")
+        made[newest] = made.get(newest, 0) + uncounted
+    return made
+
+
+def _made_by_all(ends: Sequence[TextEnding]) -> dict[str, int]:
+    """Completion tokens of all texts by engine epoch; the newest attempt's epoch is the last key."""
+    summed: dict[str, int] = {}
+    for end in ends:
+        for epoch, tokens in end.engines.items():
+            summed[epoch] = summed.pop(epoch, 0) + tokens
+    return summed
 
 
 def _summed(usages: Sequence[frames.EngineUsage]) -> frames.EngineUsage:

@@ -7,7 +7,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
+import select
 import socket
+from collections.abc import Callable
 from http import HTTPStatus
 from typing import Any
 
@@ -121,9 +123,12 @@ class BoundedProtocol(HttpToolsProtocol):
         connections: Connections,
         read_pace: ReadPace,
         head_s: float = HEAD_S_MAX,
+        stopping: Callable[[], bool] = lambda: False,
         **kwargs: Any,
     ) -> None:
+        """`stopping`: whether answers carry `Connection: close`, since the process stops."""
         super().__init__(*args, **kwargs)
+        self._stopping = stopping
         self._bounds = connections
         self._read_pace = read_pace
         self._head_s = head_s
@@ -253,6 +258,25 @@ class BoundedProtocol(HttpToolsProtocol):
         self.transport.close()
         self._watch_reader()
 
+    # ---- the end of the process
+
+    def close_after_answer(self) -> None:
+        """Close the connection when the request that runs on it is answered."""
+        if self._running_cycle is not None:
+            self._running_cycle.keep_alive = False
+
+    def close_without_request(self, *, unused: bool) -> None:
+        """Close the connection if no request runs or arrives on it. `unused`: also if it had no request yet."""
+        is_unused = self.cycle is None and not self._messages
+        if not (self._idle() or (unused and is_unused)) or self.transport.is_closing():
+            return
+        connection = self.transport.get_extra_info("socket")
+        poll = select.poll()
+        poll.register(connection.fileno(), select.POLLIN)
+        if not poll.poll(0):  # else the client has closed it, or a request is in the kernel's buffer
+            self.transport.close()
+            self._watch_reader()
+
     # ---- deadlines of a head and of the rest of a body
 
     def evict(self) -> None:
@@ -320,6 +344,8 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         self._running_cycle = cycle
+        if self._stopping():
+            cycle.keep_alive = False
         if cycle.scope["http_version"] == "1.0":
             app = _close_delimited(cycle, app)
         super()._start_asgi_task(cycle, app)

@@ -15,14 +15,14 @@ from billing.database import Database, DatabaseUnavailable
 from billing.proofs import engine_books, reconcile
 from billing.proofs.engine_books import EngineCount
 from billing.proofs.reconcile import Reconciliation
-from gateway.engines.engine import Engine, EngineUnavailable
+from engine.protocol.frames import StatusReport
+from gateway.engines.engine import Engine
 from gateway.metrics import Metrics
 
 FOLD_S = 10.0  # reports read usage that is not folded yet row by row
 # SQLite has one writer at a time: settlements wait while at most this many rows are folded.
 FOLD_SQLITE_MAX = 1000
 EARLY_S = 1.0  # a gateway does not reconcile if another one did in the interval, or up to this time before its end
-ENGINE_S_MAX = 2.0
 
 _log = logging.getLogger(__name__)
 
@@ -57,7 +57,7 @@ class Bookkeeper:
         ).more:
             pass
         if await self._database.report(self._is_due):
-            await self._record_engine()
+            await self._record_engines()
             result = await self._database.report(reconcile.reconcile_minute)
             await self._database.write_in_background(lambda connection: reconcile.record(connection, result))
             _log_findings(result)
@@ -73,24 +73,29 @@ class Bookkeeper:
             return True
         return database_now(connection) >= last.at + (self._every_s - min(EARLY_S, self._every_s / 2)) * SECOND
 
-    async def _record_engine(self) -> None:
+    async def _record_engines(self) -> None:
         before = await self._database.report(engine_books.ledger_count)
-        try:
-            async with asyncio.timeout(ENGINE_S_MAX):
-                report = await self._engine.status()
-        except (EngineUnavailable, TimeoutError):
+        counts = [_count_of(report) for report in await self._engine.reports()]
+        if not counts:
             return
         after = await self._database.report(engine_books.ledger_count)
-        engine = EngineCount(
-            epoch=report.epoch,
-            made_tokens=report.tokens_made,
-            overrun_tokens=report.tokens_overrun,
-            lost_tokens=report.tokens_lost,
-            idle=not report.running and not any(report.waiting.values()),
-        )
-        await self._database.write_in_background(
-            lambda connection: engine_books.record_count(connection, before, engine, after)
-        )
+
+        def record(connection: sa.Connection) -> None:
+            for count in counts:
+                engine_books.record_count(connection, before, count, after)
+
+        await self._database.write_in_background(record)
+
+
+def _count_of(report: StatusReport) -> EngineCount:
+    return EngineCount(
+        epoch=report.epoch,
+        made_tokens=report.tokens_made,
+        overrun_tokens=report.tokens_overrun,
+        lost_tokens=report.tokens_lost,
+        idle=not report.running and not any(report.waiting.values()),
+        reclaimed_tokens=report.tokens_reclaimed,
+    )
 
 
 def _log_findings(result: Reconciliation) -> None:

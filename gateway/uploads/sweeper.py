@@ -14,8 +14,8 @@ from adapters.files.store import AdapterStore
 from billing import revision
 from billing.database import Database, DatabaseUnavailable
 from gateway.catalog.adapters import live_digests
-from gateway.engines.adapter_sync import AdapterLoader
 from gateway.engines.engine import AdapterFailed, EngineUnavailable
+from gateway.fleet.fleet import Fleet
 
 DROP_S_MAX = 5.0  # one round waits this long for the last request on a content; the next round tries again
 
@@ -25,10 +25,10 @@ _log = logging.getLogger(__name__)
 class Sweeper:
     """One per gateway. Any number of gateways may sweep one store."""
 
-    def __init__(self, store: AdapterStore, database: Database, loader: AdapterLoader) -> None:
+    def __init__(self, store: AdapterStore, database: Database, engine: Fleet) -> None:
         self._store = store
         self._database = database
-        self._loader = loader
+        self._engine = engine
         self._unused: set[str] = set()  # contents that no version had in the last round
 
     async def run(self, every_s: float) -> None:
@@ -54,7 +54,7 @@ class Sweeper:
     async def _delete(self, digest: str) -> None:
         try:
             async with asyncio.timeout(DROP_S_MAX):
-                await self._loader.unload_adapter(digest)
+                await self._engine.unload_adapter(digest)
         except (AdapterFailed, EngineUnavailable, TimeoutError):
             return  # the adapter is in use, or the engine is unavailable
 

@@ -19,14 +19,20 @@ import gateway.tables  # its tables are in the metadata too
 from billing import revision, tables
 from billing.accounts import budgets, tenants
 from billing.accounts.budgets import Budget
+from billing.books import rollups, usage
+from billing.bulk import BulkInsert
 from billing.database import Database
+from billing.ledger import checkpoints
 from billing.ledger.ledger import Held, Ledger
-from billing.ledger.messages import Recompute
+from billing.ledger.messages import Recompute, Settlement
+from billing.proofs import engine_books, reconcile
+from billing.proofs.engine_books import EngineCount
+from billing.proofs.imbalances import Imbalance
 from billing.tables import metadata
 from gateway.catalog import adapters, base_models
 from gateway.config.file import parse
 from migrations.upgrade import _migrating, configuration, is_current, upgrade
-from support.billing.books import Books, settlement
+from support.billing.books import Books, make_books, settlement
 from support.paths import REPO
 
 
@@ -67,7 +73,8 @@ async def test_append_only(books: Books, table: str) -> None:
     ledger = Ledger(books.database, "gw_1")
     request = books.request()
     assert isinstance(await ledger.hold(request), Held)
-    await ledger.settle(msgspec.structs.replace(settlement(request, 5), recomputed={"premium": Recompute(1, 0.1)}))
+    settled = settlement(request, 5, engines={"epo_1": 2, "epo_2": 3})
+    await ledger.settle(msgspec.structs.replace(settled, recomputed={"premium": Recompute(1, 0.1)}))
     books.database.write_sync(lambda c: gateway.access.audit_log.record(c, actor="me", action="a.b", object_id="x"))
     books.database.write_sync(lambda c: invoiced(c, books.tenant.id))
     column = metadata.tables[table].columns.keys()[1]
@@ -158,6 +165,80 @@ def test_models_added_before_there_were_formats_have_the_defaults(empty_database
     with engine.connect() as connection:
         found = base_models.model_named(connection, parse(b"", Path("/"), "test", {}), "m")
     assert (found.dtype, found.quantize, found.kv_dtype) == ("bfloat16", "none", "auto")
+
+
+# The columns that revision 0024 had, of the tables that revision 0025 changed.
+OLD_COLUMNS = {
+    "usage": "request_id, tenant_id, project_id, key_id, model, adapter, tier, price_version_id, currency, "
+    "prompt_tokens, cached_tokens, completion_tokens, made_tokens, discarded_tokens, discard_reason, cost_picos, "
+    "ending, queue_s, ttft_s, device_s, preemptions, recomputed_tokens, swapped_tokens, started_at, finished_at",
+    "checkpoints": "request_id, prompt_tokens, cached_tokens, completion_tokens",
+    "reconciliations": "kind, at, sequence_from, sequence_to, took_s, imbalances, overshot, findings, engine_gap, "
+    "engines, engine_bounds",
+    "engine_counts": "epoch, made_tokens, overrun_tokens, lost_tokens, ledger_tokens, ledger_before, ledger_bound, "
+    "read_at",
+}
+
+
+async def test_the_version_before_settles_and_reconciles_beside_this_one(
+    empty_database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Revision 0025: a gateway of the version before runs while the database is upgraded and after it. Its statements
+    name the columns that it knows. What it settles is folded and shown, and nothing is found in the engines' books."""
+    just_before(empty_database_url, "0025")
+    engine = sa.create_engine(empty_database_url, poolclass=sa.pool.NullPool)
+    for table, names in OLD_COLUMNS.items():
+        known = {column["name"] for column in sa.inspect(engine).get_columns(table)} - {"sequence", "number"}
+        assert known == set(names.split(", ")), table
+    upgrade(empty_database_url)
+    books = make_books(empty_database_url)
+    database, ledger = books.database, Ledger(books.database, "gw_1")
+
+    async def settle(made: int, engines: dict[str, int] | None) -> str:
+        request = books.request()
+        await ledger.hold(request)
+        await ledger.settle(settlement(request, made, engines=engines))
+        return request.request_id
+
+    def read_engine(made: int) -> list[Imbalance]:
+        """The engine has made all tokens, and the ledger is folded and reconciled."""
+        before = database.read_sync(engine_books.ledger_count)
+        count = EngineCount("epo_1", made, 0, 0, idle=True)
+        database.write_sync(lambda c: engine_books.record_count(c, before, count, before))
+        database.write_sync(rollups.fold_usage)
+        return database.write_sync(lambda c: reconcile.record(c, reconcile.reconcile_minute(c))).imbalances
+
+    for made in (7, 12):
+        with monkeypatch.context() as patch:
+            old = BulkInsert(tables.usage, OLD_COLUMNS["usage"].split(", "))
+            patch.setattr("billing.ledger.transaction._INSERT_USAGE", old)
+            request_id = await settle(made - 5, None)
+        shown = database.read_sync(lambda c, id_=request_id: usage.get(c, id_))
+        assert shown is not None
+        assert shown.made_tokens == made - 5
+        assert read_engine(made * 2) == []
+        await settle(5, {"epo_1": 5})
+        assert read_engine(made * 2 + 5) == []
+    assert read_engine(made * 2 + 6) != [], "the version before has ended"
+
+    def insert(connection: sa.Connection, table: str, values: str) -> None:
+        connection.exec_driver_sql(f"INSERT INTO {table} ({OLD_COLUMNS[table]}) VALUES ({values})")
+
+    found = '{"imbalances": [], "overshot": []}'
+    bounds = '{"engines": ["epo_1"], "floor": 0, "ceiling": 0}'
+    row = f"'minute', 1, 0, 0, 0.1, 0, 0, '{found}', 0, '{{}}', '{bounds}'"
+    database.write_sync(lambda c: insert(c, "reconciliations", row))
+    database.write_sync(lambda c: insert(c, "engine_counts", "'epo_0', 7, 0, 0, 7, 7, 7, 1"))
+    assert read_engine(made * 2 + 6) == []
+    running = books.request()
+    await ledger.hold(running)
+    database.write_sync(lambda c: insert(c, "checkpoints", f"'{running.request_id}', 10, 0, 3"))
+    [ending] = database.read_sync(lambda c: checkpoints.endings_of_dead(c, [running.request_id]))
+    assert isinstance(ending, Settlement)
+    assert (ending.made_tokens, ending.engines) == (3, {})
+    await ledger.close(patience_s=1.0)
+    database.close()
+    engine.dispose()
 
 
 def test_budgets_that_were_there_stay_as_they_are(empty_database_url: str) -> None:

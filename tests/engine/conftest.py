@@ -6,7 +6,7 @@ import os
 import shutil
 import signal
 import tempfile
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,13 +25,14 @@ def socket_dir() -> Iterator[Path]:
 
 @pytest.fixture
 def start_engine(socket_dir: Path) -> Iterator[Callable[..., EngineProcess]]:
-    """Start a fake engine of its own for one test: `start_engine(step_ms=1, **fields of the configuration)`."""
+    """Start a fake engine of its own for one test: `start_engine({"step_ms": 1}, **fields of the configuration)`;
+    `flags`: further arguments of the process."""
     started: list[EngineProcess] = []
 
-    def start(fake: dict[str, Any] | None = None, **config: Any) -> EngineProcess:
+    def start(fake: dict[str, Any] | None = None, flags: Sequence[str] = (), **config: Any) -> EngineProcess:
         name = f"{os.getpid()}-{len(list(socket_dir.iterdir()))}"
         whole = {"models": [{"name": "fake-model"}], "fake": {"step_ms": 1.0, **(fake or {})}, **config}
-        started.append(EngineProcess(socket_dir / f"{name}.sock", whole, "--fake"))
+        started.append(EngineProcess(socket_dir / f"{name}.sock", whole, "--fake", *flags))
         return started[-1]
 
     yield start

@@ -14,15 +14,15 @@ import sqlalchemy as sa
 from billing.database import DatabaseUnavailable
 from billing.ledger.ledger import Ledger, LedgerUnavailable
 from billing.tables import leases
-from gateway import services as services_module
 from gateway.config.file import parse
 from gateway.config.server_secrets import ServerSecrets
+from gateway.host.stop_state import StopTimes
 from gateway.services import Services
 from migrations.upgrade import upgrade
 from support.stack import MODEL
 
 GRACE_S = 2.0
-REST_S = GRACE_S * (1 - services_module.FINISH_SHARE - services_module.SETTLE_SHARE)
+REST_S = StopTimes.of(GRACE_S).close_s
 
 
 @pytest.fixture

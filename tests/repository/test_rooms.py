@@ -63,9 +63,9 @@ def test_a_file_in_no_room_is_refused(checkout: Path, package: str) -> None:
         (
             "gateway/generation/generator.py",
             "import engine.scheduler.scheduler",
-            "of the engine only protocol and text",
+            "of the engine only protocol, text and routing",
         ),
-        ("gateway/uploads/sweeper.py", "import adapters.device.pool", "of the engine only protocol and text"),
+        ("gateway/uploads/sweeper.py", "import adapters.device.pool", "of the engine only protocol, text and routing"),
     ],
 )
 def test_an_import_of_a_higher_room_is_refused(checkout: Path, module: str, statement: str, contract: str) -> None:

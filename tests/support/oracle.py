@@ -157,7 +157,7 @@ def identities(model_dir: Path, base: str = SMOLLM2) -> dict[str, str]:
     """Content digests of the base model (under BASE) and of its example adapters: what committed ids hold for."""
     from adapters.files.spec import BaseShape
     from adapters.files.store import AdapterStore
-    from engine.models.weights import model_digest
+    from engine.contents.model_digests import model_digest
     from support.adapters.directories import add_directory
 
     shape = BaseShape.from_config(json.loads((model_dir / "config.json").read_bytes()))

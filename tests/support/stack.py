@@ -33,6 +33,7 @@ from support.waiting import PATIENCE_S, eventually
 MODEL = "smollm2-135m-instruct"
 TIERS = {"acme": "premium", "globex": "standard", "initech": "batch"}
 START_S_MAX = 60.0
+QUICK_STOP = {"linger_s": 0.0, "shutdown_grace_s": 2.0}  # of [gateway], where a test says nothing else
 T = TypeVar("T")
 
 
@@ -51,6 +52,7 @@ class Stack:
     data_dir: str = "data"
     workers: int = 1
     environ: dict[str, str] = field(default_factory=dict)  # of the gateway, beside this process's own
+    code: Path | None = None  # a folder with another version's packages, which then run
     engine: subprocess.Popen[bytes] | None = None
     gateway: subprocess.Popen[bytes] | None = None
     more_gateways: list[subprocess.Popen[bytes]] = field(default_factory=list)
@@ -74,9 +76,12 @@ class Stack:
         """Files, tables and tenants; no process."""
         self.directory.mkdir(parents=True, exist_ok=True)
         self.port = free_port()
+        # Another version may not know these settings.
+        quick = {} if self.code else QUICK_STOP
+        stop = "".join(f"{name} = {value}\n" for name, value in quick.items() if name not in self.gateway_toml)
         self.config_file.write_text(
             f'[gateway]\nport = {self.port}\ndata_dir = "{self.data_dir}"\ndatabase_url = "{self.database_url}"\n'
-            f'{self.gateway_toml}\n[[models]]\nname = "{MODEL}"\npath = "{self.model_dir}"\n{self.toml}'
+            f'{stop}{self.gateway_toml}\n[[models]]\nname = "{MODEL}"\npath = "{self.model_dir}"\n{self.toml}'
         )
         self.config.data_dir.mkdir(exist_ok=True)
         upgrade(self.database_url)
@@ -141,14 +146,22 @@ class Stack:
             "--fake",
         ]
         with (self.directory / "engine.log").open("ab") as log:
-            self.engine = subprocess.Popen(argv, stdout=log, stderr=log)
+            self.engine = subprocess.Popen(argv, stdout=log, stderr=log, cwd=self.code, env=self.process_environ())
 
     def start_gateway(self) -> None:
         argv = [sys.executable, "-m", "gateway", "--config", str(self.config_file)]
         if self.workers > 1:
             argv[2:] = ["gateway.cli", "--config", str(self.config_file), "gateway", "--workers", str(self.workers)]
         with self.log_file.open("ab") as log:
-            self.gateway = subprocess.Popen(argv, stdout=log, stderr=log, env={**os.environ, **self.environ})
+            # Without a terminal, as a service: a supervisor with one takes SIGHUP for the terminal's end.
+            own = self.workers > 1
+            environ = {**self.process_environ(), **self.environ}
+            self.gateway = subprocess.Popen(
+                argv, stdout=log, stderr=log, cwd=self.code, env=environ, start_new_session=own
+            )
+
+    def process_environ(self) -> dict[str, str]:
+        return {**os.environ, **({"PYTHONPATH": str(self.code)} if self.code else {})}
 
     def start_more_gateways(self, count: int) -> None:
         """Beside the first, on ports of their own, with the same configuration: one database, one engine."""

@@ -225,7 +225,7 @@ class Sealed:
                 yield process
             finally:
                 process.terminate()
-                process.wait(10)
+                process.wait(30)  # a gateway lingers
         assert process.returncode == 0, log.read_text()
         assert "SEALED:" not in log.read_text()
 

@@ -16,7 +16,7 @@ import httpx
 import pytest
 
 import engine.__main__
-from gateway.host import supervisor
+from gateway.host import children, supervisor
 
 STOP_S_MAX = 15.0  # a second or two, and what a machine stands still
 
@@ -161,7 +161,7 @@ def test_gateway_and_engine_run_alone_too(serve: Any) -> None:
         wait_for(lambda: is_ready(serve.url), 60.0)
     finally:
         for process in reversed(both):
-            process.terminate()
+            process.send_signal(signal.SIGINT)
             assert process.wait(30) == 0, serve.output
 
 
@@ -184,11 +184,11 @@ def is_ready(url: str) -> bool:
     ],
 )
 def test_what_a_ready_line_is(line: bytes, ready: bool) -> None:
-    assert supervisor.is_ready_line(line) is ready
+    assert children.is_ready_line(line) is ready
 
 
 def test_how_an_ending_is_told() -> None:
-    assert [supervisor.describe_exit(code) for code in (0, 3, -9, -250)] == [
+    assert [children.describe_exit(code) for code in (0, 3, -9, -250)] == [
         *("exit status 0", "exit status 3"),
         *("SIGKILL", "signal 250"),
     ]
@@ -197,12 +197,12 @@ def test_how_an_ending_is_told() -> None:
 async def test_what_a_child_warns_of_is_said_before_it_counts_as_ready() -> None:
     """The engine's ready line, whose warnings a person who starts the demo must see among its words."""
     line = '{"event": "ready", "warnings": ["the targets are larger"]}'
-    spec = supervisor.ChildSpec("engine", ["sh", "-c", f"echo '{line}'"], {}, 1.0, signal.SIGTERM, speaks=True)
+    spec = children.ChildSpec("engine", ["sh", "-c", f"echo '{line}'"], {}, 1.0, signal.SIGTERM, speaks=True)
     said: list[str] = []
-    child = supervisor.Child(spec, said.append, lambda: None)
+    child = children.Child(spec, said.append, lambda: None)
     assert await child.live() == "exit status 0"
     assert said == ["warning: the targets are larger"]
-    assert supervisor.warnings_of(b'{"event": "ready"}') == supervisor.warnings_of(b'{"warnings": 3}') == []
+    assert children.warnings_of(b'{"event": "ready"}') == children.warnings_of(b'{"warnings": 3}') == []
 
 
 def test_only_a_demo_raises_targets() -> None:

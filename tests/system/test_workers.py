@@ -136,11 +136,11 @@ def test_a_worker_that_lives_and_stands_still_is_started_again(make_stack: MakeS
 @pytest.mark.parametrize(("still_s_max", "watched"), [(1.5, True), (0, False)])
 def test_who_is_watched(tmp_path: Path, still_s_max: float, watched: bool) -> None:
     config = parse(f"[gateway]\nstill_s_max = {still_s_max}\n".encode(), tmp_path, "test", {})
-    several = gateway_specs(config, 3, None, {})
+    several = gateway_specs(config, 3, None, {}, rolls=True)
     assert [spec.pulse is not None for spec in several] == [watched] * 3
     if watched:
         assert len({spec.pulse for spec in several}) == 3
-    [alone] = gateway_specs(config, 1, None, {})
+    [alone] = gateway_specs(config, 1, None, {}, rolls=False)
     assert alone.pulse is None
 
 

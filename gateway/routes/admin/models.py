@@ -176,7 +176,7 @@ def _model_states(services: Services, snapshot: Snapshot | None) -> ModelStates:
         infos=services.engine.models,
         places={} if snapshot is None else {place.name: place for place in snapshot.models},
         refused=services.models.all_refused(),
-        draining=services.model_loader.draining(),
+        draining=services.engine.draining_models(),
         adapters=Counter(services.registry.active().values()),
     )
 

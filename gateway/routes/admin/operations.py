@@ -1,11 +1,21 @@
-"""/v1/admin/tiers and /v1/admin/health: the tiers with their attainment, and the health of every part."""
+"""/v1/admin/tiers, /v1/admin/health and /v1/admin/engines: the tiers with their attainment, the health of every part,
+the engines of the fleet.
+"""
 
 from __future__ import annotations
 
-from litestar import get
+import time
 
+import msgspec
+from litestar import get, post
+
+from gateway import errors
+from gateway.admin.administration import Administration
+from gateway.engines.engine import EngineUnavailable
+from gateway.engines.local import LocalEngine
 from gateway.services import Services
 from gateway.upkeep.health_checks import HealthReport
+from gateway.views.engines import FleetEngineView, FleetView, engine_view, fleet_view
 from gateway.views.tiers import WINDOWS_S, TiersView, tier_view
 
 
@@ -24,3 +34,40 @@ async def list_tiers(services: Services) -> TiersView:
 async def health_report(services: Services) -> HealthReport:
     """Check every part that this gateway needs now. A part whose check takes over two seconds is reported as down."""
     return await services.health.report()
+
+
+class EngineDrain(msgspec.Struct, forbid_unknown_fields=True):
+    """`draining` true: the engine refuses new requests and finishes those that run; false: it serves again."""
+
+    draining: bool = True
+
+
+@get("/engines", opt={"route": "/v1/admin/engines", "area": "engine"}, sync_to_thread=False)
+def list_engines(services: Services) -> FleetView:
+    """The engines of this gateway's roster: state, load and what each one serves."""
+    stale_since = services.roster.stale_since
+    return fleet_view(services.engine, None if stale_since is None else time.monotonic() - stale_since)
+
+
+@post("/engines/{name:str}/drain", opt={"route": "/v1/admin/engines/{name}/drain", "area": "engine"}, status_code=200)
+async def drain_engine(
+    services: Services, administration: Administration, name: str, data: EngineDrain
+) -> FleetEngineView:
+    """Drain one engine, or let it serve again. Every gateway sees it in the engine's next heartbeat; its running
+    requests end there. A restarted engine serves."""
+    member = services.engine.members.get(name)
+    if member is None:
+        raise errors.NotFound(f"There is no engine {name!r}.")
+    if not isinstance(member.engine, LocalEngine):
+        raise errors.InvalidRequest(f"The engine {name!r} cannot drain.")
+    engine = member.engine
+    if not engine.ready:
+        raise errors.EngineDown(f"The engine {name!r} is not connected.")
+    await services.database.administer(
+        lambda connection: administration.engines.note_drain(connection, engine=name, draining=data.draining)
+    )
+    try:
+        engine.drain_engine(data.draining)
+    except EngineUnavailable as error:
+        raise errors.InvalidRequest(f"The engine {name!r} cannot drain: {error}.") from error
+    return engine_view(member)

@@ -12,7 +12,6 @@ from litestar import get
 
 from gateway.admin.writes import Actor
 from gateway.engines.engine import EngineUnavailable
-from gateway.routes.health import problems_of
 from gateway.services import Services
 from gateway.views import tier_attention
 from gateway.views.overview import Attention, Overview
@@ -37,7 +36,7 @@ async def overview(services: Services, by: Actor) -> OverviewView:
     % of its requests of the last hour had their first token within their target, or if a request has waited in the
     engine's queue for longer than its target."""
     found = await services.overviews.get(by.tenant_id)
-    problems = problems_of(services)
+    problems = services.readiness.problems()
     attention = list(found.attention)
     if by.tenant_id is None:
         attention = [*_problem_attention(services, problems), *await _tier_attention(services), *attention]

@@ -40,7 +40,7 @@ from gateway.routes.admin.limits import LimitsController
 from gateway.routes.admin.live import engine_live
 from gateway.routes.admin.models import ModelController
 from gateway.routes.admin.money import BudgetController, PriceController
-from gateway.routes.admin.operations import health_report, list_tiers
+from gateway.routes.admin.operations import drain_engine, health_report, list_engines, list_tiers
 from gateway.routes.admin.overview import overview
 from gateway.routes.admin.people import KeyController, ProjectController, TenantController
 from gateway.routes.admin.refusals import HANDLERS
@@ -66,6 +66,7 @@ CONTROLLERS = (
 FUNCTIONS = (
     list_alerts, usage_totals, usage_requests, audit_findings, list_audit_log, engine_status, engine_live, list_tiers,
     health_report, list_periods, close_period, list_invoices, get_invoice, make_correction, list_corrections,
+    list_engines, drain_engine,
     tier_margins, list_reconciliations, reconciliation_standing, reconcile_now, overview, list_requests, get_request,
 )  # fmt: skip
 

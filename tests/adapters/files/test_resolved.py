@@ -15,7 +15,7 @@ import torch
 
 from adapters.device.host_weights import open_source
 from adapters.files import patterns
-from adapters.files.check import check_adapter, check_stored, resolve_stored
+from adapters.files.check import check_adapter, check_stored, resolve_stored, stored_digest
 from adapters.files.resolved import (
     RESOLVED_FILE,
     ModulesUnresolved,
@@ -177,3 +177,29 @@ def test_a_key_named_twice_among_very_many_is_found_in_linear_time(tmp_path: Pat
     with pytest.raises(AdapterRefused, match=re.escape("adapter_config.json: k79999: named twice")):
         check_adapter(directory, BASE)
     assert time.process_time() - began < 5, "it took minutes"
+
+
+@pytest.mark.parametrize("changes", [{}, {"alpha_pattern": {".*": 8}}, {"lora_alpha": 7, "use_rslora": True}])
+def test_the_digest_of_a_stored_adapter_needs_neither_its_configuration_nor_its_base(
+    changes: dict[str, Any], store: AdapterStore, tmp_path: Path
+) -> None:
+    directory = stored(store, tmp_path / "source", **changes)
+    (directory / CONFIG).unlink()
+    assert stored_digest(directory) == directory.name
+    weights = directory / "adapter_model.safetensors"
+    data = bytearray(weights.read_bytes())
+    data[-1] ^= 1
+    weights.write_bytes(data)
+    assert stored_digest(directory) != directory.name
+    data[12] ^= 1
+    weights.write_bytes(data)
+    with pytest.raises(AdapterRefused):
+        stored_digest(directory)
+
+
+def test_another_scale_is_another_digest(store: AdapterStore, tmp_path: Path) -> None:
+    directory = stored(store, tmp_path / "source")
+    found = read_resolved(directory)
+    louder = {key: (rank, scale * 2) for key, (rank, scale) in found.modules.items()}
+    write_resolved(directory, ResolvedModules(found.header, louder))
+    assert stored_digest(directory) != directory.name

@@ -7,21 +7,27 @@ import json
 import os
 import signal
 import sys
+import zlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import sqlalchemy as sa
 
 from billing import tables
+from billing.accounts.prices import REQUEST_TOKENS_MAX
 from billing.database import Database, DatabaseUnavailable
 from billing.ledger import expiry
+from billing.ledger import journal as journals
 from billing.ledger.journal import RECORD_BYTES_MAX, REJECTED, Journal, JournalFailed, paths
 from billing.ledger.ledger import Held, Ledger, LedgerUnavailable
-from billing.ledger.settler import Settler
+from billing.ledger.messages import Recompute
+from billing.ledger.settler import ENGINES_MAX, Settler
 from billing.ledger.transaction import LedgerTransaction
+from billing.proofs import engine_books
 from support.billing.books import CANNOT_SERVE, Books, beginning_with, settlement
 from support.cut_proxy import CutProxy
 from support.paths import REPO
@@ -92,6 +98,37 @@ async def test_away_and_back(postgres_books: Books, tmp_path: Path) -> None:
         assert (await settler.settle(settlement(after, 5))).outcome == "settled"
     assert books.state(budget) == (31 * 15, 0)
     books.assert_sound()
+
+
+async def test_a_journal_names_the_engines_of_each_settlement(books: Books, tmp_path: Path) -> None:
+    """A journal of an earlier version names none, and a request of very many engines has no space for their names."""
+    async with gateway(books.url, tmp_path) as (ledger, settler):
+        named, many, old = (books.request() for _ in range(3))
+        for request in (named, many, old):
+            await ledger.hold(request)
+        settler.journal_settlement(settlement(named, 7, engines={"epo_1": 3, "epo_2": 4}))
+        engines = {f"{number:064x}": 1 for number in range(ENGINES_MAX + 1)}
+        settler.journal_settlement(settlement(many, len(engines), engines=engines))
+        await settler._appends.wait_idle()
+        fields = msgspec.to_builtins(settlement(old, 9))
+        del fields["engines"]
+        text = msgspec.json.encode(fields)
+        assert settler._journal is not None
+        record = journals._HEADER.pack(len(text), zlib.crc32(text)) + text
+        journals._write(settler._journal._descriptor, record, settler._journal.used)
+        settler._journal.used += len(record)
+        await settler.settle_journals()
+        assert settler.replayed == 3
+    counted = books.database.read_sync(engine_books.ledger_count)
+    assert counted.engines == {"epo_1": 3, "epo_2": 4}
+    assert counted.unnamed == 9 + len(engines)
+
+
+def test_a_record_has_space_for_the_most_engines_that_it_names() -> None:
+    engines = {f"{number:064x}": REQUEST_TOKENS_MAX for number in range(ENGINES_MAX)}
+    most = settlement("req_" + "f" * 60, REQUEST_TOKENS_MAX * ENGINES_MAX, engines=engines)
+    recomputed = {f"tier-{number:027}": Recompute(REQUEST_TOKENS_MAX, 1 / 3) for number in range(8)}
+    assert len(journals._record(msgspec.structs.replace(most, recomputed=recomputed))) <= RECORD_BYTES_MAX
 
 
 async def test_one_whose_answer_was_lost_counts_once(postgres_books: Books, tmp_path: Path) -> None:

@@ -8,14 +8,10 @@ import sqlalchemy as sa
 
 from billing import tables
 from billing.accounts import budgets
-from billing.accounts.prices import PriceBook
 from billing.books import corrections, rollups
-from billing.clock import SECOND, database_now
+from billing.clock import SECOND
 from billing.errors import InvalidValue
-from billing.ledger.messages import Expire
-from billing.ledger.transaction import LedgerTransaction
-from billing.proofs import engine_books, reconcile
-from billing.proofs.engine_books import EngineCount
+from billing.proofs import reconcile
 from billing.proofs.imbalances import Imbalance
 from billing.proofs.ledger_audit import audit_ledger, ledger_imbalances
 from billing.proofs.reconcile import Reconciliation
@@ -210,55 +206,8 @@ def test_a_lowered_limit_is_no_overshoot(books: Books) -> None:
     assert len(books.database.read_sync(reconcile.reconcile_minute).overshot) == 1
 
 
-ENGINE = EngineCount("epo_1", made_tokens=15, overrun_tokens=2, lost_tokens=3, idle=True)
-
-
-def note(books: Books, engine: EngineCount) -> None:
-    def change(connection: sa.Connection) -> None:
-        ledger = engine_books.ledger_count(connection)
-        engine_books.record_count(connection, ledger, engine, ledger)
-
-    books.database.write_sync(change)
-
-
 def minute(books: Books) -> Reconciliation:
     return books.database.write_sync(lambda c: reconcile.record(c, reconcile.reconcile_minute(c)))
-
-
-def test_what_engines_made_is_what_the_ledger_has(books: Books) -> None:
-    use(books, JANUARY, made=10)
-    assert minute(books).engine_gap is None, "no engine was heard of"
-    note(books, ENGINE)
-    assert (minute(books).engine_gap, minute(books).imbalances) == (0, [])
-    use(books, JANUARY, made=7)
-    assert minute(books).engine_gap is None, "the ledger moved since the engine was read"
-    note(books, msgspec.structs.replace(ENGINE, made_tokens=23, overrun_tokens=3))
-    assert (minute(books).engine_gap, minute(books).imbalances) == (0, [])
-    note(books, msgspec.structs.replace(ENGINE, made_tokens=24, overrun_tokens=3))
-    [found] = minute(books).imbalances
-    assert (found.what, found.expected, found.found) == ("tokens settled, less those made", 0, -1)
-
-
-def test_an_engine_that_runs_or_changed_is_not_compared(books: Books) -> None:
-    use(books, JANUARY, made=10)
-    note(books, ENGINE)
-    minute(books)
-    note(books, msgspec.structs.replace(ENGINE, made_tokens=99, idle=False))
-    assert minute(books).engine_gap is None
-    books.database.write_sync(lambda c: c.execute(sa.delete(tables.engine_counts)).rowcount)
-    note(books, EngineCount("epo_2", 0, 0, 0, idle=True))
-    later = minute(books)
-    assert (later.engine_gap, later.imbalances) == (10, [])
-
-
-def test_tokens_counted_as_lost_and_settled_nonetheless(books: Books) -> None:
-    """A gateway that is killed between its settlement and telling the engine so."""
-    use(books, JANUARY, made=10)
-    note(books, ENGINE)
-    minute(books)
-    note(books, msgspec.structs.replace(ENGINE, lost_tokens=10))
-    result = minute(books)
-    assert (result.engine_gap, result.imbalances) == (7, [])
 
 
 def test_a_request_that_was_recorded_in_the_month_after_it_ended(books: Books) -> None:
@@ -307,60 +256,6 @@ def test_a_minute_whose_usage_lies_in_more_hours_than_one_statement_can_name(boo
     books.database.write_sync(lambda c: c.execute(sa.delete(tables.reconciliations)).rowcount)
     [found] = minute(books).imbalances
     assert (found.what, found.found) == ("usage less roll-ups: requests", -1)
-
-
-def running(books: Books, made: int, *, overrun: int = 0, lost: int = 0) -> list[str]:
-    """A look at an engine in the midst of its work, and what the minute that follows finds."""
-    note(books, EngineCount("epo_1", made, overrun, lost, idle=False))
-    result = minute(books)
-    assert result.engine_gap is None
-    return [one.what for one in result.imbalances]
-
-
-MISSING, INVENTED = "tokens made and not accounted for", "tokens settled that no engine made"
-
-
-def test_engines_are_compared_while_they_run(books: Books) -> None:
-    """A request of at most 90 tokens runs all the time: what is settled and what it may have made are the bounds."""
-    held = books.request(most=90)
-    assert running(books, 0) == []
-    run_group(books, JANUARY, [held])
-    assert running(books, 40) == []
-    use(books, JANUARY, made=10)
-    assert running(books, 60, overrun=3) == []
-    use(books, JANUARY, made=20)
-    assert running(books, 33 + 90, overrun=3) == [], "all that the request may have is under way"
-    assert running(books, 34 + 90, overrun=3) == [], "once is no proof"
-    assert running(books, 34 + 90, overrun=3) == [MISSING]
-
-
-def test_more_settled_than_made_is_found_while_an_engine_runs(books: Books) -> None:
-    held = books.request(most=90)
-    run_group(books, JANUARY, [held])
-    assert running(books, 90) == []
-    use(books, JANUARY, made=100)
-    assert running(books, 100) == [], "what was under way may have been all of it"
-    use(books, JANUARY, made=91)
-    assert running(books, 101) == [INVENTED]
-    assert running(books, 101) == [], "it is told once"
-
-
-def test_lost_tokens_are_accounted_for_while_an_engine_runs(books: Books) -> None:
-    """A gateway dies with 50 tokens: its hold expires, and whether the engine says so first, or settles them too, or a
-    report comes late, nothing is missing and nothing too much."""
-    dead, alive = books.request(most=90), books.request(most=5)
-    run_group(books, JANUARY, [dead, alive])
-    assert running(books, 50) == []
-    assert running(books, 52, lost=50) == []
-    now = books.database.read_sync(database_now)
-    group = LedgerTransaction("gw_1", 60.0, lambda _connection: now, PriceBook())
-    books.database.write_sync(lambda c: group.run(c, [], [Expire(dead.request_id)]))
-    for _ in range(2):
-        assert running(books, 55, lost=50) == []
-    late = LedgerTransaction("gw_1", 60.0, lambda _connection: now, PriceBook())
-    books.database.write_sync(lambda c: late.run(c, [], [settlement(dead, 50)]))
-    for _ in range(2):
-        assert running(books, 55, lost=50) == []
 
 
 # Statements that make the whole ledger's imbalances; the equality, its `where`, both amounts. {b}: the budget's id.

@@ -37,6 +37,7 @@ from engine.compute.quality import (
     measure_quality,
     read_results,
 )
+from engine.contents.model_digests import model_digest
 from engine.cpu.batch import pack
 from engine.cpu.quality import CpuMeasuredModel
 from engine.cpu.runner import TorchRunner, build_runner
@@ -45,7 +46,6 @@ from engine.models.config import ModelRefused, load_config
 from engine.models.matrices import MatrixFormat, QuantizedMatrix, quantize_matrix
 from engine.models.quantized import quantized_digest
 from engine.models.slab_source import FileSource
-from engine.models.weights import model_digest
 from engine.protocol.config import EngineConfig, ModelConfig, QualityLimits
 from engine.protocol.frames import Sampling
 from engine.protocol.quality import find_quality_fault

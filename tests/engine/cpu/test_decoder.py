@@ -11,11 +11,11 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from engine.contents.model_digests import DIGEST_CACHE, model_digest
 from engine.cpu.batch import pack
 from engine.cpu.decoder import Decoder, PagedKv
 from engine.models.config import Llama3Scaling, ModelRefused, load_config, parse_config
 from engine.models.cpu_loading import load_weights
-from engine.models.weights import DIGEST_CACHE, model_digest
 from engine.protocol.frames import Sampling
 from engine.step import Chunk, Sequence
 from support import oracle

@@ -43,7 +43,7 @@ from engine.protocol.frames import (
     UnloadModel,
 )
 from engine.protocol.inbox import INBOX_BYTES_MAX
-from engine.protocol.server import OUTBOX_BYTES_MAX, STREAMS_MAX
+from engine.protocol.server import OUTBOX_BYTES_MAX
 from engine.protocol.tiers import SHIPPED_TIERS
 from support.engine.process import REPO, EngineProcess, Peer
 
@@ -231,19 +231,6 @@ async def test_a_gateway_that_does_not_read_is_cut(start_engine: Start, connect:
     assert "does not read" in engine.events("stream.cut")[0]["reason"]
     other.send(other.submit(1))
     assert (await other.until_ended(1))[1][1].reason == "length"
-
-
-async def test_one_stream_too_many_is_closed(start_engine: Start, connect: Connect) -> None:
-    engine = start_engine()
-    peers = [await connect(engine) for _ in range(STREAMS_MAX)]
-    with pytest.raises(EOFError):
-        await Peer.connect(engine.socket)
-    await peers[0].close()
-    while not engine.events("stream.lost"):  # noqa: ASYNC110 - another process's
-        await asyncio.sleep(0.01)
-    peer = await connect(engine)
-    peer.send(peer.submit(1))
-    await peer.until_ended(1)
 
 
 @STEPS_AHEAD

@@ -13,6 +13,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from engine.contents.model_digests import model_digest
 from engine.models.config import DecoderConfig, ModelRefused, load_config
 from engine.models.cpu_loading import CpuWeightReader, check_weights
 from engine.models.files import WeightFiles
@@ -20,7 +21,6 @@ from engine.models.matrices import PARTS, MatrixFormat, QuantizedMatrix, dequant
 from engine.models.quantized import QUANTIZE_FORMATS, quantized_digest
 from engine.models.slab import ALIGN_BYTES, SlabLayout, section_product, slab_weights
 from engine.models.slab_source import DummySource, FileSource
-from engine.models.weights import model_digest
 from support import oracle
 from support.engine.published_formats import PUBLISHED, quantize_directory
 

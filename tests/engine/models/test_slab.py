@@ -12,6 +12,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from engine.contents.model_digests import model_digest
 from engine.models.config import DecoderConfig, ModelRefused, check_vocabulary, load_config
 from engine.models.cpu_loading import load_weights
 from engine.models.files import HEADER_BYTES_MAX, INDEX, WeightFiles, weight_files
@@ -19,7 +20,7 @@ from engine.models.linear import Linear
 from engine.models.matrices import MatrixFormat, QuantizedMatrix
 from engine.models.slab import ALIGN_BYTES, slab_weights
 from engine.models.slab_source import DummySource, FileSource, SlabSource
-from engine.models.weights import Weights, model_digest
+from engine.models.weights import Weights
 from support import oracle
 
 CPU = torch.device("cpu")

@@ -362,8 +362,11 @@ ELSEWHERE = {
     # test_adapters types them; administration's lines are in test_audit_log
     *("adapters add", "adapters promote", "adapters rollback", "adapters set", "adapters remove", "demo adapters"),
     *("secret show", "secret add", "secret promote", "secret drop", "secret adopt"),  # test_secret_commands types them
+    "fleet certificates",  # test_fleet_certificates types it
+    *("fleet up", "fleet down"),  # tests/programs/ray_faults.py types them
     "demo seed",  # tests/system/test_containers.py types it
     *("serve", "gateway", "engine", "bench", "simulate", "db upgrade"),  # no administrative writes
+    *("drain gateway", "upgrade"),  # tests/system/test_rolling_upgrade.py types them
 }
 
 

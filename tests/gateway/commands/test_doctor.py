@@ -14,6 +14,8 @@ from typing import Any
 
 import pytest
 
+from gateway.doctor import checks as doctor_checks
+from gateway.doctor import network
 from migrations.upgrade import upgrade
 from support.paths import REPO
 from support.ports import free_port
@@ -143,8 +145,22 @@ def test_a_database_without_its_tables(doctor: Doctor, empty_database_url: str) 
 
 def test_a_database_that_is_migrated(doctor: Doctor, database_url: str) -> None:
     upgrade(database_url)
-    checks = doctor.checks(LANEWAY_DATABASE_URL=database_url)
-    assert checks["database"]["status"] == checks["schema"]["status"] == checks["clock"]["status"] == "ok"
+    found = doctor.checks(LANEWAY_DATABASE_URL=database_url)
+    assert found["database"]["status"] == found["schema"]["status"] == found["clock"]["status"] == "ok"
+    assert ("queue" in found) is not database_url.startswith("sqlite")
+
+
+@pytest.mark.parametrize(("setting", "status"), [("1\n", "ok"), ("0\n", "warn"), (None, "ok")])
+def test_what_happens_to_the_queue_of_a_worker_that_stops(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, setting: str | None, status: str
+) -> None:
+    file = tmp_path / "tcp_migrate_req"
+    if setting is not None:
+        file.write_text(setting)
+    monkeypatch.setattr(network, "MIGRATE_REQUESTS", file)
+    found = doctor_checks.queue()
+    assert found.status == status
+    assert ("sysctl -w net.ipv4.tcp_migrate_req=1" in found.advice) is (status == "warn")
 
 
 @pytest.mark.parametrize(("off_s", "status"), [(600, "warn"), (-600, "warn"), (-60 * 365 * 86400, "fail")])

@@ -35,7 +35,7 @@ BAD_SETTINGS = {
     "no host": ("[gateway]\nhost = ''", "gateway.host"),
     "a body of nothing": ("[gateway]\nbody_bytes_max = 10", "gateway.body_bytes_max: Expected `int` >= 1024"),
     "more white space than JSON needs": ("[gateway]\njson_whitespace_max = 17", "gateway.json_whitespace_max"),
-    "an endless grace": ("[gateway]\nshutdown_grace_s = 61", "gateway.shutdown_grace_s: Expected `float` <= 60"),
+    "an endless grace": ("[gateway]\nshutdown_grace_s = 3601", "gateway.shutdown_grace_s: Expected `float` <= 3600"),
     "a database unknown": ("[gateway]\ndatabase_url = 'mysql://h/d'", "gateway.database_url: the scheme 'mysql'"),
     "a database in memory": ("[gateway]\ndatabase_url = 'sqlite:///:memory:'", "gateway.database_url: SQLite needs"),
     "no database": (
@@ -159,6 +159,33 @@ BAD_SETTINGS = {
         MODELS + ALIAS + "models = [{model = 'm'}]\nfallbacks = ['x']",
         r"aliases\[0\].fallbacks: there is no model 'x'",
     ),
+    "an engine that is nowhere": (
+        "[[engines]]\nname = 'a'\naddress = 'tls://host'",
+        'engines.* must be "unix:/path"',
+    ),
+    "a socket beside the file": ("[[engines]]\nname = 'a'\naddress = 'unix:here'", 'engines.* must be "unix:/path"'),
+    "two engines of one name": (
+        "[[engines]]\nname = 'a'\naddress = 'unix:/a'\n[[engines]]\nname = 'a'\naddress = 'unix:/b'",
+        "engines.name must be unique",
+    ),
+    "pods without certificates": ("[fleet]\ndriver = 'kubernetes'", "fleet.driver kubernetes needs fleet.certificate"),
+    "Ray's hosts without certificates": ("[fleet]\ndriver = 'ray'", "fleet.ray.port 7801 needs fleet.certificate"),
+    "engines for a driver that finds them": (
+        "[fleet]\ndriver = 'ray'\n[[engines]]\nname = 'a'\naddress = 'unix:/a'",
+        "engines: .* driver is 'ray', which finds",
+    ),
+    "a store without certificates": (
+        "[fleet]\nstore_address = '127.0.0.1:1'",
+        "fleet: store_address needs certificate",
+    ),
+    "a store that no engine can name": (
+        "[fleet]\ncertificate_file = 'c'\nkey_file = 'k'\nauthority_file = 'a'\nstore_address = '0.0.0.0:1'",
+        "fleet: store_advertised must be set",
+    ),
+    "a store's name without a store": ("[fleet]\nstore_advertised = 'h:1'", "fleet: store_advertised is the name"),
+    "a peer without a port": ("[fleet]\nstore_peers = ['h']", r"fleet: store_peers\[0\]: 'h' is no HOST:PORT"),
+    "an object store of another kind": ("[fleet]\nobject_store = 'ftp://h'", "fleet: object_store: it must begin with"),
+    "a key in a URL": ("[fleet]\nobject_store = 's3://k:s@b'", "fleet: object_store: it must have no user, password"),
     "no TOML": ("[gateway", "laneway.toml: not TOML"),
 }
 

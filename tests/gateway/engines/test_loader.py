@@ -27,9 +27,13 @@ class Engine:
 
     def __init__(self) -> None:
         self.said: list[str] = []
+        self.sources: dict[str, list[str]] = {}
         self.streams_over = asyncio.Event()
 
-    async def load_adapter(self, digest: str, model: str, path: Path, *, pinned: bool = False) -> None:
+    async def load_adapter(
+        self, digest: str, model: str, path: Path, *, pinned: bool = False, sources: Sequence[str] = ()
+    ) -> None:
+        self.sources[digest] = list(sources)
         self.said.append(f"{'pin' if pinned else 'load'} {digest[0]}")
         if pinned and not self.pins:
             raise AdapterFailed("no room")
@@ -198,3 +202,25 @@ async def test_what_was_replaced_is_pinned_no_more(engine: Engine) -> None:
     pinned.symmetric_difference_update({OLD, NEW})
     await loader.on_change()
     assert sorted(engine.said) == ["load a", "pin a", "pin b"]
+
+
+class OneSource:
+    def sources_of_adapter(self, digest: str) -> list[str]:
+        return [f"fleet://gateway:1/internal/adapters/{digest}"]
+
+    async def sources_of_model(self, path: str) -> tuple[str, list[str]]:
+        raise AssertionError("there is no model")
+
+
+async def test_only_an_engine_of_another_host_gets_sources(engine: Engine) -> None:
+    await make_loader(engine, {OLD: "m"}).on_change()
+    remote = AdapterLoader(
+        cast(protocol.Engine, engine),
+        cast(AdapterStore, Store()),
+        lambda: {NEW: "m"},
+        lambda: {NEW},
+        resolve=resolve_none,
+        sources=OneSource(),
+    )
+    await remote.on_change()
+    assert engine.sources == {OLD: [], NEW: [f"fleet://gateway:1/internal/adapters/{NEW}"]}

@@ -9,10 +9,13 @@ from typing import Any
 
 import httpx
 import pytest
+import sqlalchemy as sa
 
+from billing import tables
 from gateway.engines.engine import OutputText
 from gateway.generation.text import TextOfTexts
 from support.gateway.both_engines import running_stack
+from support.gateway.text_engine import EPOCH, SECOND_EPOCH
 from support.stack import Stack, body, events
 from support.waiting import PATIENCE_S, eventually
 
@@ -40,7 +43,27 @@ def test_the_engines_own_stop(stack: Stack) -> None:
     assert (choice["finish_reason"], len(choice["message"]["content"].split())) == ("stop", 3)
     row = stack.usage(answer.headers["x-request-id"])
     assert row is not None
+    assert row.engine_epoch == EPOCH
     assert 3 <= row.completion_tokens == row.made_tokens == answer.json()["usage"]["completion_tokens"] <= 6
+
+
+def test_tokens_of_a_text_that_moved_are_counted_for_each_engine(stack: Stack) -> None:
+    """Of two texts: the first engine made three words of each."""
+    moved = stack.chat(messages=saying("move-me"), max_tokens=20, n=2)
+    stayed = stack.chat(messages=saying("wait"), max_tokens=20)
+    attempts = tables.usage_attempts.c
+
+    def others(request_id: str) -> list[tuple[str, int]]:
+        query = sa.select(attempts.epoch, attempts.made_tokens).where(attempts.request_id == request_id)
+        return [tuple(row) for row in stack.read(lambda c: c.execute(query).all())]
+
+    row = stack.usage(moved.headers["x-request-id"])
+    assert row is not None
+    assert (row.engine_epoch, row.made_tokens) == (SECOND_EPOCH, 40)
+    [(epoch, made)] = others(row.request_id)
+    assert epoch == EPOCH
+    assert 6 <= made <= 12
+    assert others(stayed.headers["x-request-id"]) == []
 
 
 def test_a_lost_stream_bills_what_was_delivered(stack: Stack) -> None:

@@ -390,6 +390,7 @@ def test_a_killed_gateway_bills_what_can_be_read(speaking: Speaking) -> None:
     tokens = len(speaking.tokenizer.encode("It is mild"))
     assert (row.ending, row.completion_tokens, row.made_tokens) == ("gateway_dead", tokens, tokens)
     assert row.prompt_tokens > 0
+    assert row.engine_epoch, "the checkpoint names the engine"
     assert failed.usage is not None
     assert (failed.usage.input_tokens, failed.usage.output_tokens) == (row.prompt_tokens, tokens)
     every = rest(speaking, said.id, 0)

@@ -131,7 +131,15 @@ def default_project(connection: sa.Connection, tenant_id: str) -> tenants.Projec
     return project
 
 
-def settlement(request: HoldRequest | str, completion: int, *, prompt: int = 10, cached: int = 0) -> Settlement:
+def settlement(
+    request: HoldRequest | str,
+    completion: int,
+    *,
+    prompt: int = 10,
+    cached: int = 0,
+    engines: dict[str, int] | None = None,
+) -> Settlement:
+    """`engines`: as in Settlement; None: unknown."""
     return Settlement(
         request_id=request if isinstance(request, str) else request.request_id,
         prompt_tokens=prompt,
@@ -139,6 +147,7 @@ def settlement(request: HoldRequest | str, completion: int, *, prompt: int = 10,
         completion_tokens=completion,
         made_tokens=completion,
         ending="stop",
+        engines=engines or {},
     )
 
 

@@ -39,12 +39,13 @@ def use(
     cached: int = 0,
     made: int = 5,
     held_at: int | None = None,
+    engines: dict[str, int] | None = None,
     **names: str,
 ) -> HoldRequest:
     """A request that is held and settled at the moment `now`."""
     request = books.request(prompt=prompt, most=max(made, 1), **names)
     run_group(books, now if held_at is None else held_at, [request])
-    run_group(books, now, endings=[settlement(request, made, prompt=prompt, cached=cached)])
+    run_group(books, now, endings=[settlement(request, made, prompt=prompt, cached=cached, engines=engines)])
     return request
 
 

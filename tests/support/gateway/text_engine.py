@@ -17,17 +17,19 @@ from gateway.engines import engine as protocol
 from gateway.engines.engine import EngineRequest, OutputText, RefusalReason, StreamEnd, StreamEnding
 from support.stack import MODEL
 
-EPOCH = "text"
+EPOCH, SECOND_EPOCH = "text", "text-2"
 
 
 class Settings(msgspec.Struct):
-    """A prompt with one of these texts is refused, fails, loses the engine, or ends by a stop after three words."""
+    """A prompt with one of these texts is refused, fails, loses the engine, or ends by a stop after three words; with
+    `move`, another engine process goes on after three words."""
 
     word_s: float = 0.002
     refuse: str = "refuse-me"
     fail: str = "fail-me"
     lose: str = "lose-me"
     stop: str = "stop-me"
+    move: str = "move-me"
 
 
 class TextStream:
@@ -39,9 +41,15 @@ class TextStream:
         self.cached_tokens = 0
         self.final: StreamEnding | None = None
         self._engine, self._request, self._prompt = engine, request, engine.text_of(request)
-        self._made = self._words = 0
+        self._made = self._words = self._made_first = 0
         self._pieces: list[OutputText] = []
         self._later = asyncio.get_running_loop().call_later(engine.settings.word_s, self._step)
+
+    @property
+    def attempts(self) -> dict[str, int]:
+        if not self._made_first:
+            return {EPOCH: self._made}
+        return {EPOCH: self._made_first, SECOND_EPOCH: self._made - self._made_first}
 
     def listen(self, on_news: Callable[[], None]) -> None:
         self._on_news = on_news
@@ -73,6 +81,8 @@ class TextStream:
         elif self._words == 3 and (settings.stop in prompt or settings.lose in prompt):
             self._end(StreamEnd.STOP if settings.stop in prompt else StreamEnd.LOST)
         else:
+            if self._words == 3 and settings.move in prompt:
+                self._made_first = self._made
             self._make_word()
             self._later = asyncio.get_running_loop().call_later(settings.word_s, self._step)
             self._on_news()
@@ -136,6 +146,9 @@ class TextEngine:
     async def status(self) -> StatusReport:
         text = f'vllm:generation_tokens_total{{model_name="{MODEL}"}} {self.made}\n'.encode()
         return StatusReport(EPOCH, 0, 1, {}, 0, 0, 0, 0, [], self.made, text)
+
+    async def reports(self) -> list[StatusReport]:
+        return [await self.status()]
 
     async def watch(self, preempted: int | None = None) -> Snapshot:
         raise protocol.EngineUnavailable("this engine has no pages to show")

@@ -1,0 +1,375 @@
+"""The engines of the roster as one `Engine`, as far as no text is concerned: who is connected, what they serve, and the
+changes that concern all of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from engine.protocol.frames import Heartbeat, ModelInfo, RaisedTargets, Snapshot, StatusReport
+from gateway.engines.engine import (
+    AdapterFailed,
+    EngineRequest,
+    EngineUnavailable,
+    OnConnect,
+    OnModels,
+    TokenStream,
+)
+from gateway.fleet.choice import EngineChooser
+from gateway.fleet.member import Member
+from gateway.fleet.roster import EngineAddress, Roster
+
+# Between two looks at the members, for changes that nothing announces.
+WAIT_S = 0.25
+STATUS_S_MAX = 2.0
+
+BuildMember = Callable[[EngineAddress, "MemberGroup"], Member]
+OnRefused = Callable[[Mapping[str, str]], None]
+
+_log = logging.getLogger(__name__)
+
+
+class MemberGroup(ABC):
+    """Implements `Engine` without `submit`. `members` are by name."""
+
+    reports_prompts = True
+
+    def __init__(
+        self, roster: Roster, build_member: BuildMember, chooser: EngineChooser, *, on_refused: OnRefused
+    ) -> None:
+        """`on_refused` receives the models that no engine can serve, and why."""
+        self.on_connect: OnConnect | None = None
+        self.on_models: OnModels | None = None
+        self.members: dict[str, Member] = {}
+        self.chooser = chooser
+        self._roster = roster
+        self._build_member = build_member
+        self._on_refused = on_refused
+        self._models: dict[str, ModelInfo] = {}
+        self._models_of: tuple[bool, ...] = ()  # which members were ready when `_models` was computed
+        self._follower: asyncio.Task[None] | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._changed = asyncio.Event()  # a member became ready, or what it serves has changed
+        self._closed = False
+
+    @abstractmethod
+    def submit(self, request: EngineRequest) -> TokenStream: ...
+
+    # ---- Engine: state
+
+    @property
+    def ready(self) -> bool:
+        return any(member.engine.ready for member in self.members.values())
+
+    @property
+    def stuck(self) -> bool:
+        """No engine makes progress."""
+        ready = [member for member in self.members.values() if member.engine.ready]
+        return bool(ready) and all(member.engine.stuck for member in ready)
+
+    @property
+    def epoch(self) -> str:
+        """Of the first engine by name that was ever connected."""
+        return next((member.engine.epoch for member in self.members.values() if member.engine.epoch), "")
+
+    @property
+    def models(self) -> Mapping[str, ModelInfo]:
+        """Of all ready engines; while none is ready, of all."""
+        members = self.members.values()
+        if len(members) == 1:
+            return next(iter(members)).engine.models
+        ready = tuple([member.engine.ready for member in members])
+        if ready != self._models_of:
+            self._models_of, self._models = ready, {}
+            for member in self._ready_members() or list(members):
+                for name, info in member.engine.models.items():
+                    self._models.setdefault(name, info)
+        return self._models
+
+    @property
+    def refused(self) -> Mapping[str, str]:
+        return self._refused_everywhere(lambda member: member.engine.refused)
+
+    @property
+    def last_heartbeat(self) -> Heartbeat | None:
+        """The sum of all engines'."""
+        beats = [beat for member in self.members.values() if (beat := member.engine.last_heartbeat) is not None]
+        if len(beats) <= 1:
+            return beats[0] if beats else None
+        return Heartbeat(
+            step=sum([beat.step for beat in beats]),
+            busy=any(beat.busy for beat in beats),
+            running=sum([beat.running for beat in beats]),
+            waiting=sum([beat.waiting for beat in beats]),
+            draining=all(beat.draining for beat in beats),
+        )
+
+    async def start(self) -> None:
+        """Follow the roster in the background. Returns once the members of its first list connect."""
+        listed = asyncio.Event()
+
+        def follow(engines: Sequence[EngineAddress]) -> None:
+            self._follow_engines(engines)
+            listed.set()
+
+        self._follower = asyncio.create_task(self._roster.follow_engines(follow), name="roster")
+        waiting = asyncio.create_task(listed.wait())
+        await asyncio.wait([waiting, self._follower], return_when=asyncio.FIRST_COMPLETED)
+        waiting.cancel()
+        if self._follower.done():
+            self._follower.result()  # a roster follows until it is cancelled: this raises
+
+    async def close(self) -> None:
+        """Running texts end as LOST."""
+        self._closed = True
+        if self._follower is not None:
+            self._follower.cancel()
+            await asyncio.gather(self._follower, return_exceptions=True)
+        for member in self.members.values():
+            await member.model_loader.close()
+            await member.engine.close()
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def wait_ready(self, timeout_s: float) -> None:
+        try:
+            async with asyncio.timeout(timeout_s):
+                while not self.ready:
+                    await self._wait_change()
+        except TimeoutError:
+            raise EngineUnavailable(f"no engine is ready within {timeout_s:g} s") from None
+
+    # ---- Engine: models and adapters
+
+    async def ensure(self, digest: str, model: str) -> None:
+        """Returns once an engine that serves the model has the adapter. Raises AdapterFailed, EngineUnavailable."""
+        serving = [member for member in self._ready_members() if model in member.engine.models]
+        if any(member.loader.has_adapter(digest) for member in serving):
+            return
+        failure: Exception = EngineUnavailable("no engine is ready")
+        for member in serving:
+            try:
+                await member.loader.ensure(digest, model)
+                return
+            except (AdapterFailed, EngineUnavailable, OSError, ValueError) as error:
+                failure = error
+        raise failure
+
+    def forget_adapter(self, digest: str) -> None:
+        """An engine refused the adapter as unknown: it is registered again before its next request."""
+        for member in self.members.values():
+            member.loader.forget_adapter(digest)
+
+    async def on_change(self) -> None:
+        """The registry changed. Raises EngineUnavailable."""
+        await _all_of([member.loader.on_change() for member in self._ready_members()])
+
+    def follow_models(self) -> None:
+        """The database's models changed."""
+        for member in self._ready_members():
+            member.model_loader.follow()
+
+    def draining_models(self) -> frozenset[str]:
+        """The models that this process is unloading from an engine."""
+        return frozenset().union(*[member.model_loader.draining() for member in self.members.values()])
+
+    async def load_adapter(
+        self, digest: str, model: str, path: str | Path, *, pinned: bool = False, sources: Sequence[str] = ()
+    ) -> None:
+        members = self._required_members()
+        await _all_of(
+            [member.engine.load_adapter(digest, model, path, pinned=pinned, sources=sources) for member in members]
+        )
+
+    async def unload_adapter(self, digest: str) -> None:
+        """From every engine. Raises AdapterFailed, EngineUnavailable, also when an engine of the roster is not
+        connected: it may use the adapter's files."""
+        if any(not member.engine.ready for member in self.members.values()):
+            raise EngineUnavailable("an engine is not connected")
+        await _all_of([member.loader.unload_adapter(digest) for member in self._required_members()])
+
+    async def load_model(
+        self,
+        name: str,
+        path: str | Path,
+        *,
+        dtype: str = "float32",
+        quantize: str = "none",
+        kv_dtype: str = "auto",
+        context_tokens: int | None = None,
+        pinned: bool = False,
+        digest: str = "",
+        sources: Sequence[str] = (),
+    ) -> str:
+        """On every ready engine; an engine that refuses the model does not serve it. Each engine on another host
+        receives the digest and the sources that this gateway has for it. Raises ModelFailed if all refuse."""
+        members = self._required_members()
+        answers = await asyncio.gather(
+            *[
+                member.load_model(
+                    name,
+                    path,
+                    dtype=dtype,
+                    quantize=quantize,
+                    kv_dtype=kv_dtype,
+                    context_tokens=context_tokens,
+                    pinned=pinned,
+                )
+                for member in members
+            ],
+            return_exceptions=True,
+        )
+        not_pinned: str = _first_success(members, answers, name)
+        return not_pinned
+
+    async def unload_model(self, name: str) -> None:
+        members = self._required_members()
+        answers = await asyncio.gather(
+            *[member.engine.unload_model(name) for member in members], return_exceptions=True
+        )
+        _first_success(members, answers, name)
+
+    # ---- Engine: reports
+
+    async def status(self) -> StatusReport:
+        """Of the first engine that answers. Raises EngineUnavailable."""
+        for report in await self.reports():
+            return report
+        raise EngineUnavailable("no engine answers")
+
+    async def reports(self) -> list[StatusReport]:
+        """Of all engines that answer within STATUS_S_MAX, by name."""
+        members = sorted(self._ready_members(), key=lambda member: member.name)
+        answers = await asyncio.gather(
+            *[asyncio.wait_for(member.engine.status(), STATUS_S_MAX) for member in members], return_exceptions=True
+        )
+        return [answer for answer in answers if isinstance(answer, StatusReport)]
+
+    async def watch(self, preempted: int | None = None) -> Snapshot:
+        """Of the first ready engine by name. Raises EngineUnavailable."""
+        for member in sorted(self._ready_members(), key=lambda member: member.name):
+            return await member.engine.watch(preempted)
+        raise EngineUnavailable("no engine is ready")
+
+    # ---- members
+
+    def note_connected(self, member: Member, raised: Mapping[str, RaisedTargets]) -> None:
+        """Of Member."""
+        self.chooser.add_member(member)
+        self._spawn(self._announce_connected(raised))
+
+    def note_ready(self) -> None:
+        """Of Member: an engine has become ready."""
+        self._changed.set()
+
+    def note_models(self) -> None:
+        """Of Member: models that an engine serves or refuses have changed."""
+        self._models_of = ()
+        self._on_refused(self._refused_everywhere(lambda member: member.refused))
+        self._changed.set()
+        if self.on_models is not None:
+            self.on_models(self.models)
+
+    async def _announce_connected(self, raised: Mapping[str, RaisedTargets]) -> None:
+        if self.on_connect is not None:
+            await self.on_connect(raised)
+
+    def _follow_engines(self, engines: Sequence[EngineAddress]) -> None:
+        """The roster's list, at the start and at each change."""
+        listed = {address.name: address for address in engines}
+        for name, member in list(self.members.items()):
+            if listed.get(name) != member.address:
+                member.drains_here = True
+                self._spawn(self._close_idle(member))
+        for name, address in listed.items():
+            known = self.members.get(name)
+            if known is not None and known.address == address:
+                known.drains_here = False
+            elif known is None:
+                self._add_member(address)
+            else:  # at another address: the old connection drains under another key
+                self.members[f"{name}@{known.address.address}"] = self.members.pop(name)
+                self._add_member(address)
+
+    def _add_member(self, address: EngineAddress) -> None:
+        member = self.members[address.name] = self._build_member(address, self)
+        self._spawn(member.engine.start())
+        _log.info("engine.listed", extra={"fields": {"engine": address.name, "address": address.address}})
+
+    async def _close_idle(self, member: Member) -> None:
+        """Close the connection of an engine that left the roster, once it has no text of this gateway."""
+        while member.drains_here and member.engine.ready and member.streams:
+            await self._wait_change()
+        if not member.drains_here:
+            return
+        self.members = {name: other for name, other in self.members.items() if other is not member}
+        self.chooser.remove_member(member)
+        self._models_of = ()
+        await member.model_loader.close()
+        await member.engine.close()
+        _log.info("engine.unlisted", extra={"fields": {"engine": member.name}})
+
+    def _ready_members(self) -> list[Member]:
+        return [member for member in self.members.values() if member.engine.ready]
+
+    def _required_members(self) -> list[Member]:
+        """Raises EngineUnavailable if no engine is ready."""
+        if members := self._ready_members():
+            return members
+        raise EngineUnavailable("no engine is ready")
+
+    def _refused_everywhere(self, refused: Callable[[Member], Mapping[str, str]]) -> dict[str, str]:
+        """The models that every engine refuses."""
+        members = [member for member in self.members.values() if member.engine.ready] or list(self.members.values())
+        if not members:
+            return {}
+        first, *others = [refused(member) for member in members]
+        return {name: why for name, why in first.items() if all(name in other for other in others)}
+
+    # ---- private
+
+    async def _wait_change(self, timeout_s: float = WAIT_S) -> None:
+        self._changed.clear()
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._changed.wait()
+        except TimeoutError:
+            pass
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            _log.error("fleet.failed", exc_info=error)
+
+
+async def _all_of(changes: Iterable[Coroutine[Any, Any, None]]) -> None:
+    """All of them end; then the first failure is raised."""
+    for answer in await asyncio.gather(*changes, return_exceptions=True):
+        if isinstance(answer, BaseException):
+            raise answer
+
+
+def _first_success(members: Sequence[Member], answers: Sequence[Any], model: str) -> Any:
+    """The first answer that is no failure; failures beside it are logged. Raises the first failure if all failed."""
+    failures = [(member, answer) for member, answer in zip(members, answers, strict=True) if _is_failure(answer)]
+    if len(failures) == len(answers):
+        raise failures[0][1]
+    for member, failure in failures:
+        fields = {"engine": member.name, "model": model, "reason": str(failure)}
+        _log.warning("model.not_everywhere", extra={"fields": fields})
+    return next(answer for answer in answers if not _is_failure(answer))
+
+
+def _is_failure(answer: object) -> bool:
+    return isinstance(answer, BaseException)

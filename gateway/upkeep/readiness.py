@@ -1,0 +1,62 @@
+"""Whether this gateway process can serve requests now: for /health/ready, and for the supervisor on the worker's
+socket."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from billing.ledger.leases import Leases
+from gateway.engines.engine import Engine
+from gateway.host.stop_state import StopState
+from gateway.host.workers import WorkerState
+from gateway.upkeep.revision_watch import RevisionWatch
+
+
+class Readiness:
+    """One per gateway process."""
+
+    def __init__(
+        self,
+        *,
+        engine: Engine,
+        watch: RevisionWatch,
+        leases: Leases,
+        stopping: StopState,
+        unrecordable: Callable[[], str | None],
+    ) -> None:
+        """`unrecordable`: why the usage of one more request could not be recorded; None: it can be."""
+        self._engine = engine
+        self._watch = watch
+        self._leases = leases
+        self._stopping = stopping
+        self._unrecordable = unrecordable
+
+    def problems(self) -> dict[str, str]:
+        """Why requests cannot be served now, by part. Empty: they can be."""
+        problems: dict[str, str] = {}
+        if self._stopping.hides:
+            problems["gateway"] = "the gateway stops: it serves what it still receives, and wants no new connections"
+        if not self._engine.ready:
+            problems["engine"] = "no engine is connected and loaded"
+        elif self._engine.stuck:
+            problems["engine"] = "the engine is connected, but its loop makes no progress"
+        if not self._watch.fresh:
+            problems["database"] = (
+                "the gateway has not read the revision for over a second, so it cannot know of revoked keys"
+            )
+        elif not self._leases.held:
+            problems["lease"] = "the lease of this gateway has expired, so it may not hold budgets"
+        if (why := self._unrecordable()) is not None:
+            problems["journal"] = why
+        return problems
+
+    def worker_state(self, *, number: int, pid: int, requests: int) -> WorkerState:
+        """What the worker's socket answers. `requests`: the number of those that run."""
+        return WorkerState(
+            number=number,
+            pid=pid,
+            phase=self._stopping.phase,
+            seconds=round(self._stopping.seconds, 1),
+            requests=requests,
+            problems=self.problems(),
+        )

@@ -1,0 +1,151 @@
+"""Two engines behind one gateway: requests over HTTP, and what operators see and do."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from gateway.access import keys
+from support.engine.process import EngineProcess
+from support.stack import MODEL, Stack, body
+from support.waiting import eventually
+
+
+class TwoEngines(Stack):
+    """The engines `a` and `b` instead of the stack's own."""
+
+    def start_engine(self) -> None:
+        model = {"name": MODEL, "path": str(self.model_dir)}
+        config = {"models": [model], "fake": {"step_ms": 5.0, "prefill_ms_per_1k_tokens": 1.0}}
+        self.processes = {name: EngineProcess(self.directory / f"{name}.sock", config, "--fake") for name in ("a", "b")}
+
+    def stop(self) -> None:
+        for process in self.processes.values():
+            process.stop()
+        super().stop()
+
+
+@pytest.fixture(scope="module")
+def fleet_of_two(tmp_path_factory: pytest.TempPathFactory, model_dir: Path) -> Iterator[TwoEngines]:
+    directory = tmp_path_factory.mktemp("two")
+    listed = "".join(f'[[engines]]\nname = "{name}"\naddress = "unix:{directory}/{name}.sock"\n' for name in ("a", "b"))
+    stack = TwoEngines(directory, f"sqlite:///{directory}/laneway.db", model_dir, toml=listed)
+    try:
+        stack.start()
+        yield stack
+    finally:
+        stack.stop()
+
+
+def admin(stack: Stack, method: str, path: str, role: str = "owner", **fields: Any) -> httpx.Response:
+    if role not in stack.keys:
+        made = stack.write(lambda c: keys.create(c, tenant_id=None, name="pages", kind="admin", role=role))
+        stack.keys[role] = made.secret
+    headers = stack.headers(role)
+    return httpx.request(method, f"{stack.url}/v1/admin/{path}", headers=headers, timeout=30, **fields)
+
+
+def engines(stack: Stack) -> dict[str, Any]:
+    return {engine["name"]: engine for engine in admin(stack, "GET", "engines").json()["data"]}
+
+
+def laneway(stack: Stack, *arguments: str) -> subprocess.CompletedProcess[str]:
+    argv = [sys.executable, "-m", "gateway.cli", "--config", str(stack.config_file), *arguments]
+    return subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False)
+
+
+def test_an_operator_sees_both_engines(fleet_of_two: TwoEngines) -> None:
+    assert fleet_of_two.chat().status_code == 200
+    eventually(lambda: all(engine["tiers"] for engine in engines(fleet_of_two).values()))
+    found = engines(fleet_of_two)
+    assert set(found) == {"a", "b"}
+    assert {engine["state"] for engine in found.values()} == {"ready"}
+    assert {engine["protocol_version"] for engine in found.values()} == {5}
+    assert all(engine["models"] == [MODEL] for engine in found.values())
+    assert len({engine["epoch"] for engine in found.values()}) == 2
+    assert [tier["name"] for tier in found["a"]["tiers"]] == ["premium", "standard", "batch"]
+
+
+def test_a_drained_engine_gets_no_request(fleet_of_two: TwoEngines) -> None:
+    answer = admin(fleet_of_two, "POST", "engines/a/drain", json={})
+    assert answer.status_code == 200, answer.text
+    eventually(lambda: engines(fleet_of_two)["a"]["state"] == "draining")
+    with httpx.stream(
+        "POST",
+        f"{fleet_of_two.url}/v1/chat/completions",
+        headers=fleet_of_two.headers(),
+        json=body(max_tokens=1000, min_tokens=1000, stream=True),
+        timeout=60,
+    ) as stream:
+        next(stream.iter_lines())
+        found = engines(fleet_of_two)
+        assert (found["a"]["streams"], found["b"]["streams"]) == (0, 1)
+    audited = admin(fleet_of_two, "GET", "audit_log").json()["data"]
+    assert any(line["action"] == "engine.drain" and line["object_id"] == "engine a" for line in audited)
+    assert admin(fleet_of_two, "POST", "engines/a/drain", json={"draining": False}).status_code == 200
+    eventually(lambda: engines(fleet_of_two)["a"]["state"] == "ready")
+
+
+def test_who_may_drain_what(fleet_of_two: TwoEngines) -> None:
+    assert admin(fleet_of_two, "POST", "engines/c/drain", json={}).status_code == 404
+    assert admin(fleet_of_two, "POST", "engines/a/drain", role="finance", json={}).status_code == 403
+    assert admin(fleet_of_two, "GET", "engines", role="finance").status_code == 200
+    wrong = admin(fleet_of_two, "POST", "engines/a/drain", json={"draining": "yes"})
+    assert wrong.status_code == 400
+    assert "draining" in wrong.text
+
+
+def test_the_commands(fleet_of_two: TwoEngines) -> None:
+    shown = laneway(fleet_of_two, "fleet", "status", "--json")
+    assert shown.returncode == 0, shown.stderr
+    assert [(line["name"], line["state"]) for line in json.loads(shown.stdout)] == [("a", "ready"), ("b", "ready")]
+    drained = laneway(fleet_of_two, "drain", "engine", "b")
+    assert drained.returncode == 0, drained.stderr
+    assert "draining" in laneway(fleet_of_two, "fleet", "status").stdout
+    assert laneway(fleet_of_two, "fleet", "status").returncode == 1
+    assert laneway(fleet_of_two, "drain", "engine", "b", "--undo").returncode == 0
+    unknown = laneway(fleet_of_two, "drain", "engine", "z")
+    assert unknown.returncode == 2
+    assert "the engines are a, b" in unknown.stderr
+
+
+def test_a_request_over_http_outlives_its_engine(fleet_of_two: TwoEngines) -> None:
+    """The text, the usage and the books of a stream whose engine is killed."""
+    stack = fleet_of_two
+    asked = body(max_tokens=600, min_tokens=600, seed=7)
+    expected = stack.chat(**{key: value for key, value in asked.items() if key != "model"}).json()
+    pieces: list[str] = []
+    usage: dict[str, Any] = {}
+    killed = ""
+    options = {**asked, "stream": True, "stream_options": {"include_usage": True}}
+    with httpx.stream(
+        "POST", f"{stack.url}/v1/chat/completions", headers=stack.headers(), json=options, timeout=60
+    ) as stream:
+        request_id = stream.headers["x-request-id"]
+        for line in stream.iter_lines():
+            if not line.startswith("data: {"):
+                continue
+            chunk = json.loads(line[6:])
+            usage = chunk.get("usage") or usage
+            pieces += [choice["delta"].get("content") or "" for choice in chunk["choices"]]
+            if not killed and len(pieces) > 20:
+                [killed] = [name for name, engine in engines(stack).items() if engine["streams"]]
+                stack.processes[killed].process.kill()
+    assert killed
+    assert "".join(pieces) == expected["choices"][0]["message"]["content"]
+    assert usage["completion_tokens"] == expected["usage"]["completion_tokens"]
+    row = stack.usage(request_id)
+    assert row is not None
+    assert row.made_tokens == row.completion_tokens == usage["completion_tokens"]
+    assert admin(stack, "GET", "engines").json()["resumed"] >= 1
+    stack.processes[killed].stop()
+    config = stack.processes[killed]
+    config.start()
+    eventually(lambda: engines(stack)[killed]["state"] == "ready")
