@@ -124,7 +124,8 @@ class FleetClients:
             except (openai.APIError, httpx.HTTPError, AssertionError) as error:
                 refused = isinstance(error.__cause__, httpx.ConnectError)
                 repeated = isinstance(error, openai.ConflictError) and bool(self.seen.broken_with_gateway)
-                if gateway.kills > kills:
+                never_sent = not isinstance(error, openai.APIStatusError) and not gateway.serves
+                if gateway.kills > kills or never_sent:
                     self.seen.broken_with_gateway += 1
                     retried = True
                 elif not refused and not repeated:

@@ -10,6 +10,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
@@ -33,6 +34,7 @@ STATUS_S_MAX = 60.0
 PORT = 7801
 NETWORK = "10.213"  # one /24 for each engine
 LINGER_S = 1.5
+NOTICE_S = 2.0  # in which connections that clients keep open to a killed gateway may still be used
 LOOK_S = 0.1
 
 
@@ -128,6 +130,7 @@ class GatewayProcess:
     port: int = field(default_factory=free_port)
     process: subprocess.Popen[bytes] | None = None
     kills: int = 0
+    down_until: float = 0.0
 
     @property
     def url(self) -> str:
@@ -146,9 +149,15 @@ class GatewayProcess:
                 assert self.process.poll() is None, f"gateway {self.number} ended"
                 await asyncio.sleep(LOOK_S)
 
+    @property
+    def serves(self) -> bool:
+        """False from its kill on, until a load balancer would send it requests again."""
+        return time.monotonic() >= self.down_until
+
     def kill(self) -> None:
         assert self.process is not None
         self.kills += 1
+        self.down_until = time.monotonic() + NOTICE_S
         self.process.kill()
         self.process.wait(30)
 

@@ -726,6 +726,40 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/admin/engines": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** ListEngines */
+        get: operations["V1AdminEnginesListEngines"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/admin/engines/{name}/drain": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** DrainEngine */
+        post: operations["V1AdminEnginesNameDrainDrainEngine"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/admin/exports": {
         parameters: {
             query?: never;
@@ -3015,6 +3049,11 @@ export interface components {
             stop_reason: "end_turn" | "max_tokens" | "stop_sequence" | "tool_use";
             stop_sequence: string | null;
         };
+        /** EngineDrain */
+        EngineDrain: {
+            /** @default true */
+            draining: boolean;
+        };
         /**
          * EngineEvent
          * @description The data of an event `engine`: the state of the engine at one moment. `requests` are at most 256 of
@@ -3032,6 +3071,12 @@ export interface components {
             requests_total: number;
             steps: number;
             tiers: components["schemas"]["LiveTier"][];
+        };
+        /** EngineTierView */
+        EngineTierView: {
+            name: string;
+            queued: number;
+            wait_s: number;
         };
         /** EngineView */
         EngineView: {
@@ -3119,6 +3164,44 @@ export interface components {
             unbalanced: string[];
             unrecorded: string[];
             wrong_counters: string[];
+        };
+        /** FleetEngineView */
+        FleetEngineView: {
+            adapters_resident: number;
+            address: string;
+            build: string;
+            epoch: string;
+            loading: {
+                [key: string]: number;
+            };
+            models: string[];
+            name: string;
+            prefix_hit_rate: number | null;
+            protocol_version: number | null;
+            refused: {
+                [key: string]: string;
+            };
+            running: number;
+            /** @enum {string} */
+            state: "ready" | "draining" | "leaving" | "stuck" | "connecting";
+            streams: number;
+            tiers: components["schemas"]["EngineTierView"][];
+            tokens_per_s: number;
+            waiting: number;
+        };
+        /** FleetView */
+        FleetView: {
+            data: components["schemas"]["FleetEngineView"][];
+            hedged: number;
+            lost: number;
+            moved: number;
+            /**
+             * @default list
+             * @constant
+             */
+            object: "list";
+            resumed: number;
+            roster_stale_s: number | null;
         };
         /**
          * FunctionCall
@@ -7753,6 +7836,90 @@ export interface operations {
                 };
                 content: {
                     "text/event-stream": components["schemas"]["EngineEvent"] | components["schemas"]["AwayEvent"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    V1AdminEnginesListEngines: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    "cache-control"?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["FleetView"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    V1AdminEnginesNameDrainDrainEngine: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                name: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["EngineDrain"];
+            };
+        };
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    "cache-control"?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["FleetEngineView"];
                 };
             };
             /** @description A refusal, with its reason */

@@ -122,6 +122,7 @@ OPERATORS = {
     ("GET", "/v1/admin/aliases"), ("GET", "/v1/admin/aliases/{alias:path}"),
     ("PUT", "/v1/admin/aliases/{alias:path}"), ("DELETE", "/v1/admin/aliases/{alias:path}"),
     ("GET", "/v1/admin/health"), ("GET", "/metrics"),
+    ("GET", "/v1/admin/engines"), ("POST", "/v1/admin/engines/{name:str}/drain"),
     ("GET", "/v1/admin/requests/{request_id:str}"),
     ("POST", "/v1/admin/periods/close"), ("GET", "/v1/admin/invoices/{invoice_id:str}"),
     ("POST", "/v1/admin/corrections"),

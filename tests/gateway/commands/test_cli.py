@@ -364,6 +364,7 @@ ELSEWHERE = {
     *("secret show", "secret add", "secret promote", "secret drop", "secret adopt"),  # test_secret_commands types them
     "fleet certificates",  # test_fleet_certificates types it
     *("fleet up", "fleet down"),  # tests/programs/ray_faults.py types them
+    *("fleet status", "drain engine"),  # test_fleet_pages types them
     "demo seed",  # tests/system/test_containers.py types it
     *("serve", "gateway", "engine", "bench", "simulate", "db upgrade"),  # no administrative writes
     *("drain gateway", "upgrade"),  # tests/system/test_rolling_upgrade.py types them
