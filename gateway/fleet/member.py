@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable, Container, Mapping
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,8 @@ from gateway.fleet.roster import EngineAddress
 
 # Attempts of one engine process whose tokens are reclaimed at each new connection to it.
 RECLAIMS_MAX = 65_536
+# The newest attempts that were confirmed as recorded: a broken network may have lost the confirmation.
+RECORDED_MAX = 8192
 
 
 class Catalog(msgspec.Struct, frozen=True):
@@ -72,6 +74,7 @@ class Member:
         self._on_models = on_models
         self._reclaims: OrderedDict[tuple[str, int, int], AttemptTokens] = OrderedDict()
         self._reclaims_epoch = ""
+        self._recorded: deque[tuple[str, AttemptTokens]] = deque(maxlen=RECORDED_MAX)  # with the epoch
         engine.on_connect = self._connected
         engine.on_models = self._models_changed
         if isinstance(engine, LocalEngine):
@@ -116,6 +119,11 @@ class Member:
             self._reclaims.popitem(last=False)
         self._send_reclaims([tokens])
 
+    def note_recorded(self, epoch: str, tokens: AttemptTokens) -> None:
+        """A confirmation was sent. After a loss of the connection it is repeated as a reclaim, which an engine that
+        received it ignores."""
+        self._recorded.append((epoch, tokens))
+
     def _send_reclaims(self, tokens: list[AttemptTokens]) -> None:
         if tokens and isinstance(self.engine, LocalEngine):
             self.engine.reclaim_tokens(tokens)
@@ -134,8 +142,9 @@ class Member:
 
     async def _connected(self, raised: Mapping[str, RaisedTargets]) -> None:
         """Models load in the background, so that a slow model does not delay requests for others."""
-        if self._reclaims_epoch == self.engine.epoch:
-            self._send_reclaims(list(self._reclaims.values()))
+        epoch = self.engine.epoch
+        reclaims = list(self._reclaims.values()) if self._reclaims_epoch == epoch else []
+        self._send_reclaims([*reclaims, *[tokens for recorded, tokens in self._recorded if recorded == epoch]])
         self._on_connect(self, raised)
         self.model_loader.connected()
         await self.loader.on_connect()

@@ -71,10 +71,11 @@ class EndedAttempt(NamedTuple):
         """The ledger has the attempt's tokens."""
         if not self.tokens:
             return
+        counted = AttemptTokens(request.request_id, request.sampling.choice, self.number, self.tokens)
         if self.link is not None and self.link.open:
             self.link.recorded(self.handle)
+            self.member.note_recorded(self.epoch, counted)
         else:
-            counted = AttemptTokens(request.request_id, request.sampling.choice, self.number, self.tokens)
             mover.reclaim_tokens(self.epoch, counted)
 
 
