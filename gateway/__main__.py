@@ -49,7 +49,8 @@ def main(argv: list[str] | None = None) -> int:
         if config.certificates is not None:
             close_file(config.certificates.key)
         worker_index = WorkerIndex(arguments.worker, arguments.workers, arguments.supervised, arguments.successor)
-        services = Services(config, read_server_secrets(config), worker_index)
+        file = configuration.locate(arguments.config)
+        services = Services(config, read_server_secrets(config), worker_index, file=file)
     except (configuration.ConfigError, OSError, ValueError) as error:
         _log.critical("gateway.cannot_start", extra={"fields": {"reason": str(error)}})
         return 2

@@ -10,6 +10,7 @@ import functools
 import logging
 import os
 from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from adapters.files.store import AdapterStore
@@ -81,8 +82,7 @@ if TYPE_CHECKING:
     from gateway.limits.redis_rates import SharedRates
 
 LEDGER_SHARE = 0.5  # the part of StopTimes.close_s in which the ledger finishes its writes
-# Delay after the start: starting the processes for large prompts takes half a second of a core, and first requests have
-# priority.
+# Starting the processes for large prompts takes half a second of a core, and first requests have priority.
 LARGE_WORK_DELAY_S = 1.0
 DELETE_RESPONSES_S = 30.0  # between two deletions of expired, keyless and orphaned stored responses
 RECORDINGS_CLOSE_S = 2.0  # the longest wait of a stop for the last events of responses in the background
@@ -116,12 +116,18 @@ class Services:
     _engine_outdated = False  # models or adapters changed since the last round of `_update_engine_once`
 
     def __init__(
-        self, config: Config, secrets: ServerSecrets, worker_index: WorkerIndex = ALONE, *, engine: Engine | None = None
+        self,
+        config: Config,
+        secrets: ServerSecrets,
+        worker_index: WorkerIndex = ALONE,
+        *,
+        engine: Engine | None = None,
+        file: Path | None = None,
     ) -> None:
         """`secrets`: the cache namespaces, and the keys that encrypt texts, are derived from them. `worker_index`: of
         this process among the workers of the host. `engine`: by default the engine of this host. Raises OSError or
         ValueError if no model's files can be loaded."""
-        self.config = config
+        self.config, self._file = config, file
         self.worker_index = worker_index
         self.secrets = secrets
         self.gateway_id = new_id("gw")
@@ -195,7 +201,7 @@ class Services:
             kept=registry.kept,
             pinned=registry.pinned,
         )
-        self.roster = build_roster(self.config)
+        self.roster = build_roster(self.config, self._file)
         self.engine = build_fleet(self.config, self.roster, catalog, self.gateway_id, models.refuse, engine)
         measure_fleet(self.metrics, self.engine)
         self.engine.on_connect = self._on_connect
