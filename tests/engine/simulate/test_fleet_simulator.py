@@ -33,7 +33,8 @@ RATES = (
 
 
 def settings(**more: Any) -> FleetSettings:
-    given = {"conversations": RATES, "engines": 4, "gateways": 2, "system_tokens": 256, "device": DEVICE} | more
+    shared = {"conversations": RATES, "engines": 4, "gateways": 2, "system_tokens": 256, "device": DEVICE}
+    given: dict[str, Any] = shared | more
     seconds, population = given.pop("seconds", 12.0), given.pop("population", POPULATION)
     return FleetSettings(SHIPPED_TIERS, traffic=Traffic(population, seconds), **given)
 

@@ -58,7 +58,7 @@ def test_one_command_makes_an_authority_and_a_certificate_for_each(tmp_path: Pat
     names_in_it = made.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     assert names_in_it.get_values_for_type(x509.DNSName) == ["gpu-1", "gpu-1.example"]
     assert [str(address) for address in names_in_it.get_values_for_type(x509.IPAddress)] == ["10.0.0.11"]
-    argv = ["openssl", "verify", "-x509_strict", "-CAfile", fleet / "authority.pem", fleet / "gpu-1.pem"]
+    argv = ["openssl", "verify", "-x509_strict", "-CAfile", str(fleet / "authority.pem"), str(fleet / "gpu-1.pem")]
     subprocess.run(argv, check=True, capture_output=True)
 
 
@@ -116,7 +116,7 @@ def test_an_engine_and_a_gateway_use_the_files_of_laneway_toml(tmp_path: Path) -
     toml = tmp_path / "engine.toml"
     toml.write_text(CONFIGURATION.format(port=port, name="gpu-1"))
     with (tmp_path / "engine.log").open("wb") as log:
-        argv = [sys.executable, "-m", "gateway.cli", "--config", toml, "engine", "--fake"]
+        argv = [sys.executable, "-m", "gateway.cli", "--config", str(toml), "engine", "--fake"]
         process = subprocess.Popen(argv, cwd=REPO, stdout=subprocess.PIPE, stderr=log)
     try:
         assert process.stdout is not None

@@ -14,6 +14,7 @@ import httpx
 import pytest
 
 from gateway.access import keys
+from gateway.access.roles import Role
 from support.engine.process import EngineProcess
 from support.stack import MODEL, Stack, body
 from support.waiting import eventually
@@ -47,7 +48,7 @@ def fleet_of_two(tmp_path_factory: pytest.TempPathFactory, model_dir: Path) -> I
         stack.stop()
 
 
-def admin(stack: Stack, method: str, path: str, role: str = "owner", **fields: Any) -> httpx.Response:
+def admin(stack: Stack, method: str, path: str, role: Role = "owner", **fields: Any) -> httpx.Response:
     if role not in stack.keys:
         made = stack.write(lambda c: keys.create(c, tenant_id=None, name="pages", kind="admin", role=role))
         stack.keys[role] = made.secret
