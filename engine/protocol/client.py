@@ -212,11 +212,14 @@ class EngineClient:
         generation: Generation | None = None,
     ) -> Generation:
         """Hand one request to the engine. `resumed` and `attempt`: as in Submit. `generation`: the request's own, which
-        this engine begins or continues; None: a new one. Raises EngineNotConnected, and ProtocolError when the prompt
-        is longer than a frame may be; then the engine has not received the request."""
+        this engine begins or continues; None: a new one. Raises EngineNotConnected, ProtocolError when the prompt is
+        longer than a frame may be, and EngineTooOld when an engine without `resumed` would read ids of the answer as a
+        part of the prompt; then the engine has not received the request."""
         link = self._link
         if link is None or not link.open or not self.ready or self.hello is None:
             raise EngineNotConnected("no engine is ready")
+        if resumed and link.version < FLEET_VERSION:
+            raise EngineTooOld(f"the engine speaks protocol version {link.version}, which cannot resume a text")
         if link.unsent() > OUTBOX_BYTES_MAX:
             raise EngineNotConnected("the engine does not read its requests")
         handle = self._next_handle

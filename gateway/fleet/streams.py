@@ -124,12 +124,14 @@ class FleetStream(LocalStream):
 
     @property
     def attempts(self) -> Mapping[str, int]:
-        """Tokens by the epoch of the engine that made them; their sum is what was made for this text."""
+        """Tokens by the epoch of the engine that made them; their sum is what was made for this text. The last key is
+        the epoch of the text's own newest attempt: a hedge that lost may have ended later."""
         tokens: dict[str, int] = {}
         for attempt in self._ended:
             tokens[attempt.epoch] = tokens.get(attempt.epoch, 0) + attempt.tokens
-        if self.member is not None:
-            tokens[self.epoch] = tokens.get(self.epoch, 0) + self.received - self.resumed
+        present = 0 if self.member is None else self.received - self.resumed
+        if self.member is not None or self.epoch in tokens:
+            tokens[self.epoch] = tokens.pop(self.epoch, 0) + present
         return tokens
 
     def take_ids(self) -> list[int]:

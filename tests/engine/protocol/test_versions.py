@@ -123,6 +123,11 @@ async def test_an_engine_of_version_4_serves_this_client(socket_dir: Path) -> No
         assert await client.load_model("other", "/somewhere") == ""
         assert (await client.status()).tokens_made == 7
         assert (await client.watch()).step == 1
+        with pytest.raises(EngineTooOld, match="cannot resume"):
+            client.submit(
+                request_id="s", model="old-model", adapter=None, namespace="n", tier="standard", share="s",
+                prompt_ids=[5, 6, 7, 8], max_tokens=4, sampling=Sampling(), stop_ids=[2], resumed=1,
+            )  # fmt: skip
         with pytest.raises(EngineTooOld, match="version 4"):
             client.drain(True)
         with pytest.raises(EngineTooOld, match="version 4"):

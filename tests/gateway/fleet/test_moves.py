@@ -137,11 +137,13 @@ async def test_a_hedge_wins_and_the_loser_is_counted(tmp_path: Path) -> None:
         small.engines[first].process.send_signal(signal.SIGSTOP)
         await reading.has(1)
         assert engine_of(reading) != first
+        await reading.has(30)  # so that the loser ends last
         small.engines[first].process.send_signal(signal.SIGCONT)
         final = await reading.final()
         assert final.end is StreamEnd.LENGTH
         assert len(reading.ids) == 30
         made = dict(reading.stream.attempts)
+        assert epochs(small)[list(made)[-1]] != first
         assert small.fleet.hedged == 1
         assert final.usage is not None
         assert sum(made.values()) == final.usage.completion_tokens >= 30
