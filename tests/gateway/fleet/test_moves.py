@@ -201,7 +201,10 @@ async def test_a_full_engine_is_not_the_last_word(tmp_path: Path) -> None:
         {"name": "standard", "service_tier": "default", "queue_max": 1, "inter_token_ms": 500, "ttft_base_ms": 5000}
     ]
     async with small_fleet(tmp_path, 2, engine={"tiers": tiers, "sequences_max": 1}, fake={"step_ms": 20.0}) as small:
-        readings = [Reading(small.fleet.submit(request(number, max_tokens=20))) for number in range(6)]
+        readings = [Reading(small.fleet.submit(request(number, max_tokens=60))) for number in range(2)]
+        for reading in readings:
+            await reading.has(1)
+        readings += [Reading(small.fleet.submit(request(number, max_tokens=20))) for number in range(2, 6)]
         ends = [(await reading.final()).end for reading in readings]
         assert ends.count(StreamEnd.LENGTH) == 4  # one runs and one waits in each
         assert ends.count(StreamEnd.REFUSED) == 2
