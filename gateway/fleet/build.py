@@ -40,6 +40,7 @@ def build_fleet(
             on_connect=fleet.note_connected,
             on_ready=fleet.note_ready,
             on_models=fleet.note_models,
+            on_refused=fleet.note_refused,
         )
 
     return Fleet(

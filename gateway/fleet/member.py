@@ -48,9 +48,10 @@ class Member:
         on_connect: Callable[[Member, Mapping[str, RaisedTargets]], None],
         on_ready: Callable[[], None],
         on_models: Callable[[], None],
+        on_refused: Callable[[], None],
     ) -> None:
         """`on_connect` is called at each connection, before the engine is ready, and `on_ready` when it is; `on_models`
-        when its models changed, or those that it refuses. None of them may raise."""
+        when its models changed, `on_refused` when `refused` did. None of them may raise."""
         self.name = address.name
         self.address = address
         self.engine = engine
@@ -72,6 +73,7 @@ class Member:
         self._catalog = catalog
         self._on_connect = on_connect
         self._on_models = on_models
+        self._on_refused = on_refused
         self._reclaims: OrderedDict[tuple[str, int, int], AttemptTokens] = OrderedDict()
         self._reclaims_epoch = ""
         self._recorded: deque[tuple[str, AttemptTokens]] = deque(maxlen=RECORDED_MAX)  # with the epoch
@@ -134,8 +136,9 @@ class Member:
         return {digest: model for digest, model in self._catalog.adapters().items() if model in served}
 
     def _take_refused(self, refused: Mapping[str, str]) -> None:
-        self.refused = refused
-        self._on_models()
+        if refused != self.refused:  # the loader reports after each of its rounds
+            self.refused = refused
+            self._on_refused()
 
     def _models_changed(self, models: Mapping[str, ModelInfo]) -> None:
         self._on_models()

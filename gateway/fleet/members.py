@@ -273,12 +273,17 @@ class MemberGroup(ABC):
         self._changed.set()
 
     def note_models(self) -> None:
-        """Of Member: models that an engine serves or refuses have changed."""
+        """Of Member: the models that an engine serves have changed."""
         self._models_of = ()
-        self._on_refused(self._refused_everywhere(lambda member: member.refused))
-        self._changed.set()
+        self.note_refused()
         if self.on_models is not None:
             self.on_models(self.models)
+
+    def note_refused(self) -> None:
+        """Of Member: the models that an engine refuses have changed. It causes no round of loads and unloads: a round
+        is what finds refusals."""
+        self._on_refused(self._refused_everywhere(lambda member: member.refused))
+        self._changed.set()
 
     async def _announce_connected(self, raised: Mapping[str, RaisedTargets]) -> None:
         if self.on_connect is not None:

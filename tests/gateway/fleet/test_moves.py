@@ -196,6 +196,14 @@ async def test_the_roster_adds_and_removes_engines(tmp_path: Path) -> None:
         await eventually_async(lambda: name in small.fleet.members and small.fleet.members[name].engine.ready)
 
 
+async def test_a_round_of_loads_that_changes_nothing_is_not_followed_by_another(tmp_path: Path) -> None:
+    async with small_fleet(tmp_path, 2) as small:
+        changes: list[object] = []
+        small.fleet.on_models = changes.append
+        small.fleet.follow_models()
+        assert changes == []
+
+
 async def test_a_full_engine_is_not_the_last_word(tmp_path: Path) -> None:
     tiers = [
         {"name": "standard", "service_tier": "default", "queue_max": 1, "inter_token_ms": 500, "ttft_base_ms": 5000}

@@ -103,6 +103,7 @@ class SmallFleet:
             on_connect=fleet.note_connected,
             on_ready=fleet.note_ready,
             on_models=fleet.note_models,
+            on_refused=fleet.note_refused,
         )
 
     async def all_ready(self) -> None:
