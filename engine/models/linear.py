@@ -95,6 +95,8 @@ class Int8Linear:
     def __init__(self, weight: Tensor, scales: Tensor, bias: Tensor | None) -> None:
         """`weight` int8 [out, in], `scales` float32 [out], `bias` [out]."""
         self._weight = weight.contiguous().t()  # torch._int_mm multiplies fastest with the transpose of [out, in]
+        if weight.shape[1] == 1:  # oneDNN takes its strides, 1 and 1, for others and reads memory behind it
+            self._weight = weight.new_empty_strided((1, len(weight)), (len(weight), 1)).copy_(self._weight)
         self._scales = scales.float()
         self._bias = bias
 
