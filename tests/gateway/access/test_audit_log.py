@@ -39,6 +39,7 @@ from gateway.admin.writes import Actor, Writes
 from gateway.catalog.adapters import Registration
 from gateway.catalog.base_models import ModelChange
 from gateway.config.file import parse
+from gateway.fleet.roster import LOCAL_ENGINE
 from gateway.limits.overrides import LimitsChange
 from support.gateway.adapter_uploads import files_of
 from support.stack import MODEL, Stack
@@ -52,7 +53,7 @@ READ_ONLY = {
     "models.is_served",
     "adapters.bytes_left",
 }
-OF_ALIASES = {"aliases.set", "aliases.remove"}  # test_aliases has their lines
+WITH_OWN_TESTS = {"aliases.set", "aliases.remove", "engines.note_drain"}  # test_aliases and test_fleet_pages
 Made = dict[str, Any]
 Write = Callable[[Administration, sa.Connection, Made], Any]
 
@@ -211,7 +212,7 @@ def test_every_administrative_write_has_its_line(database: Database, administrat
         for name, _ in inspect.getmembers(writes, inspect.ismethod)
         if not name.startswith("_")
     }
-    assert there == set(WRITES) | READ_ONLY | OF_ALIASES
+    assert there == set(WRITES) | READ_ONLY | WITH_OWN_TESTS
     (administration.writes.config.models_dir / "second").mkdir(parents=True)
     made: Made = {}
     latest: dict[str, Any] = {}  # what the log last said of each object
@@ -307,6 +308,7 @@ HTTP_WRITES: dict[str, tuple[str, str, Any]] = {
     "version removed": ("DELETE", "adapters/{adapter}/versions/2", None),
     "adapter removed": ("DELETE", "adapters/{adapter}", None),
     "correction": ("POST", "corrections", {"tenant": "audited", "picos": -5, "reason": "goodwill"}),
+    "engine": ("POST", f"engines/{LOCAL_ENGINE}/drain", {"draining": False}),
 }
 # A month cannot be closed before it ends: `test_every_administrative_write_has_its_line` does. The others change
 # nothing of an operator's.
@@ -336,7 +338,7 @@ def form_of(stack: Stack, seed: int) -> dict[str, Any]:
 
 
 def is_name(part: str) -> bool:
-    return part.isdigit() or "audited" in part
+    return part.isdigit() or "audited" in part or part == LOCAL_ENGINE
 
 
 def check_http(stack: Stack, client: httpx.Client, operator: str) -> None:
