@@ -88,7 +88,8 @@ def test_a_drained_engine_gets_no_request(fleet_of_two: TwoEngines) -> None:
         json=body(max_tokens=1000, min_tokens=1000, stream=True),
         timeout=60,
     ) as stream:
-        next(stream.iter_lines())
+        lines = stream.iter_lines()  # kept: httpx closes the connection with its iterator
+        next(lines)
         found = engines(fleet_of_two)
         assert (found["a"]["streams"], found["b"]["streams"]) == (0, 1)
     audited = admin(fleet_of_two, "GET", "audit_log").json()["data"]
