@@ -31,7 +31,7 @@ const NOTES: Partial<Record<Engine["state"], string>> = {
   draining: "It refuses new requests and finishes those that run.",
   leaving: "The list of engines has it no more. Its connection is closed once its texts have ended.",
   stuck: "It responds, but makes no progress with its requests.",
-  connecting: "The gateway has no connection to it and retries. Its texts continue on other engines.",
+  connecting: "The gateway has no connection to it and retries. Its texts continue on another engine, or wait for one.",
 };
 
 export default function Engines() {
@@ -99,28 +99,30 @@ function FleetTiles({ of: fleet }: { of: EnginesAnswer }) {
   const total = (name: "running" | "waiting" | "tokens_per_s") =>
     fleet.data.reduce((sum, engine) => sum + engine[name], 0);
   return (
-    <Tiles>
-      <StatTile
-        label="Ready"
-        tone={ready === 0 ? "bad" : ready < listed.length ? "warn" : "good"}
-        value={`${count(ready)} of ${count(listed.length)}`}
-        note={listed.length === 1 ? "engine" : "engines"}
-      />
-      <StatTile
-        label="Tokens per second"
-        value={rateSaid(total("tokens_per_s"))}
-        note={`${count(total("running"))} running, ${count(total("waiting"))} waiting`}
-      />
-      <StatTile label="Texts resumed" value={count(fleet.resumed)} note="on another engine, with their tokens" />
-      <StatTile label="Texts moved" value={count(fleet.moved)} note="to another engine, before their first token" />
-      <StatTile label="Texts hedged" value={count(fleet.hedged)} note="started on a second engine too" />
-      <StatTile
-        label="Texts lost"
-        tone={fleet.lost > 0 ? "bad" : "plain"}
-        value={count(fleet.lost)}
-        note="no engine could continue them"
-      />
-    </Tiles>
+    <div className="engines-tiles">
+      <Tiles>
+        <StatTile
+          label="Ready"
+          tone={ready === 0 ? "bad" : ready < listed.length ? "warn" : "good"}
+          value={`${count(ready)} of ${count(listed.length)}`}
+          note={listed.length === 1 ? "engine" : "engines"}
+        />
+        <StatTile
+          label="Tokens per second"
+          value={rateSaid(total("tokens_per_s"))}
+          note={`${count(total("running"))} running, ${count(total("waiting"))} waiting`}
+        />
+        <StatTile label="Texts resumed" value={count(fleet.resumed)} note="on another engine, with their tokens" />
+        <StatTile label="Texts moved" value={count(fleet.moved)} note="to another engine, before their first token" />
+        <StatTile label="Texts hedged" value={count(fleet.hedged)} note="started on a second engine too" />
+        <StatTile
+          label="Texts lost"
+          tone={fleet.lost > 0 ? "bad" : "plain"}
+          value={count(fleet.lost)}
+          note="no engine could continue them"
+        />
+      </Tiles>
+    </div>
   );
 }
 
@@ -130,6 +132,7 @@ function rateSaid(perSecond: number): string {
 
 function EnginePanel({ of: engine, fleet, rates }: { of: Engine; fleet: readonly Engine[]; rates: readonly number[] }) {
   const note = NOTES[engine.state];
+  const connected = engine.state !== "connecting";
   return (
     <section className={`panel engine engine-${engine.state}`} aria-label={`Engine ${engine.name}`}>
       <div className="engine-head">
@@ -145,13 +148,19 @@ function EnginePanel({ of: engine, fleet, rates }: { of: Engine; fleet: readonly
       {note !== undefined && <p className="engine-note">{note}</p>}
       <div className="engine-body">
         <div className="engine-load">
-          <RequestsBar of={engine} fleet={fleet} />
-          <Queue of={engine} fleet={fleet} />
+          {connected ? (
+            <>
+              <RequestsBar of={engine} fleet={fleet} />
+              <Queue of={engine} fleet={fleet} />
+            </>
+          ) : (
+            <p className="faint">Its load is not known.</p>
+          )}
         </div>
         <div className="engine-rates">
           <div>
             <span className="soft">Tokens per second</span>
-            <b className="num">{rateSaid(engine.tokens_per_s)}</b>
+            <b className="num">{connected ? rateSaid(engine.tokens_per_s) : "–"}</b>
             <Sparkline values={rates} label={`Tokens per second of ${engine.name} since this page was opened`} />
           </div>
           <div>
@@ -197,7 +206,7 @@ function RequestsBar({ of: engine, fleet }: { of: Engine; fleet: readonly Engine
 }
 
 function Queue({ of: engine, fleet }: { of: Engine; fleet: readonly Engine[] }) {
-  if (engine.tiers.length === 0) return <p className="faint">The engine has not reported its queues yet.</p>;
+  if (engine.tiers.length === 0) return <p className="faint">Its queues are not known yet.</p>;
   const most = Math.max(1, ...fleet.flatMap(({ tiers }) => tiers.map(({ queued }) => queued)));
   return (
     <div className="table-scroll">
@@ -262,7 +271,10 @@ function Contents({ of: engine }: { of: Engine }) {
     <Facts
       facts={[
         ["Models", models],
-        ["Adapters resident", <span className="num">{count(engine.adapters_resident)}</span>],
+        [
+          "Adapters resident",
+          <span className="num">{engine.state === "connecting" ? "–" : count(engine.adapters_resident)}</span>,
+        ],
         [
           "Protocol and build",
           <span>
@@ -288,6 +300,7 @@ function ModelBadge({ of: engine, name }: { of: Engine; name: string }) {
         <Badge tone="bad">refused</Badge> <span className="faint">{refused}</span>
       </>
     );
+  if (engine.state === "connecting") return <Badge>not connected</Badge>;
   const seconds = engine.loading[name];
   if (seconds === undefined) return <Badge tone="good">resident</Badge>;
   return (

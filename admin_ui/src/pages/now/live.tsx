@@ -79,7 +79,7 @@ function EnginePicker({
   onPick: (name: string) => void;
 }) {
   return (
-    <label className="row">
+    <label className="filter">
       <span>Engine</span>
       <select value={name} onChange={(event) => onPick(event.target.value)}>
         {!engines.some((engine) => engine.name === name) && <option value={name}>{name}</option>}
