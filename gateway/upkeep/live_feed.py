@@ -78,7 +78,7 @@ class WatcherLimits:
     def __init__(self) -> None:
         self._key_ids: dict[Watcher, str] = {}
 
-    def check(self, key_id: str) -> None:
+    def check_limits(self, key_id: str) -> None:
         """Raises Overloaded if this key may not add a watcher."""
         if len(self._key_ids) >= WATCHERS_MAX:
             raise Overloaded(f"{WATCHERS_MAX} clients watch engines already, which is the limit of this gateway.")
@@ -87,10 +87,10 @@ class WatcherLimits:
                 f"{KEY_WATCHERS_MAX} clients with this key watch engines already, which is the limit of a key."
             )
 
-    def add(self, watcher: Watcher, key_id: str) -> None:
+    def add_watcher(self, watcher: Watcher, key_id: str) -> None:
         self._key_ids[watcher] = key_id
 
-    def remove(self, watcher: Watcher) -> None:
+    def remove_watcher(self, watcher: Watcher) -> None:
         self._key_ids.pop(watcher, None)
 
 
@@ -126,12 +126,12 @@ class LiveFeed:
 
     def open(self, key_id: str) -> Watcher:
         """Raises Overloaded."""
-        self._limits.check(key_id)
+        self._limits.check_limits(key_id)
         watcher = Watcher(self._remove)
         if self._closed:
             watcher.end_watch()
             return watcher
-        self._limits.add(watcher, key_id)
+        self._limits.add_watcher(watcher, key_id)
         self._watchers.add(watcher)
         if self._task is None:
             self._task = asyncio.create_task(self._run(), name="live")
@@ -174,7 +174,7 @@ class LiveFeed:
             self._snapshot = time.monotonic(), *task.result()
 
     def _remove(self, watcher: Watcher) -> None:
-        self._limits.remove(watcher)
+        self._limits.remove_watcher(watcher)
         self._watchers.discard(watcher)
         if not self._watchers and self._task is not None:
             self._task.cancel()
