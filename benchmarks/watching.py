@@ -96,14 +96,14 @@ def main() -> None:
 
     shot = look()
     engine, engine_p99 = timed(lambda: encode(look()))
-    gateway, gateway_p99 = timed(lambda: encode_event("engine", engine_event(shot, time.time(), {}, {})))
+    gateway, gateway_p99 = timed(lambda: encode_event("engine", engine_event("local", shot, time.time(), {}, {})))
     found = {
         "engine_us": engine,
         "engine_p99_us": engine_p99,
         "gateway_us": gateway,
         "gateway_p99_us": gateway_p99,
         "frame_bytes": float(len(encode(shot))),
-        "event_bytes": float(len(encode_event("engine", engine_event(shot, time.time(), {}, {})))),
+        "event_bytes": float(len(encode_event("engine", engine_event("local", shot, time.time(), {}, {})))),
         "runs": len(shot.runs) / 8,
     }
     machine = f"{platform.machine()} {os.cpu_count()} cores, Python {platform.python_version()}"

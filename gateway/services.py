@@ -66,7 +66,7 @@ from gateway.stored.texts import TextKeys
 from gateway.upkeep.bookkeeper import Bookkeeper
 from gateway.upkeep.exports import Exporter
 from gateway.upkeep.health_checks import HealthChecks
-from gateway.upkeep.live_feed import LiveFeed, RequestTenants
+from gateway.upkeep.live_feed import LiveFeeds, RequestTenants
 from gateway.upkeep.readiness import Readiness
 from gateway.upkeep.reloads import reload_scope
 from gateway.upkeep.revision_watch import RevisionWatch
@@ -260,7 +260,7 @@ class Services:
         self.slabs = SlabMaker(self.store, database, config)
         self.overviews = Overviews(database)
         self.attainment = AttainmentCache(database)
-        self.live = LiveFeed(self.engine, RequestTenants(database, self.generator.tenants), self.registry.names)
+        self.live = LiveFeeds(self.engine, RequestTenants(database, self.generator.tenants), self.registry.names)
         self.health = HealthChecks(
             config,
             database=database,

@@ -20,6 +20,7 @@ export interface Page {
 // prettier-ignore
 export const PAGES: readonly Page[] = [
   { path: "/", title: "Overview", group: "Now", needs: "usage:read", load: () => import("./pages/now/overview") },
+  { path: "/engines", title: "Engines", group: "Now", needs: "engine:read", load: () => import("./pages/now/engines") },
   { path: "/live", title: "Live engine", group: "Now", needs: "engine:read", load: () => import("./pages/now/live") },
   { path: "/requests", title: "Requests", group: "Now", needs: "requests:read", load: () => import("./pages/now/requests") },
   { path: "/requests/$request", title: "Request", needs: "requests:read", load: () => import("./pages/now/request") },

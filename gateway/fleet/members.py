@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -20,6 +21,7 @@ from gateway.engines.engine import (
     OnModels,
     TokenStream,
 )
+from gateway.errors import NotFound
 from gateway.fleet.choice import EngineChooser
 from gateway.fleet.member import Member
 from gateway.fleet.roster import EngineAddress, Roster
@@ -257,11 +259,29 @@ class MemberGroup(ABC):
 
     async def watch(self, preempted: int | None = None) -> Snapshot:
         """Of the first ready engine by name. Raises EngineUnavailable."""
-        for member in sorted(self._ready_members(), key=lambda member: member.name):
-            return await member.engine.watch(preempted)
-        raise EngineUnavailable("no engine is ready")
+        return await self.members[self.first_ready()].engine.watch(preempted)
 
     # ---- members
+
+    @property
+    def roster_stale_s(self) -> float | None:
+        """For how long the source of the roster has not answered; None: it answers."""
+        since = self._roster.stale_since
+        return None if since is None else time.monotonic() - since
+
+    def first_ready(self) -> str:
+        """The first ready engine by name. Raises EngineUnavailable."""
+        for name in sorted(name for name, member in self.members.items() if member.engine.ready):
+            return name
+        raise EngineUnavailable("no engine is ready")
+
+    def member_named(self, name: str) -> Member:
+        """Raises NotFound, which names the engines."""
+        member = self.members.get(name)
+        if member is None:
+            known = ", ".join(sorted(self.members)) or "none"
+            raise NotFound(f"There is no engine {name!r}. The engines of this gateway: {known}.")
+        return member
 
     def note_connected(self, member: Member, raised: Mapping[str, RaisedTargets]) -> None:
         """Of Member."""

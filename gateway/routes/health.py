@@ -7,13 +7,15 @@ import msgspec
 from litestar import Response, get
 
 from gateway.services import Services
+from gateway.views.engines import EngineCounts
 
 
 class Health(msgspec.Struct):
-    """`problems`: why requests cannot be served now, by part."""
+    """`problems`: why requests cannot be served now, by part. One ready engine of `engines` is enough to serve."""
 
     ready: bool
     problems: dict[str, str]
+    engines: EngineCounts
 
 
 @get("/health/live", sync_to_thread=False)
@@ -27,5 +29,5 @@ async def ready(services: Services) -> Response[Health]:
     """Whether requests can be served now: 200, or 503 with the problems."""
     await services.watch.freshen()
     problems = services.readiness.problems()
-    health = Health(ready=not problems, problems=problems)
+    health = Health(ready=not problems, problems=problems, engines=services.readiness.engines())
     return Response(health, status_code=503 if problems else 200)

@@ -22,9 +22,10 @@ from billing.ledger.settler import Settler
 from billing.proofs import reconcile
 from gateway.catalog.served_models import ServedModels
 from gateway.config.file import Config
-from gateway.engines.engine import Engine
+from gateway.fleet.members import MemberGroup
 from gateway.host.workers import WorkerIndex, Workers
 from gateway.upkeep.revision_watch import RevisionWatch
+from gateway.views.engines import count_engines, describe_unready, why_no_engine_serves
 
 Status = Literal["ok", "degraded", "down"]
 RANK: dict[Status, int] = {"ok": 0, "degraded": 1, "down": 2}
@@ -68,7 +69,7 @@ class HealthChecks:
         database: Database,
         watch: RevisionWatch,
         leases: leases.Leases,
-        engine: Engine,
+        engine: MemberGroup,
         models: ServedModels,
         workers: Workers,
         place: WorkerIndex,
@@ -80,7 +81,7 @@ class HealthChecks:
         self._read = database.read
         self._watch = watch
         self._leases = leases
-        self._client = engine
+        self._fleet = engine
         self._base_models = models
         self._workers_of_host = workers
         self._place = place
@@ -157,18 +158,20 @@ class HealthChecks:
         return _timed(time.perf_counter() - began)
 
     async def _engine(self) -> Finding:
-        engine = self._client
-        beat = engine.last_heartbeat
-        if not engine.ready:
-            return "down", "no engine is connected and loaded"
-        if engine.stuck:
-            return "down", "the engine is connected, but its loop makes no progress"
+        fleet = self._fleet
+        unready = describe_unready(fleet)
+        faults = [f"not ready: {unready}"] if unready else []
+        if (stale_s := fleet.roster_stale_s) is not None:
+            faults.append(f"the source of the list of engines has not answered for {stale_s:.0f} s")
+        if (why := why_no_engine_serves(fleet)) is not None:
+            return "down", "; ".join([why, *faults])
+        counts = str(count_engines(fleet))
+        if faults:
+            return "degraded", "; ".join([counts, *faults])
+        beat = fleet.last_heartbeat
         if beat is None:
-            return "ok", "the engine is connected and has not reported yet"
-        return (
-            "ok",
-            f"the engine is at step {beat.step}, with {beat.running} requests running and {beat.waiting} waiting",
-        )
+            return "ok", f"{counts}; none has reported yet"
+        return "ok", f"{counts}, with {beat.running} requests running and {beat.waiting} waiting"
 
     async def _models(self) -> Finding:
         refused = self._base_models.all_refused()

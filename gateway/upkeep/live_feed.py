@@ -1,4 +1,4 @@
-"""Events about the engine for everyone who watches it: one snapshot a second for all watchers, none without watchers.
+"""Events about an engine for everyone who watches it: one snapshot a second for all watchers, none without watchers.
 
 A slow watcher gets only the latest event and misses those before; nothing waits for it. Nothing here knows HTTP.
 """
@@ -20,6 +20,7 @@ from engine.protocol.frames import Snapshot
 from gateway.access.callers import TenantName
 from gateway.engines.engine import Engine, EngineUnavailable
 from gateway.errors import Overloaded
+from gateway.fleet.members import MemberGroup
 from gateway.views.live import AdapterNames, AwayEvent, EngineEvent, engine_event
 
 PERIOD_S = 1.0
@@ -33,6 +34,9 @@ TENANTS_MAX = 4096
 LOOK_UP_MAX = 256
 
 _log = logging.getLogger(__name__)
+
+# The name of the engine that a feed watches now, and the engine. Raises EngineUnavailable.
+FindEngine = Callable[[], tuple[str, Engine]]
 
 
 class Watcher:
@@ -68,42 +72,67 @@ class Watcher:
         self._leave(self)
 
 
+class WatcherLimits:
+    """Counts the watchers of all feeds of a gateway process."""
+
+    def __init__(self) -> None:
+        self._key_ids: dict[Watcher, str] = {}
+
+    def check_limits(self, key_id: str) -> None:
+        """Raises Overloaded if this key may not add a watcher."""
+        if len(self._key_ids) >= WATCHERS_MAX:
+            raise Overloaded(f"{WATCHERS_MAX} clients watch engines already, which is the limit of this gateway.")
+        if list(self._key_ids.values()).count(key_id) >= KEY_WATCHERS_MAX:
+            raise Overloaded(
+                f"{KEY_WATCHERS_MAX} clients with this key watch engines already, which is the limit of a key."
+            )
+
+    def add_watcher(self, watcher: Watcher, key_id: str) -> None:
+        self._key_ids[watcher] = key_id
+
+    def remove_watcher(self, watcher: Watcher) -> None:
+        self._key_ids.pop(watcher, None)
+
+
 class LiveFeed:
-    """One per gateway process, over its own connection to the engine. `open` returns a new watcher."""
+    """Of one engine, over this process's own connection to it. `open` returns a new watcher."""
 
     def __init__(
         self,
-        engine: Engine,
+        find_engine: FindEngine,
         tenants: RequestTenants,
         adapter_names: Callable[[], AdapterNames],
+        limits: WatcherLimits,
         *,
         period_s: float = PERIOD_S,
     ) -> None:
-        self._engine = engine
+        """`find_engine` is called for each snapshot, as the roster may list another engine under the same name."""
+        self._find_engine = find_engine
         self._tenants = tenants
         self._adapter_names = adapter_names
+        self._limits = limits
         self._period_s = period_s
-        self._watchers: dict[Watcher, str] = {}  # key id of each
+        self._watchers: set[Watcher] = set()
         self._task: asyncio.Task[None] | None = None
-        self._snapshot_task: asyncio.Task[Snapshot] | None = None
+        self._snapshot_task: asyncio.Task[tuple[str, Snapshot]] | None = None
         self._latest: bytes | None = None  # event, while there are watchers
-        self._snapshot: tuple[float, Snapshot] | None = None  # the latest snapshot and its time
+        self._snapshot: tuple[float, str, Snapshot] | None = None  # the latest one: time, engine's name, snapshot
         self._seen: tuple[str, int] | None = None  # epoch and the newest preemption that was in an event
         self._closed = False
 
+    @property
+    def watched(self) -> bool:
+        return bool(self._watchers)
+
     def open(self, key_id: str) -> Watcher:
         """Raises Overloaded."""
-        if len(self._watchers) >= WATCHERS_MAX:
-            raise Overloaded(f"{WATCHERS_MAX} clients watch the engine already, which is the limit of this gateway.")
-        if list(self._watchers.values()).count(key_id) >= KEY_WATCHERS_MAX:
-            raise Overloaded(
-                f"{KEY_WATCHERS_MAX} clients with this key watch the engine already, which is the limit of a key."
-            )
+        self._limits.check_limits(key_id)
         watcher = Watcher(self._remove)
         if self._closed:
             watcher.end_watch()
             return watcher
-        self._watchers[watcher] = key_id
+        self._limits.add_watcher(watcher, key_id)
+        self._watchers.add(watcher)
         if self._task is None:
             self._task = asyncio.create_task(self._run(), name="live")
             self._task.add_done_callback(self._stopped)
@@ -120,25 +149,33 @@ class LiveFeed:
     async def latest_snapshot(self, age_s_max: float = PERIOD_S) -> Snapshot:
         """A snapshot that is at most `age_s_max` old; concurrent callers share one request. Raises
         EngineUnavailable."""
-        if self._engine.ready and self._snapshot is not None and time.monotonic() - self._snapshot[0] < age_s_max:
-            return self._snapshot[1]
+        _, snapshot = await self._latest_snapshot(age_s_max)
+        return snapshot
+
+    async def _latest_snapshot(self, age_s_max: float) -> tuple[str, Snapshot]:
+        """As `latest_snapshot`, with the engine's name."""
+        name, engine = self._find_engine()
+        if engine.ready and self._snapshot is not None:
+            at, of, snapshot = self._snapshot
+            if snapshot.epoch == engine.epoch and time.monotonic() - at < age_s_max:
+                return of, snapshot
         if self._snapshot_task is None:
-            epoch = self._engine.epoch
-            after = self._seen[1] if self._seen is not None and self._seen[0] == epoch else None
-            self._snapshot_task = asyncio.create_task(self._engine.watch(after), name="live-look")
+            after = self._seen[1] if self._seen is not None and self._seen[0] == engine.epoch else None
+            self._snapshot_task = asyncio.create_task(_named_snapshot(name, engine, after), name="live-look")
             self._snapshot_task.add_done_callback(self._note_snapshot)
         await asyncio.wait([task := self._snapshot_task], timeout=ANSWER_S_MAX)
         if not task.done():
             raise EngineUnavailable(f"the engine has not answered for {ANSWER_S_MAX:g} s")
         return task.result()
 
-    def _note_snapshot(self, task: asyncio.Task[Snapshot]) -> None:
+    def _note_snapshot(self, task: asyncio.Task[tuple[str, Snapshot]]) -> None:
         self._snapshot_task = None
         if not task.cancelled() and task.exception() is None:
-            self._snapshot = time.monotonic(), task.result()
+            self._snapshot = time.monotonic(), *task.result()
 
     def _remove(self, watcher: Watcher) -> None:
-        self._watchers.pop(watcher, None)
+        self._limits.remove_watcher(watcher)
+        self._watchers.discard(watcher)
         if not self._watchers and self._task is not None:
             self._task.cancel()
 
@@ -161,7 +198,7 @@ class LiveFeed:
         while True:
             event: bytes | None = None
             try:
-                snapshot = await self.latest_snapshot(age_s_max=0.0)
+                name, snapshot = await self._latest_snapshot(age_s_max=0.0)
             except EngineUnavailable as error:
                 if away != str(error):
                     away = str(error)
@@ -169,7 +206,7 @@ class LiveFeed:
             else:
                 away = None
                 self._seen = snapshot.epoch, snapshot.preempted
-                event = encode_event("engine", self._view(snapshot))
+                event = encode_event("engine", self._view(name, snapshot))
             if event is not None:
                 self._latest = event
                 for watcher in self._watchers:
@@ -177,9 +214,56 @@ class LiveFeed:
             due = max(due + self._period_s, loop.time())
             await asyncio.sleep(due - loop.time())
 
-    def _view(self, snapshot: Snapshot) -> EngineEvent:
+    def _view(self, name: str, snapshot: Snapshot) -> EngineEvent:
         tenants = self._tenants.of({request.request_id for request in snapshot.requests})
-        return engine_event(snapshot, _now(), tenants, self._adapter_names())
+        return engine_event(name, snapshot, _now(), tenants, self._adapter_names())
+
+
+async def _named_snapshot(name: str, engine: Engine, preempted: int | None) -> tuple[str, Snapshot]:
+    return name, await engine.watch(preempted)
+
+
+class LiveFeeds:
+    """The feeds of a gateway process: of each engine by its name, and of the first ready engine."""
+
+    def __init__(self, fleet: MemberGroup, tenants: RequestTenants, adapter_names: Callable[[], AdapterNames]) -> None:
+        self._fleet = fleet
+        self._tenants = tenants
+        self._adapter_names = adapter_names
+        self._limits = WatcherLimits()
+        self._feeds: dict[str, LiveFeed] = {}  # by name; "": of the first ready engine
+        self._closed = False
+
+    def feed_of(self, name: str | None = None) -> LiveFeed:
+        """`name`: of an engine of the roster; None: the first ready engine by name at each moment. Raises NotFound."""
+        name = name or ""
+        if name:
+            self._fleet.member_named(name)
+        feed = self._feeds.get(name)
+        if feed is None:
+            self._forget_unlisted()
+            feed = LiveFeed(lambda: self._find_engine(name), self._tenants, self._adapter_names, self._limits)
+            self._feeds[name] = feed
+            if self._closed:
+                feed.close()
+        return feed
+
+    def close(self) -> None:
+        """End all watches."""
+        self._closed = True
+        for feed in self._feeds.values():
+            feed.close()
+
+    def _find_engine(self, name: str) -> tuple[str, Engine]:
+        name = name or self._fleet.first_ready()
+        member = self._fleet.members.get(name)
+        if member is None:
+            raise EngineUnavailable(f"the list of engines has no engine {name!r} any more")
+        return name, member.engine
+
+    def _forget_unlisted(self) -> None:
+        listed = self._fleet.members
+        self._feeds = {name: feed for name, feed in self._feeds.items() if not name or name in listed or feed.watched}
 
 
 class RequestTenants:

@@ -6,10 +6,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from billing.ledger.leases import Leases
-from gateway.engines.engine import Engine
+from gateway.fleet.members import MemberGroup
 from gateway.host.stop_state import StopState
 from gateway.host.workers import WorkerState
 from gateway.upkeep.revision_watch import RevisionWatch
+from gateway.views.engines import EngineCounts, count_engines, why_no_engine_serves
 
 
 class Readiness:
@@ -18,7 +19,7 @@ class Readiness:
     def __init__(
         self,
         *,
-        engine: Engine,
+        engine: MemberGroup,
         watch: RevisionWatch,
         leases: Leases,
         stopping: StopState,
@@ -36,10 +37,8 @@ class Readiness:
         problems: dict[str, str] = {}
         if self._stopping.hides:
             problems["gateway"] = "the gateway stops: it serves what it still receives, and wants no new connections"
-        if not self._engine.ready:
-            problems["engine"] = "no engine is connected and loaded"
-        elif self._engine.stuck:
-            problems["engine"] = "the engine is connected, but its loop makes no progress"
+        if (no_engine := why_no_engine_serves(self._engine)) is not None:
+            problems["engine"] = no_engine
         if not self._watch.fresh:
             problems["database"] = (
                 "the gateway has not read the revision for over a second, so it cannot know of revoked keys"
@@ -49,6 +48,9 @@ class Readiness:
         if (why := self._unrecordable()) is not None:
             problems["journal"] = why
         return problems
+
+    def engines(self) -> EngineCounts:
+        return count_engines(self._engine)
 
     def worker_state(self, *, number: int, pid: int, requests: int) -> WorkerState:
         """What the worker's socket answers. `requests`: the number of those that run."""

@@ -13,6 +13,7 @@ import msgspec
 from gateway.engines.local import LocalEngine
 from gateway.fleet.fleet import Fleet
 from gateway.fleet.member import Member
+from gateway.fleet.members import MemberGroup
 from gateway.metrics import Metrics
 
 EngineState = Literal["ready", "draining", "leaving", "stuck", "connecting"]
@@ -27,9 +28,10 @@ class EngineTierView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FleetEngineView(msgspec.Struct, frozen=True, kw_only=True):
-    """One engine, as its last heartbeat and this gateway's connection have it. `state`: "leaving" when the roster has
-    the engine no more. `protocol_version` null: it was never connected. `prefix_hit_rate`: the part of prompt tokens
-    found in the prefix cache since the engine's start; null without prompts. `streams`: texts of this gateway."""
+    """One engine, as its last heartbeat and this gateway's connection have it. `name`: unique; an engine whose address
+    changed is listed as NAME@ADDRESS until its texts end. `state`: "leaving" when the roster has the engine no more.
+    `protocol_version` null: it was never connected. `prefix_hit_rate`: the part of prompt tokens found in the prefix
+    cache since the engine's start; null without prompts. `streams`: texts of this gateway."""
 
     name: str
     address: str
@@ -64,24 +66,58 @@ class FleetView(msgspec.Struct, frozen=True, kw_only=True):
     object: Literal["list"] = "list"
 
 
-def fleet_view(fleet: Fleet, roster_stale_s: float | None) -> FleetView:
-    members = sorted(fleet.members.values(), key=lambda member: member.name)
+class EngineCounts(msgspec.Struct, frozen=True, kw_only=True):
+    """How many of the engines that the roster lists are ready: connected, not draining and not stuck."""
+
+    ready: int
+    listed: int
+
+    def __str__(self) -> str:
+        noun, verb = "engine" if self.listed == 1 else "engines", "is" if self.ready == 1 else "are"
+        return f"{self.ready} of {self.listed} {noun} {verb} ready"
+
+
+def count_engines(fleet: MemberGroup) -> EngineCounts:
+    listed = [member for member in fleet.members.values() if not member.drains_here]
+    return EngineCounts(ready=sum(engine_state(member) == "ready" for member in listed), listed=len(listed))
+
+
+def describe_unready(fleet: MemberGroup) -> str:
+    """The engines of the roster that are not ready, with their states; "" when all are."""
+    states = {name: engine_state(member) for name, member in sorted(fleet.members.items()) if not member.drains_here}
+    return ", ".join(f"{name} ({state})" for name, state in states.items() if state != "ready")
+
+
+def why_no_engine_serves(fleet: MemberGroup) -> str | None:
+    """Without an engine's name, as anyone may read it. None: an engine serves."""
+    ready = [member for member in fleet.members.values() if member.engine.ready]
+    if not ready:
+        return "no engine is connected and loaded"
+    serving = [member for member in ready if not member.draining]
+    if not serving:
+        return "every connected engine drains and refuses new requests"
+    if all(member.engine.stuck for member in serving):
+        return "the engine is connected, but its loop makes no progress"
+    return None
+
+
+def fleet_view(fleet: Fleet) -> FleetView:
     return FleetView(
-        data=[engine_view(member) for member in members],
+        data=[engine_view(name, member) for name, member in sorted(fleet.members.items())],
         resumed=fleet.resumptions,
         moved=fleet.moves,
         lost=fleet.losses,
         hedged=fleet.hedged,
-        roster_stale_s=roster_stale_s,
+        roster_stale_s=fleet.roster_stale_s,
     )
 
 
-def engine_view(member: Member) -> FleetEngineView:
+def engine_view(name: str, member: Member) -> FleetEngineView:
     engine = member.engine
     beat = engine.last_heartbeat
     load = None if beat is None else beat.load
     return FleetEngineView(
-        name=member.name,
+        name=name,
         address=member.address.address,
         state=engine_state(member),
         epoch=engine.epoch,

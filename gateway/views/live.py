@@ -91,10 +91,11 @@ class LiveAdapter(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EngineEvent(msgspec.Struct, frozen=True, kw_only=True):
-    """The data of an event `engine`: the state of the engine at one moment. `requests` are at most 256 of
+    """The data of an event `engine`: the state of one engine at one moment. `requests` are at most 256 of
     `requests_total`: running ones by tier, oldest first, then waiting ones, oldest first. `adapters` are at most 1,024
     of `adapters_total`, those in the arena first. `preemptions` are those since the previous event."""
 
+    engine: str
     at: float
     epoch: str
     steps: int
@@ -115,14 +116,15 @@ class AwayEvent(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def engine_event(
-    snapshot: Snapshot, at: float, tenants: Mapping[str, TenantName | None], names: AdapterNames
+    engine: str, snapshot: Snapshot, at: float, tenants: Mapping[str, TenantName | None], names: AdapterNames
 ) -> EngineEvent:
-    """`tenants` by request id."""
+    """`engine`: its name. `tenants` by request id."""
 
     def name(digest: str | None) -> str | None:
         return None if digest is None else names.get(digest, digest)
 
     return EngineEvent(
+        engine=engine,
         at=at,
         epoch=snapshot.epoch,
         steps=snapshot.step,

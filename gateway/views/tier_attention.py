@@ -7,6 +7,7 @@ Pure functions: nothing here asks an engine or reads a database.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from urllib.parse import urlencode
 
 from engine.protocol.frames import Snapshot
 from engine.protocol.snapshot_parts import RequestState
@@ -40,9 +41,10 @@ def missed_targets(tiers: Iterable[TierSection], attained: Mapping[str, FirstTok
     return found
 
 
-def stuck_queues(tiers: Sequence[TierSection], snapshot: Snapshot) -> list[Attention]:
-    """Tiers with a request that has waited in the queue for longer than its target for the first token. A snapshot has
-    at most 256 requests, running ones first: if all of them run, waiting requests are not known."""
+def stuck_queues(tiers: Sequence[TierSection], snapshot: Snapshot, engine: str = "") -> list[Attention]:
+    """Tiers with a request that has waited in the queue for longer than its target for the first token. `engine`: its
+    name, where there are several. A snapshot has at most 256 requests, running ones first: if all of them run, waiting
+    requests are not known."""
     late: dict[str, list[RequestState]] = {tier.name: [] for tier in tiers}
     sections = {tier.name: tier for tier in tiers}
     for request in snapshot.requests:
@@ -51,15 +53,17 @@ def stuck_queues(tiers: Sequence[TierSection], snapshot: Snapshot) -> list[Atten
             if request.age_s * 1000 > target_ms:
                 late[request.tier].append(request)
     waiting = {tier.name: tier.waiting for tier in snapshot.tiers}
+    queue = f"the queue of the engine {engine}" if engine else "the engine's queue"
+    link = f"{LIVE_LINK}?{urlencode({'engine': engine})}" if engine else LIVE_LINK
     found = []
     for name, requests in late.items():
         if requests:
             oldest_ms = 1000 * max(request.age_s for request in requests)
             message = (
-                f"The tier {name} has {_requests(waiting.get(name, len(requests)))} waiting in the engine's queue, "
+                f"The tier {name} has {_requests(waiting.get(name, len(requests)))} waiting in {queue}, "
                 f"the oldest for {_said(oldest_ms)}. The target for the first token is {_target(sections[name])}."
             )
-            found.append(Attention(kind="queue", severity="warning", message=message, link=LIVE_LINK))
+            found.append(Attention(kind="queue", severity="warning", message=message, link=link))
     return found
 
 

@@ -34,6 +34,8 @@ MODEL = "smollm2-135m-instruct"
 TIERS = {"acme": "premium", "globex": "standard", "initech": "batch"}
 START_S_MAX = 60.0
 QUICK_STOP = {"linger_s": 0.0, "shutdown_grace_s": 2.0}  # of [gateway], where a test says nothing else
+# What /health/ready answers while the one engine serves.
+SERVING = {"ready": True, "problems": {}, "engines": {"ready": 1, "listed": 1}}
 T = TypeVar("T")
 
 

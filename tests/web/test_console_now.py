@@ -215,7 +215,7 @@ def test_what_is_down_is_said_with_what_to_do(console: Console, open_page: Calla
     part = page.locator(".health-part").filter(has=page.get_by_role("heading", name="Engine"))
     part.get_by_text("down", exact=True).wait_for()
     assert part.get_by_text("What to do:").is_visible()
-    assert page.locator(".health-part").first.get_by_role("heading").inner_text() == "Engine"
+    assert page.locator(".health-part").first.get_by_role("heading").inner_text() == "Engines"
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
     assert serious_faults(page) == []
     page.goto("/admin/")

@@ -3049,6 +3049,11 @@ export interface components {
             stop_reason: "end_turn" | "max_tokens" | "stop_sequence" | "tool_use";
             stop_sequence: string | null;
         };
+        /** EngineCounts */
+        EngineCounts: {
+            listed: number;
+            ready: number;
+        };
         /** EngineDrain */
         EngineDrain: {
             /** @default true */
@@ -3056,7 +3061,7 @@ export interface components {
         };
         /**
          * EngineEvent
-         * @description The data of an event `engine`: the state of the engine at one moment. `requests` are at most 256 of
+         * @description The data of an event `engine`: the state of one engine at one moment. `requests` are at most 256 of
          *         `requests_total`: running ones by tier, oldest first, then waiting ones, oldest first. `adapters` are at most 1,024
          *         of `adapters_total`, those in the arena first. `preemptions` are those since the previous event.
          */
@@ -3065,6 +3070,7 @@ export interface components {
             adapters_total: number;
             arena: components["schemas"]["LiveArena"];
             at: number;
+            engine: string;
             epoch: string;
             preemptions: components["schemas"]["LivePreemption"][];
             requests: components["schemas"]["LiveRequest"][];
@@ -3309,6 +3315,7 @@ export interface components {
         };
         /** Health */
         Health: {
+            engines: components["schemas"]["EngineCounts"];
             problems: {
                 [key: string]: string;
             };
@@ -4088,6 +4095,7 @@ export interface components {
         OverviewView: {
             at: number;
             attention: components["schemas"]["Attention"][];
+            engines: components["schemas"]["EngineCounts"] | null;
             money_budgets: number;
             spend: components["schemas"]["Spend"][];
             /** @enum {string} */
@@ -7822,7 +7830,9 @@ export interface operations {
     };
     V1AdminEngineLiveEngineLive: {
         parameters: {
-            query?: never;
+            query?: {
+                engine?: string | null;
+            };
             header?: never;
             path?: never;
             cookie?: never;
@@ -8777,7 +8787,9 @@ export interface operations {
     };
     V1AdminModelsListBaseModels: {
         parameters: {
-            query?: never;
+            query?: {
+                engine?: string | null;
+            };
             header?: never;
             path?: never;
             cookie?: never;

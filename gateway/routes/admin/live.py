@@ -1,4 +1,4 @@
-"""GET /v1/admin/engine/live: the state of the engine every second, as server-sent events."""
+"""GET /v1/admin/engine/live: the state of an engine every second, as server-sent events."""
 
 from __future__ import annotations
 
@@ -24,17 +24,19 @@ UNCONFIRMED_S_MAX = 10.0
 
 
 @get("/engine/live", opt={"route": "/v1/admin/engine/live", "area": "engine"})
-async def engine_live(request: Request[Any, Any, Any], services: Services, by: Actor) -> ASGIApp:
-    """Watch the engine: an event `engine` once a second; an event `away` with the reason when the engine is
-    unavailable, and comments until it is back. A slow reader misses events. The stream ends with the caller's key or
-    session."""
+async def engine_live(
+    request: Request[Any, Any, Any], services: Services, by: Actor, engine: str | None = None
+) -> ASGIApp:
+    """Watch the engine that is named `engine`, by default the first ready one: an event `engine` once a second; an
+    event `away` with the reason when the engine is unavailable, and comments until it is back. A slow reader misses
+    events. The stream ends with the caller's key or session."""
 
     opt = request.route_handler.opt
 
     async def admit_again() -> None:
         await admit_operator(services, request, opt)  # as the admin routes' guard does
 
-    return LiveStream(services.live, by.id, admit_again)
+    return LiveStream(services.live.feed_of(engine), by.id, admit_again)
 
 
 class LiveStream:

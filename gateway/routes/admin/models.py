@@ -68,9 +68,10 @@ class ModelController(Controller):
     opt = {"area": "models"}  # noqa: RUF012
 
     @get("/", opt={"route": "/v1/admin/models"})
-    async def list_base_models(self, services: Services, by: Actor) -> ModelsView:
-        """All base models, removed ones too, and where the weights of each model and adapter are."""
-        snapshot, engine_down = await _engine_snapshot(services)
+    async def list_base_models(self, services: Services, by: Actor, engine: str | None = None) -> ModelsView:
+        """All base models, removed ones too, and where the weights of each model and adapter are in the engine that is
+        named `engine`, by default in the first ready one."""
+        snapshot, engine_down = await _engine_snapshot(services, engine)
         now = _model_states(services, snapshot)
         return ModelsView(
             data=[model_view(model, now, paths=_may_see_paths(by)) for model in services.models.all],
@@ -162,10 +163,10 @@ def _rollout(services: Services, administration: Administration) -> ModelRollout
     return ModelRollout(services.database, services.engine, administration)
 
 
-async def _engine_snapshot(services: Services) -> tuple[Snapshot | None, str | None]:
-    """A snapshot of the engine, or why there is none."""
+async def _engine_snapshot(services: Services, engine: str | None = None) -> tuple[Snapshot | None, str | None]:
+    """A snapshot of the engine, by default of the first ready one, or why there is none. Raises NotFound."""
     try:
-        return await services.live.latest_snapshot(), None
+        return await services.live.feed_of(engine).latest_snapshot(), None
     except EngineUnavailable as error:
         return None, str(error)
 

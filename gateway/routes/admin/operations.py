@@ -4,8 +4,6 @@ the engines of the fleet.
 
 from __future__ import annotations
 
-import time
-
 import msgspec
 from litestar import get, post
 
@@ -45,8 +43,7 @@ class EngineDrain(msgspec.Struct, forbid_unknown_fields=True):
 @get("/engines", opt={"route": "/v1/admin/engines", "area": "engine"}, sync_to_thread=False)
 def list_engines(services: Services) -> FleetView:
     """The engines of this gateway's roster: state, load and what each one serves."""
-    stale_since = services.roster.stale_since
-    return fleet_view(services.engine, None if stale_since is None else time.monotonic() - stale_since)
+    return fleet_view(services.engine)
 
 
 @post("/engines/{name:str}/drain", opt={"route": "/v1/admin/engines/{name}/drain", "area": "engine"}, status_code=200)
@@ -55,9 +52,7 @@ async def drain_engine(
 ) -> FleetEngineView:
     """Drain one engine, or let it serve again. Every gateway sees it in the engine's next heartbeat; its running
     requests end there. A restarted engine serves."""
-    member = services.engine.members.get(name)
-    if member is None:
-        raise errors.NotFound(f"There is no engine {name!r}.")
+    member = services.engine.member_named(name)
     if not isinstance(member.engine, LocalEngine):
         raise errors.InvalidRequest(f"The engine {name!r} cannot drain.")
     engine = member.engine
@@ -70,4 +65,4 @@ async def drain_engine(
         engine.drain_engine(data.draining)
     except EngineUnavailable as error:
         raise errors.InvalidRequest(f"The engine {name!r} cannot drain: {error}.") from error
-    return engine_view(member)
+    return engine_view(name, member)

@@ -3,29 +3,32 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from typing import Literal
 from urllib.parse import quote
 
 import msgspec
 from litestar import get
 
+from engine.protocol.frames import Snapshot
 from gateway.admin.writes import Actor
 from gateway.engines.engine import EngineUnavailable
 from gateway.services import Services
 from gateway.views import tier_attention
+from gateway.views.engines import EngineCounts, count_engines, describe_unready
 from gateway.views.overview import Attention, Overview
 
 HEALTH = "/admin/health"
 MODELS = "/admin/models"
+ENGINES = "/admin/engines"
 SNAPSHOT_S_MAX = 1.0  # the page does not wait longer for the engine
 
 
 class OverviewView(Overview, frozen=True, kw_only=True):
-    """`status`: down if this gateway cannot serve requests; degraded if an item of `attention` is critical. Times in
-    Unix seconds, money in picos."""
+    """`status`: down if this gateway cannot serve requests; degraded if an item of `attention` is critical. `engines`:
+    null for an actor with a tenant. Times in Unix seconds, money in picos."""
 
     status: Literal["ok", "degraded", "down"]
+    engines: EngineCounts | None
 
 
 @get("/overview", opt={"route": "/v1/admin/overview", "area": "usage"})
@@ -43,7 +46,8 @@ async def overview(services: Services, by: Actor) -> OverviewView:
     critical = any(one.severity == "critical" and one.kind != "budget" for one in attention)
     fields = {name: getattr(found, name) for name in Overview.__struct_fields__}
     status: Literal["ok", "degraded", "down"] = "down" if problems else "degraded" if critical else "ok"
-    return OverviewView(**fields | {"attention": attention}, status=status)
+    engines = services.readiness.engines() if by.tenant_id is None else None
+    return OverviewView(**fields | {"attention": attention}, status=status, engines=engines)
 
 
 async def _tier_attention(services: Services) -> list[Attention]:
@@ -51,11 +55,19 @@ async def _tier_attention(services: Services) -> list[Attention]:
     tiers = services.config.tiers
     windows, _ = await services.attainment.of([tier_attention.WINDOW_S])
     found = tier_attention.missed_targets(tiers, windows[tier_attention.WINDOW_S][1])
-    if services.engine.ready and not services.engine.stuck:
-        with contextlib.suppress(EngineUnavailable, TimeoutError):  # an unavailable engine is a problem of its own
-            snapshot = await asyncio.wait_for(services.live.latest_snapshot(), SNAPSHOT_S_MAX)
-            found = [*tier_attention.stuck_queues(tiers, snapshot), *found]
-    return found
+    members = services.engine.members
+    names = sorted(name for name, member in members.items() if member.engine.ready and not member.engine.stuck)
+    snapshots = await asyncio.gather(
+        *[asyncio.wait_for(services.live.feed_of(name).latest_snapshot(), SNAPSHOT_S_MAX) for name in names],
+        return_exceptions=True,
+    )
+    queues: list[Attention] = []
+    for name, snapshot in zip(names, snapshots, strict=True):
+        if isinstance(snapshot, Snapshot):
+            queues += tier_attention.stuck_queues(tiers, snapshot, name if len(members) > 1 else "")
+        elif not isinstance(snapshot, EngineUnavailable | TimeoutError):  # these are a problem of their own
+            raise snapshot
+    return [*queues, *found]
 
 
 def _problem_attention(services: Services, problems: dict[str, str]) -> list[Attention]:
@@ -65,6 +77,13 @@ def _problem_attention(services: Services, problems: dict[str, str]) -> list[Att
         )
         for kind, why in problems.items()
     ]
+    fleet = services.engine
+    if "engine" not in problems and (unready := describe_unready(fleet)):
+        message = f"{count_engines(fleet)}. Not ready: {unready}."
+        found.append(Attention(kind="engine", severity="warning", message=message, link=ENGINES))
+    if fleet.roster_stale_s is not None:
+        message = "The source of the list of engines does not answer, so the last list is in use."
+        found.append(Attention(kind="engine", severity="warning", message=message, link=ENGINES))
     for name, why in services.models.all_refused().items():
         message = f"The base model {name} cannot be loaded: {why}"
         found.append(Attention(kind="models", severity="critical", message=message, link=f"{MODELS}/{quote(name, '')}"))

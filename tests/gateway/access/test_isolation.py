@@ -289,7 +289,7 @@ def test_what_an_operator_asks_of_one_tenant_is_of_that_one(served: Stack, marks
 
 # What of the other tenant is in the place of each parameter of a path.
 # What is about all tenants, or none: a tenant's admin is refused it whatever it names.
-OF_NOBODY = {"alias", "model"}
+OF_NOBODY = {"alias", "model", "name"}  # `name`: of an engine
 NAMED = {
     "tenant_id": "tenants", "project_id": "projects", "key_id": "keys", "budget_id": "budgets",
     "limits_id": "rate_limits", "webhook_id": "webhooks", "invoice_id": "invoices", "export_id": "exports",

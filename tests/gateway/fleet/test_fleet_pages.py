@@ -15,32 +15,14 @@ import pytest
 
 from gateway.access import keys
 from gateway.access.roles import Role
-from support.engine.process import EngineProcess
+from support.fleet_stack import TwoEngines
 from support.stack import MODEL, Stack, body
 from support.waiting import eventually
 
 
-class TwoEngines(Stack):
-    """The engines `a` and `b` instead of the stack's own."""
-
-    def start_engine(self) -> None:
-        model = {"name": MODEL, "path": str(self.model_dir)}
-        config = {"models": [model], "fake": {"step_ms": 5.0, "prefill_ms_per_1k_tokens": 1.0}}
-        self.processes = {name: EngineProcess(self.directory / f"{name}.sock", config, "--fake") for name in ("a", "b")}
-
-    def stop(self) -> None:
-        for process in self.processes.values():
-            process.stop()
-        super().stop()
-
-
 @pytest.fixture(scope="module")
 def fleet_of_two(tmp_path_factory: pytest.TempPathFactory, model_dir: Path) -> Iterator[TwoEngines]:
-    directory = tmp_path_factory.mktemp("two")
-    listed = "".join(f'[[engines]]\nname = "{name}"\naddress = "unix:{directory}/{name}.sock"\n' for name in ("a", "b"))
-    stack = TwoEngines(
-        directory, f"sqlite:///{directory}/laneway.db", model_dir, toml=f"{listed}[fleet]\nresume_wait_s = 60\n"
-    )
+    stack = TwoEngines.prepared(tmp_path_factory.mktemp("two"), model_dir)
     try:
         stack.start()
         yield stack
@@ -88,7 +70,8 @@ def test_a_drained_engine_gets_no_request(fleet_of_two: TwoEngines) -> None:
         json=body(max_tokens=1000, min_tokens=1000, stream=True),
         timeout=60,
     ) as stream:
-        next(stream.iter_lines())
+        lines = stream.iter_lines()  # kept: httpx closes the connection with its iterator
+        next(lines)
         found = engines(fleet_of_two)
         assert (found["a"]["streams"], found["b"]["streams"]) == (0, 1)
     audited = admin(fleet_of_two, "GET", "audit_log").json()["data"]
@@ -118,6 +101,81 @@ def test_the_commands(fleet_of_two: TwoEngines) -> None:
     unknown = laneway(fleet_of_two, "drain", "engine", "z")
     assert unknown.returncode == 2
     assert "the engines are a, b" in unknown.stderr
+
+
+def first_event(stack: Stack, **query: str) -> dict[str, Any]:
+    """The data of the first event `engine` of the live stream."""
+    headers = stack.headers("owner")
+    url = f"{stack.url}/v1/admin/engine/live"
+    with httpx.stream("GET", url, headers=headers, params=query, timeout=30) as stream:
+        lines = stream.iter_lines()
+        assert "event: engine" in lines
+        return dict(json.loads(next(lines).removeprefix("data: ")))
+
+
+def test_the_live_stream_is_of_the_named_engine(fleet_of_two: TwoEngines) -> None:
+    listed = engines(fleet_of_two)
+    for query, name in (({"engine": "b"}, "b"), ({"engine": "a"}, "a"), ({}, "a")):
+        event = first_event(fleet_of_two, **query)
+        assert (event["engine"], event["epoch"]) == (name, listed[name]["epoch"])
+    for path in ("engine/live", "models"):
+        unknown = admin(fleet_of_two, "GET", path, params={"engine": "z"})
+        assert unknown.status_code == 404
+        assert "'z'" in unknown.json()["error"]["message"]
+        assert "a, b" in unknown.json()["error"]["message"]
+
+
+def test_models_of_the_named_engine(fleet_of_two: TwoEngines) -> None:
+    for name in ("a", "b"):
+        answer = admin(fleet_of_two, "GET", "models", params={"engine": name}).json()
+        assert answer["engine_away"] is None
+        assert [(model["name"], model["where"]) for model in answer["data"]] == [(MODEL, "device")]
+
+
+def test_health_counts_the_ready_engines(fleet_of_two: TwoEngines) -> None:
+    """One engine is enough; only administrators read which engine is not ready."""
+
+    def ready() -> tuple[int, Any]:
+        answer = httpx.get(f"{fleet_of_two.url}/health/ready", timeout=30)
+        return answer.status_code, answer.json()
+
+    def part() -> dict[str, Any]:
+        [item] = [item for item in admin(fleet_of_two, "GET", "health").json()["data"] if item["name"] == "engine"]
+        return dict(item)
+
+    def told() -> list[str]:
+        overview = admin(fleet_of_two, "GET", "overview").json()
+        return [one["message"] for one in overview["attention"] if one["kind"] == "engine"]
+
+    def drain(name: str, draining: bool) -> None:
+        answer = admin(fleet_of_two, "POST", f"engines/{name}/drain", json={"draining": draining})
+        assert answer.status_code == 200, answer.text
+        eventually(lambda: engines(fleet_of_two)[name]["state"] == ("draining" if draining else "ready"))
+
+    assert ready() == (200, {"ready": True, "problems": {}, "engines": {"ready": 2, "listed": 2}})
+    assert (part()["status"], told()) == ("ok", [])
+    assert part()["detail"].startswith("2 of 2 engines are ready, with")
+    try:
+        drain("a", True)
+        assert ready() == (200, {"ready": True, "problems": {}, "engines": {"ready": 1, "listed": 2}})
+        assert (part()["status"], part()["detail"]) == (
+            "degraded",
+            "1 of 2 engines is ready; not ready: a (draining)",
+        )
+        assert told() == ["1 of 2 engines is ready. Not ready: a (draining)."]
+        overview = admin(fleet_of_two, "GET", "overview").json()
+        assert (overview["status"], overview["engines"]) == ("ok", {"ready": 1, "listed": 2})
+        drain("b", True)
+        status, answer = ready()
+        assert (status, answer["engines"]) == (503, {"ready": 0, "listed": 2})
+        assert answer["problems"] == {"engine": "every connected engine drains and refuses new requests"}
+        assert part()["status"] == "down"
+        assert part()["detail"].endswith("not ready: a (draining), b (draining)")
+        assert fleet_of_two.chat().status_code == 503
+    finally:
+        drain("a", False)
+        drain("b", False)
+    assert ready()[0] == 200
 
 
 def test_metrics_name_the_engine(fleet_of_two: TwoEngines) -> None:
@@ -160,6 +218,5 @@ def test_a_request_over_http_outlives_its_engine(fleet_of_two: TwoEngines) -> No
     assert row.made_tokens == row.completion_tokens == usage["completion_tokens"]
     assert admin(stack, "GET", "engines").json()["resumed"] >= 1
     stack.processes[killed].stop()
-    config = stack.processes[killed]
-    config.start()
+    stack.processes[killed].start()
     eventually(lambda: engines(stack)[killed]["state"] == "ready")

@@ -297,7 +297,9 @@ async def test_while_it_cannot_be_asked_whether_one_may_watch_it_goes_on_for_a_w
     monkeypatch.setattr(admin_live, "CONFIRM_S", 0.05)
     monkeypatch.setattr(admin_live, "UNCONFIRMED_S_MAX", 0.3)
     database = Database(f"sqlite:///{tmp_path / 'none.db'}")
-    hub = live_feed.LiveFeed(LocalEngine(tmp_path / "no.sock"), live_feed.RequestTenants(database, dict), dict)
+    engine = LocalEngine(tmp_path / "no.sock")
+    tenants = live_feed.RequestTenants(database, dict)
+    hub = live_feed.LiveFeed(lambda: ("local", engine), tenants, dict, live_feed.WatcherLimits())
     sent: list[Any] = []
 
     async def admit_again() -> None:

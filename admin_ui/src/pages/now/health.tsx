@@ -20,7 +20,7 @@ const PARTS: Record<string, { title: string; what: string; remedy: string; to?: 
   },
   models: {
     title: "Models",
-    what: "The base models that the engine serves.",
+    what: "The base models that the engines serve.",
     remedy:
       "Read why the engine refuses the model. Correct its files or its settings; the engine retries automatically.",
     to: ["/models", "Models"],
@@ -32,11 +32,11 @@ const PARTS: Record<string, { title: string; what: string; remedy: string; to?: 
       "Check that it runs. While it is down, each gateway enforces the rate limits on its own and remembers what it admitted.",
   },
   engine: {
-    title: "Engine",
-    what: "Computes the tokens.",
+    title: "Engines",
+    what: "Compute the tokens.",
     remedy:
-      "Read the engine's log. A lost device or a model that fails to load ends the engine; its supervisor restarts it. Requests get 503 until it is back.",
-    to: ["/live", "Live engine"],
+      "Read the log of each engine that is not ready. A lost device or a model that fails to load ends an engine; its supervisor restarts it. While no engine is ready, requests get 503. An engine that drains serves again when you say so.",
+    to: ["/engines", "Engines"],
   },
   gateways: {
     title: "Gateways",

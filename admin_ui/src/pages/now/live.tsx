@@ -1,8 +1,9 @@
-// The engine, refreshed every second: pages by owner, queues, requests in flight, preemptions, adapter locations.
-import { useEffect, useState } from "react";
+// One engine, refreshed every second: pages by owner, queues, requests in flight, preemptions, adapter locations.
+import { type ReactNode, useEffect, useState } from "react";
 import { useMay } from "../../api";
 import {
   Badge,
+  EmptyState,
   Link,
   PageHead,
   Section,
@@ -21,19 +22,87 @@ import { ArenaMap, useLook } from "./liveMap";
 import { Minutes } from "./liveMinutes";
 import { Adapters, Preemptions, Queues, Requests } from "./liveParts";
 import { WeightsBudget, useModels } from "../serve/modelParts";
+import { type Engine, useEngines } from "../parts/engines";
 import "./live.css";
 
 const LATE_S = 5;
+const TITLE = "Live engine";
+const NOTE = "Refreshed every second while this page is visible.";
 
+/** The engine of the address, by default the first ready one when the page is opened. */
 export default function Live() {
-  const feed = useFeed();
+  const found = useEngines();
+  const view = useView({ engine: "" });
+  const [first, setFirst] = useState<string | null>(null);
+  const engines = found.data?.data ?? [];
+  if (first === null && (found.data !== undefined || found.error !== null)) setFirst(firstReady(engines));
+  const name = view.values.engine === "" ? first : view.values.engine;
+  const pick =
+    engines.length > 1 ? (
+      <EnginePicker engines={engines} name={name ?? ""} onPick={(engine) => view.set({ engine })} />
+    ) : null;
+  if (name === null || (found.data === undefined && found.error === null))
+    return (
+      <>
+        <PageHead title={TITLE} note={NOTE} />
+        <Skeleton lines={10} />
+      </>
+    );
+  if (name !== "" && found.data !== undefined && !engines.some((engine) => engine.name === name))
+    return (
+      <>
+        <PageHead title={TITLE} note={NOTE}>
+          {pick}
+        </PageHead>
+        <EmptyState title={`There is no engine ${name}`}>
+          <p>
+            The list of engines does not have it. <Link to="/engines">Engines</Link>
+          </p>
+        </EmptyState>
+      </>
+    );
+  return <Watched key={name} name={name} pick={pick} several={engines.length > 1} />;
+}
+
+/** By name; without a ready engine, the first one. */
+function firstReady(engines: readonly Engine[]): string {
+  return (engines.find((engine) => engine.state === "ready") ?? engines[0])?.name ?? "";
+}
+
+function EnginePicker({
+  engines,
+  name,
+  onPick,
+}: {
+  engines: readonly Engine[];
+  name: string;
+  onPick: (name: string) => void;
+}) {
+  return (
+    <label className="filter">
+      <span>Engine</span>
+      <select value={name} onChange={(event) => onPick(event.target.value)}>
+        {!engines.some((engine) => engine.name === name) && <option value={name}>{name}</option>}
+        {engines.map((engine) => (
+          <option key={engine.name} value={engine.name}>
+            {engine.state === "ready" ? engine.name : `${engine.name} (${engine.state})`}
+          </option>
+        ))}
+      </select>
+    </label>
+  );
+}
+
+function Watched({ name, pick, several }: { name: string; pick: ReactNode; several: boolean }) {
+  const feed = useFeed(name);
   const [paused, setPaused] = useState(false);
   const late = useLateness(feed);
   const { event, away } = feed;
   return (
     <>
-      {!paused && <Listening />}
-      <PageHead title="Live engine" note="Refreshed every second while this page is visible.">
+      {!paused && <Listening engine={name} />}
+      <PageHead title={several ? `${TITLE} ${name}` : TITLE} note={NOTE}>
+        {pick}
         <FeedStatus feed={feed} paused={paused} late={late} />
         <button type="button" className="button" aria-pressed={paused} onClick={() => setPaused(!paused)}>
           {paused ? "Resume" : "Pause"}
@@ -43,7 +112,7 @@ export default function Live() {
       {event === null ? (
         away === null && <Skeleton lines={10} />
       ) : (
-        <Moment event={event} feed={feed} old={away !== null || late > LATE_S} />
+        <Moment engine={name} event={event} feed={feed} old={away !== null || late > LATE_S} />
       )}
     </>
   );
@@ -98,9 +167,9 @@ function EngineUnavailable({ away, event }: { away: NonNullable<Feed["away"]>; e
   );
 }
 
-function Moment({ event, feed, old }: { event: EngineEvent; feed: Feed; old: boolean }) {
+function Moment({ engine, event, feed, old }: { engine: string; event: EngineEvent; feed: Feed; old: boolean }) {
   const view = useView({ tier: "", state: "", model: "", where: "" });
-  const models = useModels(useMay()("models:read")).data;
+  const models = useModels(useMay()("models:read"), engine).data;
   const look = useLook(event, models?.data);
   return (
     <div className={old ? "live live-old" : "live"}>
@@ -126,7 +195,7 @@ function Moment({ event, feed, old }: { event: EngineEvent; feed: Feed; old: boo
         <Requests event={event} view={view} />
       </Section>
       <p className="faint">
-        Engine <code>{event.epoch}</code>, step {count(event.steps)}.
+        Engine {event.engine}, epoch <code>{event.epoch}</code>, step {count(event.steps)}.
       </p>
     </div>
   );

@@ -1,5 +1,5 @@
-// The engine's events since the page was first opened: the latest snapshot, samples of the last minutes, preemptions.
-// They are kept while another page is open, so that the history is there afterwards; the stream is closed meanwhile.
+// The events of each watched engine: the latest snapshot, samples of the last minutes, preemptions. They are kept while
+// another page or engine is shown, so that the history is there afterwards; the stream is closed meanwhile.
 import { useEffect, useSyncExternalStore } from "react";
 import { useEvents } from "../../api";
 import type { components } from "../../api/schema";
@@ -30,11 +30,16 @@ export const MINUTES = 5;
 const PREEMPTIONS_MAX = 100;
 const NOTHING: Feed = { event: null, away: null, samples: [], preemptions: [], stream: "opening" };
 
-let feed: Feed = NOTHING;
+/** By engine; "": the first ready engine, of a gateway that lists none. */
+const feeds = new Map<string, Feed>();
 const watchers = new Set<() => void>();
 
-function become(change: Partial<Feed>): void {
-  feed = { ...feed, ...change };
+function feedOf(engine: string): Feed {
+  return feeds.get(engine) ?? NOTHING;
+}
+
+function become(engine: string, change: Partial<Feed>): void {
+  feeds.set(engine, { ...feedOf(engine), ...change });
   for (const watcher of watchers) watcher();
 }
 
@@ -45,12 +50,13 @@ function sampleOf(event: EngineEvent): Sample {
   return { at: event.at, pages: event.arena.pages, owners, steps: event.steps, preempted };
 }
 
-function take(event: EngineEvent): void {
+function take(engine: string, event: EngineEvent): void {
+  const feed = feedOf(engine);
   const same = feed.event?.epoch === event.epoch; // a new engine process restarts its counters
   const samples = same ? feed.samples.filter((one) => one.at > event.at - MINUTES * 60) : [];
   const known = new Set(same ? feed.preemptions.map((one) => one.number) : []);
   const fresh = event.preemptions.filter((one) => !known.has(one.number)).sort((a, b) => b.number - a.number);
-  become({
+  become(engine, {
     event,
     away: null,
     samples: [...samples, sampleOf(event)],
@@ -58,23 +64,23 @@ function take(event: EngineEvent): void {
   });
 }
 
-/** Reads the stream while it is mounted. */
-export function Listening() {
-  const stream = useEvents("/v1/admin/engine/live", {
-    engine: (data) => take(data as EngineEvent),
-    away: (data) => become({ away: data as Feed["away"] }),
+/** Reads the stream of an engine while it is mounted; another engine needs another `key`. */
+export function Listening({ engine }: { engine: string }) {
+  const stream = useEvents(`/v1/admin/engine/live${engine === "" ? "" : `?engine=${encodeURIComponent(engine)}`}`, {
+    engine: (data) => take(engine, data as EngineEvent),
+    away: (data) => become(engine, { away: data as Feed["away"] }),
   });
-  useEffect(() => become({ stream }), [stream]);
+  useEffect(() => become(engine, { stream }), [engine, stream]);
   return null;
 }
 
-export function useFeed(): Feed {
+export function useFeed(engine: string): Feed {
   return useSyncExternalStore(
     (watcher) => {
       watchers.add(watcher);
       return () => watchers.delete(watcher);
     },
-    () => feed,
+    () => feedOf(engine),
   );
 }
 

@@ -94,7 +94,7 @@ export default function OverviewPage() {
   );
 }
 
-function SummaryTiles({ overview: { status, today, attention, spend } }: { overview: Overview }) {
+function SummaryTiles({ overview: { status, engines, today, attention, spend } }: { overview: Overview }) {
   const may = useMay();
   const [tone, words] = UP[status];
   const critical = attention.filter((one) => one.severity === "critical").length;
@@ -110,9 +110,16 @@ function SummaryTiles({ overview: { status, today, attention, spend } }: { overv
         value={words}
         note={
           may("engine:read") ? (
-            <Link to="/health">
-              {critical === 0 ? "Health of each part" : `${count(critical)} critical, see Health`}
-            </Link>
+            <>
+              <Link to="/health">
+                {critical === 0 ? "Health of each part" : `${count(critical)} critical, see Health`}
+              </Link>
+              {engines !== null && (
+                <>
+                  ; <Link to="/engines">{enginesSaid(engines)}</Link>
+                </>
+              )}
+            </>
           ) : undefined
         }
       />
@@ -157,6 +164,10 @@ function SummaryTiles({ overview: { status, today, attention, spend } }: { overv
       />
     </Tiles>
   );
+}
+
+function enginesSaid({ ready, listed }: NonNullable<Overview["engines"]>): string {
+  return `${count(ready)} of ${count(listed)} ${listed === 1 ? "engine" : "engines"} ready`;
 }
 
 function RunOut({ at }: { at: number }) {

@@ -11,9 +11,10 @@ export const MODELS = ["/v1/admin/models", "/v1/admin/audit_log", "/v1/models"];
 const LIVE_MS = 2_000;
 const FEW = 3;
 
-/** Base models, refreshed while the page is visible. */
-export function useModels(enabled = true) {
-  return useGet("/v1/admin/models", undefined, { enabled, everyMs: LIVE_MS });
+/** Base models, refreshed while the page is visible. `engine`: whose weights they say; by default the first ready
+ * engine's. */
+export function useModels(enabled = true, engine = "") {
+  return useGet("/v1/admin/models", engine === "" ? undefined : { query: { engine } }, { enabled, everyMs: LIVE_MS });
 }
 
 const STATES: Record<Model["state"], readonly [Tone, string]> = {
