@@ -4,9 +4,9 @@
 
 Four engines and two gateways in network namespaces, PostgreSQL, Redis, clients of the openai SDK whose texts are known
 from a run without faults. Each fault once, then faults at random for `--minutes`. It prints and appends to
-benchmarks/results/fleet_faults.csv: fault, requests, failed, other text, longest gap, difference of the books;
-`--table` prints the newest row of each fault as Markdown. Linux, root and `ip` are needed. Exit status 1 when a stream failed, a
-text differed or a book does not add up.
+benchmarks/results/fleet_faults.csv: fault, requests, failed, other text, longest gap, difference of the books.
+`--table` prints the newest row of each fault as Markdown. Linux, root and `ip` are needed. Exit status 1 when a stream
+failed, a text differed or a book does not add up.
 """
 
 from __future__ import annotations

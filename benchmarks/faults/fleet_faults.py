@@ -15,12 +15,13 @@ from benchmarks.faults.fleet_clients import FleetClients
 from benchmarks.faults.fleet_stage import KEEP_ALIVE_S, LEASE_S, EngineHost, FleetStage
 from benchmarks.rows import REPO
 from engine.protocol.client import SILENCE_S
+from gateway.views.engines import FleetEngineView
 
 PARTITION_S = LEASE_S + 3.0  # an engine ends a lease within LEASE_S * 9 / 8 of the last sign of life
 HOLD_S = SILENCE_S + 1.5  # gateways give the engine up, and it does not give them up yet
 DELAY_S = (0.05, 0.4)
 DELAYED_S = 8.0
-OLD_S = 8.0  # for which an engine of version 4 serves
+OLD_S = 8.0  # for which an engine of version 4 is alone in the list; gateways follow the list within 4 s
 SKEW_S = 600
 FREE_S_MAX = 10.0  # within which the holds of a killed gateway are free
 SILENT_S_MAX = KEEP_ALIVE_S + 1.5  # of a stream, on a busy machine
@@ -91,19 +92,24 @@ async def upgrade_engine(run: FaultRun) -> None:
     stage, engine = run.stage, run.engine()
     listed = stage.addresses()
     others = {name: address for name, address in listed.items() if name != engine.name}
+    old = {engine.name: f"unix:{engine.socket}"}
+
+    def serves_old(views: dict[str, FleetEngineView]) -> bool:
+        view = views.get(engine.name)
+        return view is not None and (view.protocol_version, view.state) == (4, "ready")
+
     stage.write_roster(others)
     await stage.until(lambda views: engine.name not in views, "an engine does not leave the list")
     await engine.end(signal.SIGTERM)
     engine.code = run.old_code
     engine.start(old=True)
-    stage.write_roster({**listed, engine.name: f"unix:{engine.socket}"})
-    await stage.until(
-        lambda views: engine.name in views and views[engine.name].protocol_version == 4, "no engine of version 4"
-    )
+    stage.write_roster({**others, **old})
+    await stage.until(serves_old, "no engine of version 4 is ready")
+    stage.write_roster(old)  # alone: otherwise engines that report their load are preferred to it
     await asyncio.sleep(OLD_S)
-    for gateway in stage.gateways:
-        view = (await stage.views(gateway))[engine.name]
-        assert (view.protocol_version, view.state) == (4, "ready"), f"the engine of version 4: {view}"
+    stage.write_roster({**others, **old})
+    await stage.all_ready()
+    await stage.until(serves_old, "the engine of version 4 is not ready any more")
     stage.write_roster(others)
     await stage.until(lambda views: engine.name not in views, "an engine of version 4 does not leave the list")
     report = await stage.status(engine, local=True)

@@ -47,6 +47,10 @@ class Mover(Protocol):
         """Whether the stream continues on another engine, or may later; then it has not ended."""
         ...
 
+    def note_recorded(self, epoch: str, tokens: AttemptTokens) -> None:
+        """The ledger has tokens of an attempt, and the engine was sent the confirmation."""
+        ...
+
     def reclaim_tokens(self, epoch: str, tokens: AttemptTokens) -> None:
         """The ledger has tokens of an attempt whose connection was lost."""
         ...
@@ -71,10 +75,11 @@ class EndedAttempt(NamedTuple):
         """The ledger has the attempt's tokens."""
         if not self.tokens:
             return
+        self.member.unconfirmed -= 1
         counted = AttemptTokens(request.request_id, request.sampling.choice, self.number, self.tokens)
         if self.link is not None and self.link.open:
             self.link.recorded(self.handle)
-            self.member.note_recorded(self.epoch, counted)
+            mover.note_recorded(self.epoch, counted)
         else:
             mover.reclaim_tokens(self.epoch, counted)
 

@@ -98,8 +98,9 @@ class SmallFleet:
         )
         return Member(
             address,
-            LocalEngine(address.address.removeprefix("unix:")),
+            LocalEngine(address.address, gateway="gw_small"),
             catalog,
+            fleet.confirmations,
             on_connect=fleet.note_connected,
             on_ready=fleet.note_ready,
             on_models=fleet.note_models,
