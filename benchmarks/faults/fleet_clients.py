@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 import httpx
 import openai
 from openai import AsyncOpenAI
+from openai.types.chat import ChatCompletionMessageParam
 
 from benchmarks.faults.fleet_stage import FleetStage, GatewayProcess
 from gateway.answers.chat_shape import KEEP_ALIVE
@@ -37,8 +38,10 @@ class TextSpec:
     temperature: float
 
     @property
-    def prompt(self) -> str:
-        return f"Tell story number {self.number}, and do not stop. " * (1 + self.number % 7)
+    def messages(self) -> list[ChatCompletionMessageParam]:
+        """Their first tokens differ, which spreads the texts over the engines."""
+        story = f"Tell story number {self.number}, and do not stop. " * (1 + self.number % 7)
+        return [{"role": "system", "content": f"{self.number}: stories."}, {"role": "user", "content": story}]
 
 
 def make_specs(count: int, tenants: list[str], seed: int) -> list[TextSpec]:
@@ -218,7 +221,7 @@ class FleetClients:
         """The text and the id of a whole answer."""
         answer = await self._sdk(gateway, secret).chat.completions.create(
             model=MODEL,
-            messages=[{"role": "user", "content": spec.prompt}],
+            messages=spec.messages,
             max_tokens=spec.max_tokens,
             temperature=spec.temperature,
             seed=spec.number,
@@ -234,7 +237,7 @@ class FleetClients:
             return await self._answer(gateway, spec, secret, key)
         stream = await self._sdk(gateway, secret).chat.completions.create(
             model=MODEL,
-            messages=[{"role": "user", "content": spec.prompt}],
+            messages=spec.messages,
             max_tokens=spec.max_tokens,
             temperature=spec.temperature,
             seed=spec.number,

@@ -11,9 +11,11 @@ import pytest
 from engine.protocol.client import EngineClient
 from gateway.engines.engine import EngineUnavailable, StreamEnd
 from gateway.fleet import members
+from gateway.fleet.fleet import FRUITLESS_MAX
 from gateway.fleet.hedges import HedgeBudget
 from gateway.fleet.roster import EngineAddress
 from gateway.fleet.streams import FleetStream
+from support.engine.held_proxy import HeldProxy
 from support.gateway.small_fleet import Reading, SmallFleet, request, small_fleet, with_sampling
 from support.waiting import PATIENCE_S, eventually_async
 
@@ -130,6 +132,29 @@ async def test_a_text_whose_engines_die_before_its_first_token_ends(tmp_path: Pa
             if reading.ended.is_set():
                 break
         assert (await reading.final(10)).end is StreamEnd.LOST
+
+
+async def test_a_text_outlives_engines_that_are_unreachable(tmp_path: Path) -> None:
+    """It was never received, so it is not what ends them."""
+    fake = {"step_ms": 1000.0}
+    async with (
+        small_fleet(tmp_path, 1, fake=fake, silence_s=2.0) as small,
+        HeldProxy(tmp_path / "proxy.sock", small.engines["e0"].socket) as proxy,
+    ):
+        small.roster.write_engines([EngineAddress("e0", f"unix:{proxy.path}")])
+        await eventually_async(lambda: small.fleet.members["e0"].address == small.roster.engines[0])
+        await eventually_async(lambda: small.fleet.members["e0"].engine.ready)
+        await eventually_async(lambda: len(small.fleet.members) == 1)
+        reading = Reading(small.fleet.submit(request(max_tokens=1)))
+        stream = reading.stream
+        assert isinstance(stream, FleetStream)
+        for attempts in range(FRUITLESS_MAX + 1):
+            await eventually_async(lambda before=attempts: stream.submissions > before)
+            proxy.hold()
+            await eventually_async(lambda: not small.fleet.ready)
+            proxy.release()
+        assert (await reading.final()).end is StreamEnd.LENGTH
+        assert small.fleet.losses == 0
 
 
 async def test_a_hedge_wins_and_the_loser_is_counted(tmp_path: Path) -> None:
