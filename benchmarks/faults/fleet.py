@@ -29,6 +29,7 @@ from benchmarks.faults.fleet_faults import FAULTS, KILL_GATEWAY, UPGRADE, Fault,
 from benchmarks.faults.fleet_stage import fleet_stage
 from benchmarks.faults.fleet_table import AT_RANDOM, ROWS, fault_table
 from benchmarks.rows import REPO, append_table
+from engine.protocol.client import EngineNotConnected
 from support.paths import TESTS
 
 SMOLLM = Path(os.environ.get("LANEWAY_TEST_MODEL", REPO / ".laneway" / "models" / "smollm2-135m-instruct"))
@@ -50,31 +51,33 @@ def old_checkout(directory: Path) -> Path | None:
     return target
 
 
+async def apply_fault(name: str, fault: Fault, run: FaultRun) -> None:
+    """What it checks and does not find is noted, and the load goes on."""
+    try:
+        await fault(run)
+    except (AssertionError, EngineNotConnected, TimeoutError) as error:
+        run.clients.seen.violations.append(f"{name}: {type(error).__name__}: {error}")
+
+
 async def run_fault(name: str, fault: Fault, run: FaultRun, clients: FleetClients) -> Seen:
     print(f"... {name}", flush=True)
     await clients.start_load()
-    try:
-        await asyncio.sleep(BEFORE_S)
-        await fault(run)
-        await asyncio.sleep(AFTER_S)
-    finally:
-        seen = await clients.stop_load()
-    return seen
+    await asyncio.sleep(BEFORE_S)
+    await apply_fault(name, fault, run)
+    await asyncio.sleep(AFTER_S)
+    return await clients.stop_load()
 
 
 async def run_at_random(minutes: float, faults: dict[str, Fault], run: FaultRun, clients: FleetClients) -> Seen:
     print(f"... at random for {minutes:g} min", flush=True)
     until = time.monotonic() + minutes * 60
     await clients.start_load()
-    try:
-        while time.monotonic() < until:
-            name = run.chance.choice(sorted(faults))
-            print(f"    {name}", flush=True)
-            await faults[name](run)
-            await asyncio.sleep(run.chance.uniform(0, 2))
-    finally:
-        seen = await clients.stop_load()
-    return seen
+    while time.monotonic() < until:
+        name = run.chance.choice(sorted(faults))
+        print(f"    {name}", flush=True)
+        await apply_fault(name, faults[name], run)
+        await asyncio.sleep(run.chance.uniform(0, 2))
+    return await clients.stop_load()
 
 
 async def run_all(options: argparse.Namespace, database_url: str, directory: Path) -> int:
@@ -115,7 +118,7 @@ async def run_all(options: argparse.Namespace, database_url: str, directory: Pat
                 seen = await run_fault(name, faults[name], run, clients)
                 killed = killed or name == KILL_GATEWAY
             difference, found = await check_books(stage, clients, gateways_killed=killed)
-            bad += [f"{name}: {fault}" for fault in found + seen.failed]
+            bad += [f"{name}: {fault}" for fault in found + seen.failed + seen.violations]
             if seen.other_text:
                 bad.append(f"{name}: {seen.other_text} texts differ")
             rows.append(

@@ -26,6 +26,8 @@ OLD_S = 8.0  # for which an engine of version 4 is alone in the list; gateways f
 SKEW_S = 600
 FREE_S_MAX = 10.0  # within which the holds of a killed gateway are free
 SILENT_S_MAX = KEEP_ALIVE_S + 1.5  # of a stream, on a busy machine
+RESUME_S_MAX = 5.0
+TEXT_S_MAX = 20.0
 STREAMS_MIN = 3  # of a gateway that loses its engines
 LOOK_S = 0.1
 Fault = Callable[["FaultRun"], Awaitable[None]]
@@ -43,11 +45,24 @@ class FaultRun:
 
     async def engine(self) -> EngineHost:
         """One that has texts, if there is one."""
+        streams = await self.streams()
+        busy = [engine for engine in self.stage.engines if streams[engine.name] > 0]
+        return self.chance.choice(busy or self.stage.engines)
+
+    async def relayed_with_text(self) -> EngineHost:
+        """The engine behind the relay, once it has a text."""
+        engine, began = self.stage.relayed, time.monotonic()
+        while not (await self.streams())[engine.name]:
+            assert time.monotonic() - began < TEXT_S_MAX, "the engine behind the relay receives no text"
+            await asyncio.sleep(LOOK_S)
+        return engine
+
+    async def streams(self) -> Counter[str]:
+        """Of all gateways, by engine."""
         streams = Counter[str]()
         for gateway in self.stage.gateways:
             streams.update({name: view.streams for name, view in (await self.stage.views(gateway)).items()})
-        busy = [engine for engine in self.stage.engines if streams[engine.name] > 0]
-        return self.chance.choice(busy or self.stage.engines)
+        return streams
 
 
 async def kill_engine(run: FaultRun) -> None:
@@ -69,6 +84,7 @@ async def partition_engine(run: FaultRun) -> None:
 
 async def delay_engine(run: FaultRun) -> None:
     """All bytes of one engine take long, both ways."""
+    await run.relayed_with_text()
     run.stage.relay.set_delay(*DELAY_S)
     await asyncio.sleep(DELAYED_S)
     run.stage.relay.set_delay(0.0, 0.0)
@@ -77,10 +93,11 @@ async def delay_engine(run: FaultRun) -> None:
 
 async def silence_engine(run: FaultRun) -> None:
     """Nothing arrives at one engine or from it, and no connection ends; later everything arrives late."""
-    ended = run.stage.relayed.ended_leases()
+    engine = await run.relayed_with_text()
+    ended = engine.ended_leases()
     run.stage.relay.hold()
     await asyncio.sleep(HOLD_S)
-    assert run.stage.relayed.ended_leases() == ended, "the engine's streams were closed before the late frames"
+    assert engine.ended_leases() == ended, "the engine's streams were closed before the late frames"
     run.stage.relay.release()
     await run.stage.all_ready()
 
@@ -174,8 +191,10 @@ async def partition_gateway(run: FaultRun) -> None:
     assert seen.keep_alives > kept_alive, "no stream of the gateway received a keep-alive"
     gateway.namespace.set_link("engines", up=True)
     await stage.all_ready()
-    after = await stage.fleet(gateway)
-    assert after.resumed > before.resumed, "no text went on"
+    began = time.monotonic()
+    while (after := await stage.fleet(gateway)).resumed <= before.resumed:
+        assert time.monotonic() - began < RESUME_S_MAX, "no text went on"
+        await asyncio.sleep(LOOK_S)
     assert after.lost == before.lost, f"{after.lost - before.lost} texts were lost"
     assert seen.longest_silence_s < SILENT_S_MAX, f"a stream was silent for {seen.longest_silence_s:.1f} s"
 
