@@ -65,9 +65,11 @@ class Relay:
         try:
             await asyncio.gather(self._relay(reader, far_writer), self._relay(far_reader, writer))
         finally:
-            self.open -= 1
             for end in (writer, far_writer):
                 end.transport.abort()
+                with contextlib.suppress(OSError):
+                    await end.wait_closed()
+            self.open -= 1
 
     async def _relay(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """One direction: its bytes, then its end."""
