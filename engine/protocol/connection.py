@@ -206,6 +206,7 @@ class Link(asyncio.Protocol):
         self.heartbeat: Heartbeat | None = None
         self.version = PROTOCOL_OLDEST  # of the connection, once `greet` agreed on one
         self.heard_at = loop.time()
+        self.fell_silent = False  # it was lost because nothing was heard, not because an end closed it
         self.step = -1
         self.step_at = self.heard_at  # when the engine loop was last seen idle or at another step
         self._loop = loop
@@ -396,6 +397,7 @@ class Link(asyncio.Protocol):
 
     def _check_silence(self) -> None:
         if self._loop.time() - self.heard_at > self._silence_s:
+            self.fell_silent = True
             self.cut(f"nothing heard for {self._silence_s:g} s")
             return
         self._watch = self._loop.call_later(self._silence_s / 8, self._check_silence)

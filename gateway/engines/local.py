@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import ClassVar, TypeVar, cast
 
 from engine.protocol.client import (
+    SILENCE_S,
     AdapterNotChanged,
     EngineClient,
     EngineLost,
@@ -91,6 +92,7 @@ class LocalEngine:
         server_name: str | None = None,
         gateway: str = "",
         with_pages: bool = False,
+        silence_s: float = SILENCE_S,
     ) -> None:
         """As EngineClient. `with_pages`: the engine reports the names of its cached pages to `on_pages`."""
         self.on_connect: OnConnect | None = None
@@ -104,6 +106,7 @@ class LocalEngine:
             on_connect=self._connected,
             on_models=self._models_changed,
             on_pages=self._pages_changed if with_pages else None,
+            silence_s=silence_s,
             generation=LocalStream,
         )
 

@@ -37,6 +37,7 @@ def build_fleet(
             address,
             engine or connect(address),
             catalog,
+            fleet.confirmations,
             on_connect=fleet.note_connected,
             on_ready=fleet.note_ready,
             on_models=fleet.note_models,

@@ -85,6 +85,7 @@ class Fleet(MemberGroup):
 
     def note_attempt_ended(self, stream: FleetStream, attempt: EndedAttempt) -> None:
         attempt.member.streams -= 1
+        attempt.member.unconfirmed += attempt.tokens > 0
         self.chooser.note_ended(attempt.member, attempt.placement)
 
     def move_stream(self, stream: FleetStream, final: StreamEnding) -> bool:
@@ -104,11 +105,16 @@ class Fleet(MemberGroup):
         self._spawn(self._resume_stream(stream, final))
         return True
 
-    def reclaim_tokens(self, epoch: str, tokens: AttemptTokens) -> None:
+    def note_recorded(self, epoch: str, tokens: AttemptTokens) -> None:
         """Of `streams.Mover`."""
+        self.confirmations.note_recorded(epoch, tokens)
+
+    def reclaim_tokens(self, epoch: str, tokens: AttemptTokens) -> None:
+        """Of `streams.Mover`: sent now, and again at each new connection to the engine process."""
+        self.confirmations.note_reclaimed(epoch, tokens)
         for member in self.members.values():
             if member.engine.epoch == epoch:
-                member.reclaim_tokens(tokens)
+                member.send_reclaims([tokens])
 
     def call_soon(self, function: Callable[[], None]) -> None:
         """Of `streams.Mover`."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
 from collections.abc import Callable, Container, Mapping
 from pathlib import Path
 from typing import Any
@@ -16,12 +15,8 @@ from gateway.engines.adapter_sync import AdapterLoader
 from gateway.engines.engine import ContentSources, Engine
 from gateway.engines.local import LocalEngine
 from gateway.engines.model_sync import ModelLoader
+from gateway.fleet.confirmations import Confirmations
 from gateway.fleet.roster import EngineAddress
-
-# Attempts of one engine process whose tokens are reclaimed at each new connection to it.
-RECLAIMS_MAX = 65_536
-# The newest attempts that were confirmed as recorded: a broken network may have lost the confirmation.
-RECORDED_MAX = 8192
 
 
 class Catalog(msgspec.Struct, frozen=True):
@@ -44,6 +39,7 @@ class Member:
         address: EngineAddress,
         engine: Engine,
         catalog: Catalog,
+        confirmations: Confirmations,
         *,
         on_connect: Callable[[Member, Mapping[str, RaisedTargets]], None],
         on_ready: Callable[[], None],
@@ -58,6 +54,7 @@ class Member:
         self.drains_here = False  # the roster has it no more: no new request, and it is closed when it is idle
         self.refused: Mapping[str, str] = {}  # models that it refuses, and why
         self.streams = 0  # that it has of this gateway
+        self.unconfirmed = 0  # attempts that ended, with tokens, and that the ledger does not have yet
         self._sources = catalog.sources if address.is_remote else None
         self.loader = AdapterLoader(
             engine, catalog.store, self._loadable, catalog.kept, catalog.pinned, sources=self._sources
@@ -74,9 +71,7 @@ class Member:
         self._on_connect = on_connect
         self._on_models = on_models
         self._on_refused = on_refused
-        self._reclaims: OrderedDict[tuple[str, int, int], AttemptTokens] = OrderedDict()
-        self._reclaims_epoch = ""
-        self._recorded: deque[tuple[str, AttemptTokens]] = deque(maxlen=RECORDED_MAX)  # with the epoch
+        self._confirmations = confirmations
         engine.on_connect = self._connected
         engine.on_models = self._models_changed
         if isinstance(engine, LocalEngine):
@@ -111,22 +106,8 @@ class Member:
             settings["digest"], settings["sources"] = await self._sources.sources_of_model(str(path))
         return await self.engine.load_model(name, path, **settings)
 
-    def reclaim_tokens(self, tokens: AttemptTokens) -> None:
-        """Of the present engine process; sent now, and again at each new connection to it."""
-        if self._reclaims_epoch != self.engine.epoch:
-            self._reclaims.clear()
-            self._reclaims_epoch = self.engine.epoch
-        self._reclaims[tokens.request_id, tokens.choice, tokens.attempt] = tokens
-        if len(self._reclaims) > RECLAIMS_MAX:
-            self._reclaims.popitem(last=False)
-        self._send_reclaims([tokens])
-
-    def note_recorded(self, epoch: str, tokens: AttemptTokens) -> None:
-        """A confirmation was sent. After a loss of the connection it is repeated as a reclaim, which an engine that
-        received it ignores."""
-        self._recorded.append((epoch, tokens))
-
-    def _send_reclaims(self, tokens: list[AttemptTokens]) -> None:
+    def send_reclaims(self, tokens: list[AttemptTokens]) -> None:
+        """Of the present engine process; an engine that is not connected receives nothing."""
         if tokens and isinstance(self.engine, LocalEngine):
             self.engine.reclaim_tokens(tokens)
 
@@ -145,9 +126,7 @@ class Member:
 
     async def _connected(self, raised: Mapping[str, RaisedTargets]) -> None:
         """Models load in the background, so that a slow model does not delay requests for others."""
-        epoch = self.engine.epoch
-        reclaims = list(self._reclaims.values()) if self._reclaims_epoch == epoch else []
-        self._send_reclaims([*reclaims, *[tokens for recorded, tokens in self._recorded if recorded == epoch]])
+        self.send_reclaims(self._confirmations.of_engine(self.engine.epoch))
         self._on_connect(self, raised)
         self.model_loader.connected()
         await self.loader.on_connect()

@@ -23,12 +23,15 @@ from gateway.engines.engine import (
 )
 from gateway.errors import NotFound
 from gateway.fleet.choice import EngineChooser
+from gateway.fleet.confirmations import Confirmations
 from gateway.fleet.member import Member
 from gateway.fleet.roster import EngineAddress, Roster
 
 # Between two looks at the members, for changes that nothing announces.
 WAIT_S = 0.25
 STATUS_S_MAX = 2.0
+# For which the connection of an engine that left the roster waits for the ledger to have the texts that ended on it.
+CONFIRM_S_MAX = 10.0
 
 BuildMember = Callable[[EngineAddress, "MemberGroup"], Member]
 OnRefused = Callable[[Mapping[str, str]], None]
@@ -49,6 +52,7 @@ class MemberGroup(ABC):
         self.on_models: OnModels | None = None
         self.members: dict[str, Member] = {}
         self.chooser = chooser
+        self.confirmations = Confirmations()
         self._roster = roster
         self._build_member = build_member
         self._on_refused = on_refused
@@ -285,6 +289,7 @@ class MemberGroup(ABC):
 
     def note_connected(self, member: Member, raised: Mapping[str, RaisedTargets]) -> None:
         """Of Member."""
+        self._close_older(member)
         self.chooser.add_member(member)
         self._spawn(self._announce_connected(raised))
 
@@ -304,6 +309,15 @@ class MemberGroup(ABC):
         is what finds refusals."""
         self._on_refused(self._refused_everywhere(lambda member: member.refused))
         self._changed.set()
+
+    def _close_older(self, member: Member) -> None:
+        """An engine process serves the newest connection of a gateway alone: texts of an older one, at another address,
+        would never end. They continue over the new one."""
+        for older in self.members.values():
+            if older is not member and older.engine.epoch and older.engine.epoch == member.engine.epoch:
+                fields = {"engine": older.name, "address": older.address.address, "newer": member.address.address}
+                _log.warning("engine.connected_twice", extra={"fields": fields})
+                self._spawn(older.engine.close())
 
     async def _announce_connected(self, raised: Mapping[str, RaisedTargets]) -> None:
         if self.on_connect is not None:
@@ -332,8 +346,12 @@ class MemberGroup(ABC):
         _log.info("engine.listed", extra={"fields": {"engine": address.name, "address": address.address}})
 
     async def _close_idle(self, member: Member) -> None:
-        """Close the connection of an engine that left the roster, once it has no text of this gateway."""
+        """Close the connection of an engine that left the roster, once it has no text of this gateway. It counts what
+        is not confirmed by then as lost."""
         while member.drains_here and member.engine.ready and member.streams:
+            await self._wait_change()
+        deadline = time.monotonic() + CONFIRM_S_MAX
+        while member.drains_here and member.engine.ready and member.unconfirmed and time.monotonic() < deadline:
             await self._wait_change()
         if not member.drains_here:
             return

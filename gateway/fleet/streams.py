@@ -47,6 +47,10 @@ class Mover(Protocol):
         """Whether the stream continues on another engine, or may later; then it has not ended."""
         ...
 
+    def note_recorded(self, epoch: str, tokens: AttemptTokens) -> None:
+        """The ledger has tokens of an attempt, and the engine was sent the confirmation."""
+        ...
+
     def reclaim_tokens(self, epoch: str, tokens: AttemptTokens) -> None:
         """The ledger has tokens of an attempt whose connection was lost."""
         ...
@@ -71,10 +75,11 @@ class EndedAttempt(NamedTuple):
         """The ledger has the attempt's tokens."""
         if not self.tokens:
             return
+        self.member.unconfirmed -= 1
         counted = AttemptTokens(request.request_id, request.sampling.choice, self.number, self.tokens)
         if self.link is not None and self.link.open:
             self.link.recorded(self.handle)
-            self.member.note_recorded(self.epoch, counted)
+            mover.note_recorded(self.epoch, counted)
         else:
             mover.reclaim_tokens(self.epoch, counted)
 
@@ -83,9 +88,9 @@ class FleetStream(LocalStream):
     """Implements `TokenStream`. Between two attempts, and before the first, it has no member and waits."""
 
     __slots__ = (
-        "_cached", "_ended", "_held", "_losers", "_mover", "_prompt_until", "_started", "fruitless", "hedge",
-        "last_member", "made", "member", "number", "placement", "request", "resumed", "signature", "submissions",
-        "tried",
+        "_cached", "_ended", "_heard_at", "_held", "_losers", "_mover", "_prompt_until", "_started", "fruitless",
+        "hedge", "last_member", "made", "member", "number", "placement", "request", "resumed", "signature",
+        "submissions", "tried",
     )  # fmt: skip
 
     def __init__(self, mover: Mover, request: EngineRequest) -> None:
@@ -99,7 +104,7 @@ class FleetStream(LocalStream):
         self.member: Member | None = None
         self.last_member: Member | None = None  # of the attempt that ended last
         self.signature: tuple[str, str, str] | None = None  # what an engine that continues the text must have
-        self.fruitless = 0  # attempts in a row that were lost before they made an id
+        self.fruitless = 0  # attempts in a row whose engine was lost before it made an id
         self.tried: set[str] = set()  # names of members that refused the text since it last moved
         self.placement: Placement | None = None  # of the router, for the present attempt
         self.hedge: SideAttempt | None = None  # a second attempt, while neither has made a token
@@ -108,6 +113,7 @@ class FleetStream(LocalStream):
         self._ended: list[EndedAttempt] = []
         self._mover = mover
         self._started = False  # output of the present attempt has arrived
+        self._heard_at = 0.0  # when its connection was last heard before the attempt was submitted
         self._prompt_until = 0  # prompt tokens whose log probabilities were received
 
     # ---- for the reader
@@ -240,6 +246,7 @@ class FleetStream(LocalStream):
         self.number = self.submissions
         self.submissions += 1
         self.resumed, self._started, self.placement = resumed, False, placement
+        self._heard_at = 0.0 if self._link is None else self._link.heard_at
 
     def make_hedge(self, member: Member) -> SideAttempt:
         """A second attempt, to be submitted to `member` as `next_request`, and then given to `note_hedged`."""
@@ -278,10 +285,16 @@ class FleetStream(LocalStream):
         tokens = self.received - self.resumed
         if final.usage is not None:
             tokens = max(tokens, final.usage.completion_tokens - self.resumed)
-        if final.end is StreamEnd.LOST and not self._started:
+        if final.end is StreamEnd.LOST and not self._started and not self._was_unheard():
             self.fruitless += 1
         self.member, self.last_member = None, member
         self._note_ended(EndedAttempt(member, self.epoch, self.number, tokens, self._link, self.handle, self.placement))
+
+    def _was_unheard(self) -> bool:
+        """Whether the engine was silent for the whole attempt: it may be unreachable since before, so that the text is
+        not what ended it."""
+        link = self._link
+        return link is not None and link.fell_silent and link.heard_at <= self._heard_at
 
     def _note_ended(self, attempt: EndedAttempt) -> None:
         self._ended.append(attempt)

@@ -17,8 +17,10 @@ from support.ports import free_port
 class RedisServer:
     """`start()`s when made; holds nothing on disk."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, address: str = "127.0.0.1") -> None:
+        """`address`: of this host, on which it listens."""
         self._directory = directory
+        self._address = address
         self.port = free_port()
         self.start()
 
@@ -28,12 +30,13 @@ class RedisServer:
 
     @property
     def url(self) -> str:
-        return f"redis://127.0.0.1:{self.port}/0"
+        return f"redis://{self._address}:{self.port}/0"
 
     def start(self) -> None:
-        argv = ["redis-server", "--port", str(self.port), "--bind", "127.0.0.1", "--save", "", "--dir"]
-        self._process = subprocess.Popen([*argv, str(self._directory)], stdout=subprocess.DEVNULL)
-        self.client = redis.Redis(port=self.port, decode_responses=True)
+        argv = ["redis-server", "--port", str(self.port), "--bind", self._address, "--protected-mode", "no"]
+        argv += ["--save", "", "--dir", str(self._directory)]
+        self._process = subprocess.Popen(argv, stdout=subprocess.DEVNULL)
+        self.client = redis.Redis(self._address, self.port, decode_responses=True)
         deadline = time.monotonic() + 30
         while True:
             try:

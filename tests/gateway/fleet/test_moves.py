@@ -6,11 +6,18 @@ import asyncio
 import signal
 from pathlib import Path
 
+import pytest
+
+from engine.protocol.client import EngineClient
 from gateway.engines.engine import EngineUnavailable, StreamEnd
+from gateway.fleet import members
+from gateway.fleet.fleet import FRUITLESS_MAX
 from gateway.fleet.hedges import HedgeBudget
+from gateway.fleet.roster import EngineAddress
 from gateway.fleet.streams import FleetStream
+from support.engine.held_proxy import HeldProxy
 from support.gateway.small_fleet import Reading, SmallFleet, request, small_fleet, with_sampling
-from support.waiting import eventually_async
+from support.waiting import PATIENCE_S, eventually_async
 
 TEXTS = 12
 
@@ -127,6 +134,29 @@ async def test_a_text_whose_engines_die_before_its_first_token_ends(tmp_path: Pa
         assert (await reading.final(10)).end is StreamEnd.LOST
 
 
+async def test_a_text_outlives_engines_that_are_unreachable(tmp_path: Path) -> None:
+    """It was never received, so it is not what ends them."""
+    fake = {"step_ms": 1000.0}
+    async with (
+        small_fleet(tmp_path, 1, fake=fake, silence_s=2.0) as small,
+        HeldProxy(tmp_path / "proxy.sock", small.engines["e0"].socket) as proxy,
+    ):
+        small.roster.write_engines([EngineAddress("e0", f"unix:{proxy.path}")])
+        await eventually_async(lambda: small.fleet.members["e0"].address == small.roster.engines[0])
+        await eventually_async(lambda: small.fleet.members["e0"].engine.ready)
+        await eventually_async(lambda: len(small.fleet.members) == 1)
+        reading = Reading(small.fleet.submit(request(max_tokens=1)))
+        stream = reading.stream
+        assert isinstance(stream, FleetStream)
+        for attempts in range(FRUITLESS_MAX + 1):
+            await eventually_async(lambda before=attempts: stream.submissions > before)
+            proxy.hold()
+            await eventually_async(lambda: not small.fleet.ready)
+            proxy.release()
+        assert (await reading.final()).end is StreamEnd.LENGTH
+        assert small.fleet.losses == 0
+
+
 async def test_a_hedge_wins_and_the_loser_is_counted(tmp_path: Path) -> None:
     """The first engine is stopped, so its first token is overdue; later it goes on and reports what it made."""
     async with small_fleet(
@@ -202,6 +232,73 @@ async def test_a_round_of_loads_that_changes_nothing_is_not_followed_by_another(
         small.fleet.on_models = changes.append
         small.fleet.follow_models()
         assert changes == []
+
+
+async def lost_tokens(small: SmallFleet, name: str) -> int:
+    """As the engine counts them, asked over a connection of its own."""
+    client = EngineClient(small.engines[name].socket)
+    await client.start()
+    try:
+        await client.wait_ready(PATIENCE_S)
+        return (await client.status()).tokens_lost
+    finally:
+        await client.close()
+
+
+async def unlisted_text(small: SmallFleet) -> tuple[Reading, str]:
+    """A text of 50 tokens that ended on an engine which left the roster meanwhile, before the ledger had it; and the
+    engine's name."""
+    reading = Reading(small.fleet.submit(request(max_tokens=50)))
+    name = engine_of(reading)
+    small.roster.write_engines([small.address(other) for other in small.engines if other != name])
+    assert (await reading.final()).end is StreamEnd.LENGTH
+    assert len(reading.stream.attempts) == 1
+    return reading, name
+
+
+async def test_an_engine_leaves_once_the_ledger_has_its_texts(tmp_path: Path) -> None:
+    async with small_fleet(tmp_path, 2) as small:
+        reading, name = await unlisted_text(small)
+        await asyncio.sleep(4 * members.WAIT_S)
+        assert name in small.fleet.members  # its connection is open
+        reading.stream.confirm_recorded()
+        await eventually_async(lambda: name not in small.fleet.members)
+        await eventually_async(lambda: bool(small.engines[name].events("gateway.gone")))
+        assert await lost_tokens(small, name) == 0
+
+
+async def test_an_engine_that_returns_receives_what_the_ledger_has_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(members, "CONFIRM_S_MAX", 0.0)
+    async with small_fleet(tmp_path, 2) as small:
+        reading, name = await unlisted_text(small)
+        await eventually_async(lambda: name not in small.fleet.members)
+        await eventually_async(lambda: bool(small.engines[name].events("gateway.gone")))
+        assert await lost_tokens(small, name) == 50
+        reading.stream.confirm_recorded()
+        small.roster.write_engines([small.address(engine) for engine in small.engines])
+        await eventually_async(lambda: name in small.fleet.members and small.fleet.members[name].engine.ready)
+        await eventually_async(lambda: bool(small.engines[name].events("tokens.reclaimed")))
+        assert await lost_tokens(small, name) == 0
+
+
+async def test_an_engine_at_another_address_continues_its_texts(tmp_path: Path) -> None:
+    (tmp_path / "one").mkdir()
+    expected = await uncut(tmp_path / "one")
+    async with small_fleet(tmp_path, 1) as small:
+        reading = Reading(small.fleet.submit(request()))
+        await reading.has(10)
+        link = tmp_path / "other.sock"
+        link.symlink_to(small.engines["e0"].socket)
+        small.roster.write_engines([EngineAddress("e0", f"unix:{link}")])
+        assert (await reading.final()).end is StreamEnd.LENGTH
+        assert reading.ids == expected[0]
+        assert small.fleet.resumptions == 1
+        await eventually_async(lambda: len(small.fleet.members) == 1)
+        reading.stream.confirm_recorded()
+        report = await small.fleet.members["e0"].engine.status()
+        assert report.tokens_made - report.tokens_overrun - report.tokens_lost == 200
 
 
 async def test_a_full_engine_is_not_the_last_word(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from adapters.files.store import AdapterStore
+from engine.protocol.client import SILENCE_S
 from engine.protocol.frames import Sampling
 from gateway.catalog.base_models import BaseModel
 from gateway.engines.engine import EngineRequest, StreamEnding, TokenStream
@@ -66,6 +67,7 @@ class SmallFleet:
         self.engines: dict[str, EngineProcess] = {}
         self._directory = directory
         fake = {"step_ms": 2.0, "prefill_ms_per_1k_tokens": 1.0, **options.pop("fake", {})}
+        self._silence_s = options.pop("silence_s", SILENCE_S)
         self._config = {"models": [{"name": MODEL, "path": ""}], "fake": fake, **options.pop("engine", {})}
         for number in range(count):
             self.start_engine(f"e{number}")
@@ -98,8 +100,9 @@ class SmallFleet:
         )
         return Member(
             address,
-            LocalEngine(address.address.removeprefix("unix:")),
+            LocalEngine(address.address, gateway="gw_small", silence_s=self._silence_s),
             catalog,
+            fleet.confirmations,
             on_connect=fleet.note_connected,
             on_ready=fleet.note_ready,
             on_models=fleet.note_models,

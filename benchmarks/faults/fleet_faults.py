@@ -1,0 +1,224 @@
+"""The faults of a fleet, each by itself: what breaks, for how long, and what has to be true once it is over."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import signal
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.faults.fleet_books import difference_of, open_requests
+from benchmarks.faults.fleet_clients import FleetClients
+from benchmarks.faults.fleet_stage import KEEP_ALIVE_S, LEASE_S, EngineHost, FleetStage
+from benchmarks.rows import REPO
+from engine.protocol.client import SILENCE_S
+from gateway.views.engines import FleetEngineView
+
+PARTITION_S = LEASE_S + 3.0  # an engine ends a lease within LEASE_S * 9 / 8 of the last sign of life
+HOLD_S = SILENCE_S + 1.5  # gateways give the engine up, and it does not give them up yet
+DELAY_S = (0.05, 0.4)
+DELAYED_S = 8.0
+OLD_S = 8.0  # for which an engine of version 4 is alone in the list; gateways follow the list within 4 s
+SKEW_S = 600
+FREE_S_MAX = 10.0  # within which the holds of a killed gateway are free
+SILENT_S_MAX = KEEP_ALIVE_S + 1.5  # of a stream, on a busy machine
+RESUME_S_MAX = 5.0
+TEXT_S_MAX = 20.0
+STREAMS_MIN = 3  # of a gateway that loses its engines
+LOOK_S = 0.1
+Fault = Callable[["FaultRun"], Awaitable[None]]
+
+
+@dataclass
+class FaultRun:
+    """What the faults work on."""
+
+    stage: FleetStage
+    clients: FleetClients
+    chance: random.Random
+    clock: Path  # seconds by which the first gateway's clock is wrong
+    old_code: Path | None  # whose engine speaks version 4
+
+    async def engine(self) -> EngineHost:
+        """One that has texts, if there is one."""
+        streams = await self.streams()
+        busy = [engine for engine in self.stage.engines if streams[engine.name] > 0]
+        return self.chance.choice(busy or self.stage.engines)
+
+    async def relayed_with_text(self) -> EngineHost:
+        """The engine behind the relay, once it has a text."""
+        engine, began = self.stage.relayed, time.monotonic()
+        while not (await self.streams())[engine.name]:
+            assert time.monotonic() - began < TEXT_S_MAX, "the engine behind the relay receives no text"
+            await asyncio.sleep(LOOK_S)
+        return engine
+
+    async def streams(self) -> Counter[str]:
+        """Of all gateways, by engine."""
+        streams = Counter[str]()
+        for gateway in self.stage.gateways:
+            streams.update({name: view.streams for name, view in (await self.stage.views(gateway)).items()})
+        return streams
+
+
+async def kill_engine(run: FaultRun) -> None:
+    engine = await run.engine()
+    await engine.end(signal.SIGKILL)
+    await asyncio.sleep(1.0)
+    engine.start()
+    await run.stage.all_ready()
+
+
+async def partition_engine(run: FaultRun) -> None:
+    """Both ends live on, and neither hears the other."""
+    engine = await run.engine()
+    engine.namespace.set_link("engines", up=False)
+    await asyncio.sleep(PARTITION_S)
+    engine.namespace.set_link("engines", up=True)
+    await run.stage.all_ready()
+
+
+async def delay_engine(run: FaultRun) -> None:
+    """All bytes of one engine take long, both ways."""
+    await run.relayed_with_text()
+    run.stage.relay.set_delay(*DELAY_S)
+    await asyncio.sleep(DELAYED_S)
+    run.stage.relay.set_delay(0.0, 0.0)
+    await run.stage.all_ready()
+
+
+async def silence_engine(run: FaultRun) -> None:
+    """Nothing arrives at one engine or from it, and no connection ends; later everything arrives late."""
+    engine = await run.relayed_with_text()
+    ended = engine.ended_leases()
+    run.stage.relay.hold()
+    await asyncio.sleep(HOLD_S)
+    assert engine.ended_leases() == ended, "the engine's streams were closed before the late frames"
+    run.stage.relay.release()
+    await run.stage.all_ready()
+
+
+async def drain_engine(run: FaultRun) -> None:
+    """SIGTERM: the engine hands its texts over and ends; a new process takes its place."""
+    engine = await run.engine()
+    await engine.end(signal.SIGTERM)
+    engine.start()
+    await run.stage.all_ready()
+
+
+async def upgrade_engine(run: FaultRun) -> None:
+    """An engine of the version before joins, serves, leaves the list, ends, and comes back as today's code."""
+    assert run.old_code is not None
+    stage, engine = run.stage, await run.engine()
+    listed = stage.addresses()
+    others = {name: address for name, address in listed.items() if name != engine.name}
+    old = {engine.name: f"unix:{engine.socket}"}
+
+    def serves_old(views: dict[str, FleetEngineView]) -> bool:
+        view = views.get(engine.name)
+        return view is not None and (view.protocol_version, view.state) == (4, "ready")
+
+    stage.write_roster(others)
+    await stage.until(lambda views: engine.name not in views, "an engine does not leave the list")
+    await engine.end(signal.SIGTERM)
+    engine.code = run.old_code
+    engine.start(old=True)
+    stage.write_roster({**others, **old})
+    await stage.until(serves_old, "no engine of version 4 is ready")
+    stage.write_roster(old)  # alone: otherwise engines that report their load are preferred to it
+    await asyncio.sleep(OLD_S)
+    stage.write_roster({**others, **old})
+    await stage.all_ready()
+    await stage.until(serves_old, "the engine of version 4 is not ready any more")
+    stage.write_roster(others)
+    await stage.until(lambda views: engine.name not in views, "an engine of version 4 does not leave the list")
+    report = await stage.status(engine, local=True)
+    assert report.tokens_made > 0, "the engine of version 4 made no token"
+    difference = difference_of(stage, report)
+    assert difference == 0, f"the engine of version 4: the ledger has {difference} tokens more than {report}"
+    await engine.end(signal.SIGTERM)
+    engine.code = REPO
+    engine.start()
+    stage.write_roster(listed)
+    await stage.all_ready()
+    for gateway in stage.gateways:
+        version = (await stage.views(gateway))[engine.name].protocol_version
+        assert version == 5, f"after the upgrade the engine speaks version {version}"
+
+
+async def drain_gateway(run: FaultRun) -> None:
+    """SIGTERM as of a rolling upgrade: it lingers, finishes its streams and ends; a new process takes its place."""
+    gateway = run.chance.choice(run.stage.gateways)
+    await gateway.drain()
+    gateway.start()
+    await gateway.wait_ready()
+
+
+async def kill_gateway(run: FaultRun) -> None:
+    gateway = run.stage.gateways[-1]
+    held = open_requests(run.stage)
+    gateway.kill()
+    began = time.monotonic()
+    # No text takes that long: what is still held then is the killed gateway's.
+    while held & open_requests(run.stage):
+        assert time.monotonic() - began < FREE_S_MAX, "the holds of a killed gateway are not free"
+        await asyncio.sleep(LOOK_S)
+    gateway.start()
+    await gateway.wait_ready()
+
+
+async def partition_gateway(run: FaultRun) -> None:
+    """One gateway reaches its clients and the database, and no engine, for longer than the engines' leases."""
+    stage, seen = run.stage, run.clients.seen
+    gateway = stage.gateways[-1]
+    await stage.until(
+        lambda views: sum(view.streams for view in views.values()) >= STREAMS_MIN,
+        "the gateway has no streams",
+        [gateway],
+    )
+    ended = {engine.name: engine.ended_leases() for engine in stage.engines}
+    before = await stage.fleet(gateway)
+    kept_alive = seen.keep_alives
+    gateway.note_down(PARTITION_S)
+    gateway.namespace.set_link("engines", up=False)
+    await asyncio.sleep(PARTITION_S)
+    for engine in stage.engines:
+        assert engine.ended_leases() > ended[engine.name], f"{engine.name} keeps a silent gateway's stream"
+    assert seen.keep_alives > kept_alive, "no stream of the gateway received a keep-alive"
+    gateway.namespace.set_link("engines", up=True)
+    await stage.all_ready()
+    began = time.monotonic()
+    while (after := await stage.fleet(gateway)).resumed <= before.resumed:
+        assert time.monotonic() - began < RESUME_S_MAX, "no text went on"
+        await asyncio.sleep(LOOK_S)
+    assert after.lost == before.lost, f"{after.lost - before.lost} texts were lost"
+    assert seen.longest_silence_s < SILENT_S_MAX, f"a stream was silent for {seen.longest_silence_s:.1f} s"
+
+
+async def skew_clock(run: FaultRun) -> None:
+    """The first gateway's clock is ten minutes wrong for a while."""
+    run.clock.write_text(str(SKEW_S))
+    await asyncio.sleep(3.0)
+    run.clock.write_text(str(-SKEW_S))
+    await asyncio.sleep(3.0)
+    run.clock.write_text("0")
+
+
+UPGRADE = "engine upgrade from version 4"
+KILL_GATEWAY = "gateway kill -9"
+FAULTS: dict[str, Fault] = {
+    "engine kill -9": kill_engine,
+    "engine partition": partition_engine,
+    "engine behind 50 to 400 ms": delay_engine,
+    "engine silent, then late": silence_engine,
+    "engine drain": drain_engine,
+    UPGRADE: upgrade_engine,
+    "gateway drain and restart": drain_gateway,
+    "gateway partition": partition_gateway,
+    KILL_GATEWAY: kill_gateway,
+    "clock skew of 10 min": skew_clock,
+}
