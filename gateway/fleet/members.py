@@ -337,7 +337,7 @@ class MemberGroup(ABC):
             elif known is None:
                 self._add_member(address)
             else:  # at another address: the old connection drains under another key
-                self.members[f"{name}@{known.address.address}"] = self.members.pop(name)
+                self.members[f"{name}@{known.address.shown_address}"] = self.members.pop(name)
                 self._add_member(address)
 
     def _add_member(self, address: EngineAddress) -> None:

@@ -30,6 +30,11 @@ class EngineAddress(msgspec.Struct, frozen=True):
         """Whether the engine may be on another host, which has other directories."""
         return not self.address.startswith("unix:")
 
+    @property
+    def shown_address(self) -> str:
+        """The address without the directories of this host, which are no business of every role."""
+        return self.address if self.is_remote else f"unix:{Path(self.address).name}"
+
 
 OnEngines = Callable[[Sequence[EngineAddress]], None]
 

@@ -29,9 +29,10 @@ class EngineTierView(msgspec.Struct, frozen=True, kw_only=True):
 
 class FleetEngineView(msgspec.Struct, frozen=True, kw_only=True):
     """One engine, as its last heartbeat and this gateway's connection have it. `name`: unique; an engine whose address
-    changed is listed as NAME@ADDRESS until its texts end. `state`: "leaving" when the roster has the engine no more.
-    `protocol_version` null: it was never connected. `prefix_hit_rate`: the part of prompt tokens found in the prefix
-    cache since the engine's start; null without prompts. `streams`: texts of this gateway."""
+    changed is listed as NAME@ADDRESS until its texts end. `address`: of a Unix socket the file's name alone. `state`:
+    "leaving" when the roster has the engine no more. `protocol_version` null: it was never connected.
+    `prefix_hit_rate`: the part of prompt tokens found in the prefix cache since the engine's start; null without
+    prompts. `streams`: texts of this gateway."""
 
     name: str
     address: str
@@ -118,7 +119,7 @@ def engine_view(name: str, member: Member) -> FleetEngineView:
     load = None if beat is None else beat.load
     return FleetEngineView(
         name=name,
-        address=member.address.address,
+        address=member.address.shown_address,
         state=engine_state(member),
         epoch=engine.epoch,
         protocol_version=engine.protocol_version if isinstance(engine, LocalEngine) else None,

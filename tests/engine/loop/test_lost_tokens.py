@@ -17,6 +17,7 @@ from engine.loop.gateway_streams import GatewayStreams
 from engine.loop.metrics import EngineMetrics
 from engine.loop.unsettled import LostTokens, UnrecordedAttempt
 from engine.protocol.frames import (
+    PROTOCOL_VERSION,
     Abort,
     Alive,
     AttemptTokens,
@@ -209,7 +210,7 @@ async def test_an_engine_that_drains_refuses_new_requests_and_finishes_the_other
     peer, operator = await connect(engine), await connect(engine)
     peer.send(peer.submit(1, max_tokens=300, stop_ids=[]), peer.submit(2, max_tokens=3, stop_ids=[]))
     await peer.expect(Tokens)
-    operator.send(DrainEngine(), DrainEngine(), Status())
+    operator.send(GatewayHello(PROTOCOL_VERSION, "operator"), DrainEngine(), DrainEngine(), Status())
     await operator.expect(StatusReport)
     ids = [*range(300, 310), 400, 401]
     peer.send(peer.submit(3), peer.submit(4, prompt_ids=ids, resumed=2))
