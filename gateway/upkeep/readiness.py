@@ -11,6 +11,8 @@ from gateway.host.stop_state import StopState
 from gateway.host.workers import WorkerState
 from gateway.upkeep.revision_watch import RevisionWatch
 
+PARTS = ("gateway", "engine", "database", "lease", "journal")  # that can have a problem
+
 
 class Readiness:
     """One per gateway process."""

@@ -4,8 +4,6 @@ the engines of the fleet.
 
 from __future__ import annotations
 
-import time
-
 import msgspec
 from litestar import get, post
 
@@ -15,7 +13,7 @@ from gateway.engines.engine import EngineUnavailable
 from gateway.engines.local import LocalEngine
 from gateway.services import Services
 from gateway.upkeep.health_checks import HealthReport
-from gateway.views.engines import FleetEngineView, FleetView, engine_view, fleet_view
+from gateway.views.engines import FleetEngineView, FleetView, engine_view, fleet_view, stale_s
 from gateway.views.tiers import WINDOWS_S, TiersView, tier_view
 
 
@@ -45,8 +43,7 @@ class EngineDrain(msgspec.Struct, forbid_unknown_fields=True):
 @get("/engines", opt={"route": "/v1/admin/engines", "area": "engine"}, sync_to_thread=False)
 def list_engines(services: Services) -> FleetView:
     """The engines of this gateway's roster: state, load and what each one serves."""
-    stale_since = services.roster.stale_since
-    return fleet_view(services.engine, None if stale_since is None else time.monotonic() - stale_since)
+    return fleet_view(services.engine, stale_s(services.roster))
 
 
 @post("/engines/{name:str}/drain", opt={"route": "/v1/admin/engines/{name}/drain", "area": "engine"}, status_code=200)
