@@ -1,8 +1,8 @@
 """`python3 database_password.py DIRECTORY [GRAFANA]`: make the database's passwords there, once, for compose.yaml.
 
-In DIRECTORY: `password`, which PostgreSQL's image reads as POSTGRES_PASSWORD_FILE under a user of its own, and `pgpass`,
-which libpq reads as PGPASSFILE, mode 0600. In GRAFANA: `grafana_password`, of the role that reads usage and budgets.
-Each folder is a volume that only the services mount that need it.
+In DIRECTORY: `password`, which PostgreSQL's image reads as POSTGRES_PASSWORD_FILE under a user of its own, and
+`pgpass`, which libpq reads as PGPASSFILE, mode 0600. In GRAFANA: `grafana_password`, of the role that reads usage and
+budgets. Each folder is a volume that only the services mount that need it.
 """
 
 import os
