@@ -196,11 +196,11 @@ def test_the_configurations_are_valid() -> None:
     program = shutil.which("amtool")
     if program is None:
         missing_service("amtool", "it is not installed: apt-get install prometheus-alertmanager")
-    argv = [program, "check-config", FOLDER / "alertmanager.yml"]
-    done = subprocess.run(argv, capture_output=True, text=True, check=False)
+    file = FOLDER / "alertmanager.yml"
+    done = subprocess.run([program, "check-config", file], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     for severity, receivers in (("page", "pagerduty,slack"), ("ticket", "slack")):
-        argv = [program, "config", "routes", "test", f"--config.file={FOLDER}/alertmanager.yml", f"severity={severity}"]
+        argv = [program, "config", "routes", "test", f"--config.file={file}", f"severity={severity}"]
         done = subprocess.run(argv, capture_output=True, text=True, check=False)
         assert done.stdout.strip() == receivers
 
