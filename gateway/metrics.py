@@ -20,6 +20,7 @@ class Metrics:
         self._build_tokens_and_ledger(registry)
         self._build_books(registry)
         self._build_resources(registry)
+        self._build_process(registry)
 
     def _build_requests(self, registry: CollectorRegistry) -> None:
         """HTTP answers, refusals and requests."""
@@ -41,6 +42,12 @@ class Metrics:
             "From the request's arrival to its first token here",
             ["tier"],
             buckets=_SECONDS,
+            registry=registry,
+        )
+        self.first_tokens = Counter(
+            "laneway_first_tokens",
+            "Requests by whether their first token met their own target; refused: a 503 before the first token",
+            ["tier", "target"],
             registry=registry,
         )
         self.total = Histogram(
@@ -69,6 +76,11 @@ class Metrics:
         )
         self.journal_bytes = Gauge(
             "laneway_journal_bytes", "What waits in the journal for the database", registry=registry
+        )
+
+        self.journal_bytes_max = Gauge("laneway_journal_bytes_max", "The size of the journal's file", registry=registry)
+        self.journal_age = Gauge(
+            "laneway_journal_age_seconds", "How long endings have been waiting in the journal", registry=registry
         )
 
     def _build_books(self, registry: CollectorRegistry) -> None:
@@ -113,6 +125,33 @@ class Metrics:
         )
         self.models_refused = Gauge(
             "laneway_models_refused", "Base models that are to be served and cannot be loaded", registry=registry
+        )
+
+    def _build_process(self, registry: CollectorRegistry) -> None:
+        """Whether this process can serve, and what it depends on: gauges.py sets all of them."""
+        self.problems = Gauge(
+            "laneway_problem", "1 while this part keeps the process from serving, as /health/ready says", ["part"],
+            registry=registry,
+        )  # fmt: skip
+        self.drain = Gauge(
+            "laneway_drain_seconds", "How long the process has been draining; 0 before, and when it is drained",
+            registry=registry,
+        )  # fmt: skip
+        self.roster_stale = Gauge(
+            "laneway_roster_stale_seconds", "How long the source of the roster has not answered", registry=registry
+        )
+        self.disk_free = Gauge(
+            "laneway_disk_free_bytes", "What may still be written on the disk of the journal", registry=registry
+        )
+        self.disk_free_min = Gauge(
+            "laneway_disk_free_min_bytes", "With less free disk space, new requests get 503", registry=registry
+        )
+        self.certificate_expiry = Gauge(
+            "laneway_certificate_expiry_timestamp_seconds",
+            "When the first certificate expires of this gateway's file, of the authority's, and of the connected "
+            "engines; 0: the file cannot be read",
+            ["certificate"],
+            registry=registry,
         )
 
     def text(self) -> bytes:

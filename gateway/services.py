@@ -65,6 +65,7 @@ from gateway.stored.responses import ResponseStore
 from gateway.stored.texts import TextKeys
 from gateway.upkeep.bookkeeper import Bookkeeper
 from gateway.upkeep.exports import Exporter
+from gateway.upkeep.gauges import measure_gateway
 from gateway.upkeep.health_checks import HealthChecks
 from gateway.upkeep.live_feed import LiveFeeds, RequestTenants
 from gateway.upkeep.readiness import Readiness
@@ -156,7 +157,6 @@ class Services:
         # An ending that the database does not take at once goes to the journal, so the ledger does not retry.
         self.ledger = Ledger(self.database, self.gateway_id, lease_s=lease.length_s)
         self.settler = _settler(self.config, self.ledger, self.gateway_id)
-        self.metrics.journal_bytes.set_function(lambda: self.settler.bytes_used)
         self.leases = Leases(self.database, self.gateway_id, lease_s=lease.length_s, renew_s=lease.renew_s)
 
     def _build_access(self) -> None:
@@ -181,7 +181,6 @@ class Services:
         """Models and adapters, and the files of both."""
         self.registry = Registry(self.database)
         self.models = ServedModels(self.config, self.database, self.registry)
-        self.metrics.models_refused.set_function(lambda: len(self.models.all_refused()))
         self.store = AdapterStore(self.config.adapters_dir)
         self.uploads = Uploads(self.store, self.config, self.metrics)
         active = self.models.active
@@ -203,7 +202,7 @@ class Services:
         )
         self.roster = build_roster(self.config, self._file)
         self.engine = build_fleet(self.config, self.roster, catalog, self.gateway_id, models.refuse, engine)
-        measure_fleet(self.metrics, self.engine)
+        measure_fleet(self.metrics, self.engine, self.config.certificates)
         self.engine.on_connect = self._on_connect
         self.engine.on_models = self._on_models
 
@@ -228,7 +227,7 @@ class Services:
             planner.context_tokens,
             self.models.capabilities,
         )
-        self.first_tokens = FirstTokens(self.database, self.gateway_id, config.tiers, watch.now_s)
+        self.first_tokens = FirstTokens(self.database, self.gateway_id, config.tiers, watch.now_s, self.metrics)
         self.generator = Generator(
             selector=Selector(self.router, planner, self.metrics),
             planner=planner,
@@ -280,6 +279,7 @@ class Services:
             stopping=self.stopping,
             unrecordable=self.generator.unrecordable,
         )
+        measure_gateway(self.metrics, config, self.readiness, self.settler, self.stopping, self.models)
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -77,7 +78,8 @@ class Settler:
         self._appends: Coalescer[JournalRecord, None] = Coalescer(self._append, name="journal", batch_max=APPEND_MAX)
         self._database_down = False
         self._drained = False  # the journal has failed, and all of its readable records are settled
-        self._disk_free = 0
+        self.disk_free = 0  # bytes, as of the last round of `settle_journals`
+        self._waiting_since = 0.0  # time.monotonic of the first record in the journal
         self._logged_reason = ""
         self.journaled = 0
         self.replayed = 0
@@ -89,10 +91,8 @@ class Settler:
         may still need a record of the journal."""
         if failed := self._failed():
             return f"the journal cannot be written: {failed}"
-        if self._disk_free < self._disk_free_min_bytes:
-            return (
-                f"the disk of {self._folder} has {self._disk_free} bytes left, fewer than {self._disk_free_min_bytes}"
-            )
+        if self.disk_free < self._disk_free_min_bytes:
+            return f"the disk of {self._folder} has {self.disk_free} bytes left, fewer than {self._disk_free_min_bytes}"
         if self.bytes_used + (running + 1) * RECORD_BYTES_MAX > self._bytes_max:
             return f"the journal has {self.bytes_used} of {self._bytes_max} bytes, and {running} requests run"
         return None
@@ -103,6 +103,11 @@ class Settler:
     @property
     def bytes_used(self) -> int:
         return 0 if self._journal is None else self._journal.used
+
+    @property
+    def waiting_s(self) -> float:
+        """How long the oldest ending in the journal has been waiting for the database; 0: the journal is empty."""
+        return time.monotonic() - self._waiting_since if self.bytes_used else 0.0
 
     async def settle(self, settlement: Settlement) -> HoldEnding:
         """Settle; the settlement is durable when this returns. The outcome is "journaled" if the database is
@@ -169,6 +174,8 @@ class Settler:
     async def _append(self, endings: list[JournalRecord]) -> list[None]:
         try:
             assert self._journal is not None, "start it first"
+            if not self._journal.used:
+                self._waiting_since = time.monotonic()
             await self._in_thread(self._journal.append, endings)
         except JournalFailed:
             raise
@@ -206,7 +213,7 @@ class Settler:
         """Measure the free disk space, and settle the journals of this gateway and of the host's dead gateways.
         Raises LedgerUnavailable, JournalFailed, OSError."""
         assert self._journal is not None, "start it first"
-        self._disk_free = await self._in_thread(self._free, self._folder)
+        self.disk_free = await self._in_thread(self._free, self._folder)
         await self._drain(self._journal)
         self._database_down = False
         for path in await self._in_thread(journals.paths, self._folder):

@@ -1,7 +1,8 @@
-"""`python3 database_password.py DIRECTORY`: make the database's password there, once, for compose.yaml.
+"""`python3 database_password.py DIRECTORY [GRAFANA]`: make the database's passwords there, once, for compose.yaml.
 
-Two files: `password`, which PostgreSQL's image reads as POSTGRES_PASSWORD_FILE under a user of its own, and `pgpass`,
-which libpq reads as PGPASSFILE, mode 0600. The folder is a volume that only these services mount.
+In DIRECTORY: `password`, which PostgreSQL's image reads as POSTGRES_PASSWORD_FILE under a user of its own, and
+`pgpass`, which libpq reads as PGPASSFILE, mode 0600. In GRAFANA: `grafana_password`, of the role that reads usage and
+budgets. Each folder is a volume that only the services mount that need it.
 """
 
 import os
@@ -24,16 +25,22 @@ def write(path: Path, text: str, mode: int) -> None:
     beside.replace(path)
 
 
+def make_password(path: Path) -> str:
+    """The password in the file; made if the file does not exist."""
+    path.parent.chmod(DIRECTORY_MODE)
+    if not path.exists():
+        write(path, secrets.token_hex(PASSWORD_BYTES), 0o444)
+    return path.read_text()
+
+
 def main(arguments: list[str]) -> int:
-    if len(arguments) != 1:
-        sys.stderr.write("usage: database_password.py DIRECTORY\n")
+    if len(arguments) not in (1, 2):
+        sys.stderr.write("usage: database_password.py DIRECTORY [GRAFANA]\n")
         return 2
-    directory = Path(arguments[0])
-    directory.chmod(DIRECTORY_MODE)
-    password, pgpass = directory / "password", directory / "pgpass"
-    if not password.exists():
-        write(password, secrets.token_hex(PASSWORD_BYTES), 0o444)
-    write(pgpass, f"*:*:*:*:{password.read_text()}\n", 0o600)
+    password = make_password(Path(arguments[0]) / "password")
+    write(Path(arguments[0]) / "pgpass", f"*:*:*:*:{password}\n", 0o600)
+    for directory in arguments[1:]:
+        make_password(Path(directory) / "grafana_password")
     return 0
 
 

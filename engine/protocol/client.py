@@ -47,7 +47,7 @@ from engine.protocol.frames import (
     UnloadModel,
     Watch,
 )
-from engine.protocol.tls import set_tcp_options
+from engine.protocol.tls import peer_expires_at, set_tcp_options
 
 __all__ = [
     "AdapterNotChanged",
@@ -131,6 +131,7 @@ class EngineClient:
         self._server_name = server_name
         self._gateway = gateway or secrets.token_hex(16)
         self._on_pages = on_pages
+        self.peer_expires_at: float | None = None  # Unix seconds: of the engine's certificate; None: without TLS
         self._failure = ""  # the last one that was logged as a warning, until a connection succeeds
         self._generation = generation
         self._silence_s = silence_s
@@ -378,6 +379,7 @@ class EngineClient:
                 ssl_handshake_timeout=HELLO_TIMEOUT_S,
             )
             set_tcp_options(transport)
+            self.peer_expires_at = peer_expires_at(transport)
         else:
             await loop.create_unix_connection(lambda: link, address.path)
 

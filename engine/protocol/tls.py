@@ -132,6 +132,12 @@ def peer_name(transport: BaseTransport) -> str:
     return ""
 
 
+def peer_expires_at(transport: BaseTransport) -> float | None:
+    """When the peer's certificate expires, in Unix seconds; None without one."""
+    certificate = transport.get_extra_info("peercert") or {}
+    return float(ssl.cert_time_to_seconds(certificate["notAfter"])) if "notAfter" in certificate else None
+
+
 def set_tcp_options(transport: BaseTransport) -> None:
     """Frames leave at once, and the kernel probes an idle connection. Does nothing for a Unix socket."""
     connection = transport.get_extra_info("socket")

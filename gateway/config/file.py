@@ -237,8 +237,8 @@ def _check_distinct(field: str, names: Sequence[str]) -> None:
 def load(file: Path | None = None, environ: Mapping[str, str] = os.environ) -> Config:
     """The configuration of `file`, else of `$LANEWAY_CONFIG`, else of ./laneway.toml, else the defaults.
 
-    LANEWAY_HOST, LANEWAY_PORT, LANEWAY_DATABASE_URL and LANEWAY_REDIS_URL override the file. Relative paths are taken
-    from the file's folder. Raises ConfigError."""
+    LANEWAY_HOST, LANEWAY_PORT, LANEWAY_METRICS_ADDRESS, LANEWAY_DATABASE_URL and LANEWAY_REDIS_URL override the file.
+    Relative paths are taken from the file's folder. Raises ConfigError."""
     chosen = locate(file, environ)
     if chosen is None:
         return parse(b"", Path.cwd(), "the defaults", environ)
@@ -301,6 +301,11 @@ def _overridden(config: Config, environ: Mapping[str, str]) -> Config:
         gateway = msgspec.structs.replace(gateway, port=int(port))
     if url := environ.get("LANEWAY_DATABASE_URL"):
         gateway = msgspec.structs.replace(gateway, database_url=url)
+    if address := environ.get("LANEWAY_METRICS_ADDRESS"):
+        try:
+            gateway = msgspec.structs.replace(gateway, metrics_address=address)
+        except ValueError as error:
+            raise ConfigError(f"LANEWAY_METRICS_ADDRESS: {error}") from error
     redis = config.redis
     if url := environ.get("LANEWAY_REDIS_URL"):
         try:

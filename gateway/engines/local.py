@@ -134,6 +134,11 @@ class LocalEngine:
         return "" if self._client.hello is None else self._client.hello.build
 
     @property
+    def certificate_expires_at(self) -> float | None:
+        """Unix seconds, of the newest connection over TLS; None: there was none."""
+        return self._client.peer_expires_at
+
+    @property
     def stuck(self) -> bool:
         return self._client.stuck
 

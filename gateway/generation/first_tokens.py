@@ -20,6 +20,7 @@ from billing.clock import SECOND, database_now
 from billing.database import Database, DatabaseUnavailable
 from engine.protocol.frames import RaisedTargets
 from gateway.config.settings import TierSection
+from gateway.metrics import Metrics
 from gateway.tables import first_token_minutes as _minutes
 
 FLUSH_S = 10.0
@@ -53,7 +54,12 @@ class FirstTokens:
     """One per gateway: `observe` and `refused` as they happen, `run` it as a task."""
 
     def __init__(
-        self, database: Database, gateway_id: str, tiers: Iterable[TierSection], now_s: Callable[[], float]
+        self,
+        database: Database,
+        gateway_id: str,
+        tiers: Iterable[TierSection],
+        now_s: Callable[[], float],
+        metrics: Metrics,
     ) -> None:
         """`now_s`: Unix seconds of the database's clock."""
         self._database = database
@@ -65,6 +71,12 @@ class FirstTokens:
         self._counts: dict[int, dict[tuple[str, int], list[int]]] = {}  # minute → (tier, bucket) → requests, within
         self._changed: set[int] = set()  # minutes
         self._swept_at: int | None = None
+        # All series exist from the start: a rate over a series that begins with its first miss would not see it.
+        self._totals = {
+            (tier.name, target): metrics.first_tokens.labels(tier.name, target)
+            for tier in self.tiers
+            for target in ("met", "missed", "refused")
+        }
 
     def take_targets(self, raised: Mapping[str, RaisedTargets]) -> None:
         """Use the targets that an engine raised at its start; for the other tiers the configured targets."""
@@ -77,10 +89,13 @@ class FirstTokens:
     def observe(self, tier: str, seconds: float, prompt_tokens: int) -> None:
         """From a request's arrival to its first token."""
         target_ms = self._sections[tier].ttft_target_ms(prompt_tokens)
-        self._count_first_token(tier, bucket(seconds * 1000), within=seconds * 1000 <= target_ms)
+        within = seconds * 1000 <= target_ms
+        self._totals[tier, "met" if within else "missed"].inc()
+        self._count_first_token(tier, bucket(seconds * 1000), within=within)
 
     def refused(self, tier: str) -> None:
         """Count a request that was refused with a 503, before its first token."""
+        self._totals[tier, "refused"].inc()
         self._count_first_token(tier, REFUSED, within=False)
 
     def _count_first_token(self, tier: str, number: int, *, within: bool) -> None:

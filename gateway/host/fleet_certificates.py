@@ -76,6 +76,15 @@ def make_certificates(directory: Path, members: list[MemberNames], days: int) ->
     return made
 
 
+def first_expiry(path: Path) -> float:
+    """When the first of the certificates in a PEM file expires, in Unix seconds; 0: the file cannot be read."""
+    try:
+        certificates = x509.load_pem_x509_certificates(path.read_bytes())
+    except (OSError, ValueError):
+        return 0.0
+    return min(certificate.not_valid_after_utc for certificate in certificates).timestamp()
+
+
 def _authority(directory: Path) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
     path, key_path = directory / f"{AUTHORITY}.pem", directory / f"{AUTHORITY}.key"
     if path.exists() != key_path.exists():

@@ -12,6 +12,8 @@ from gateway.host.workers import WorkerState
 from gateway.upkeep.revision_watch import RevisionWatch
 from gateway.views.engines import EngineCounts, count_engines, why_no_engine_serves
 
+PARTS = ("gateway", "engine", "database", "lease", "journal")  # that can have a problem
+
 
 class Readiness:
     """One per gateway process."""

@@ -6,14 +6,17 @@ Over `gateway.fleet`: nothing here asks an engine.
 from __future__ import annotations
 
 import functools
+import math
 from typing import Literal, get_args
 
 import msgspec
 
+from engine.protocol.tls import CertificateFiles
 from gateway.engines.local import LocalEngine
 from gateway.fleet.fleet import Fleet
 from gateway.fleet.member import Member
 from gateway.fleet.members import MemberGroup
+from gateway.host.fleet_certificates import first_expiry
 from gateway.metrics import Metrics
 
 EngineState = Literal["ready", "draining", "leaving", "stuck", "connecting"]
@@ -153,16 +156,30 @@ def engine_state(member: Member) -> EngineState:
     return "stuck" if member.engine.stuck else "ready"
 
 
-def measure_fleet(metrics: Metrics, fleet: Fleet) -> None:
-    """Let the metrics read the fleet whenever they are shown."""
+def measure_fleet(metrics: Metrics, fleet: Fleet, files: CertificateFiles | None) -> None:
+    """Let the metrics read the fleet whenever they are shown. `files`: this gateway's certificates, which it shows to
+    engines; None: it has none."""
 
     def count(state: EngineState) -> int:
         return sum(engine_state(member) == state for member in fleet.members.values())
 
     for state in get_args(EngineState):
         metrics.fleet_engines.labels(state).set_function(functools.partial(count, state))
+    metrics.roster_stale.set_function(lambda: fleet.roster_stale_s or 0.0)
+    if files is not None:
+        expiry = metrics.certificate_expiry
+        expiry.labels("gateway").set_function(functools.partial(first_expiry, files.certificate))
+        expiry.labels("authority").set_function(functools.partial(first_expiry, files.authority))
+        expiry.labels("engines").set_function(functools.partial(_first_engine_expiry, fleet))
     texts = metrics.texts_continued
     texts.labels("resumed").set_function(lambda: fleet.resumptions)
     texts.labels("moved").set_function(lambda: fleet.moves)
     texts.labels("hedged").set_function(lambda: fleet.hedged)
     texts.labels("lost").set_function(lambda: fleet.losses)
+
+
+def _first_engine_expiry(fleet: Fleet) -> float:
+    """When the first certificate of an engine expires, in Unix seconds; infinite without an engine over TLS."""
+    engines = [member.engine for member in fleet.members.values()]
+    found = [engine.certificate_expires_at for engine in engines if isinstance(engine, LocalEngine)]
+    return min((expiry for expiry in found if expiry is not None), default=math.inf)

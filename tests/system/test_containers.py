@@ -136,13 +136,16 @@ def compose() -> dict[str, Any]:
 def test_every_service_is_closed_and_names_what_is_there() -> None:
     content = compose()
     services = content["services"]
-    assert set(services) == {"password", "database", "redis", "seed", "engine", "gateway"}
+    monitoring = {name for name, service in services.items() if service.get("profiles") == ["monitoring"]}
+    assert monitoring == {"prometheus", "grafana", "grafana-role"}
+    assert set(services) - monitoring == {"password", "database", "redis", "seed", "engine", "gateway"}
     for name, service in services.items():
         assert service["read_only"] is True, name
         assert service["cap_drop"] == ["ALL"], name
         assert service["security_opt"] == ["no-new-privileges:true"], name
         assert service.get("network_mode") == "none" or set(service["networks"]) <= set(content["networks"]), name
-        assert {volume.split(":")[0] for volume in service.get("volumes", [])} <= set(content["volumes"]), name
+        for source in (volume.split(":")[0] for volume in service.get("volumes", [])):
+            assert (FOLDER / source).is_dir() if source.startswith("..") else source in content["volumes"], name
         for other, on in service.get("depends_on", {}).items():
             assert on["condition"] in CONDITIONS
             if on["condition"] == "service_healthy":
@@ -178,6 +181,11 @@ def test_the_database_password_is_made_once(tmp_path: Path) -> None:
     assert (tmp_path / "pgpass").read_text() == f"*:*:*:*:{made[0]}\n"
     assert (tmp_path / "pgpass").stat().st_mode & 0o777 == 0o600, "libpq ignores one that others can read"
     assert subprocess.run([sys.executable, script], capture_output=True, check=False).returncode == 2
+    grafana = tmp_path / "grafana"
+    grafana.mkdir()
+    subprocess.run([sys.executable, script, tmp_path, grafana], check=True)
+    assert len((grafana / "grafana_password").read_text()) == 64
+    assert (tmp_path / "password").read_text() == made[0] != (grafana / "grafana_password").read_text()
 
 
 class Sealed:

@@ -88,11 +88,14 @@ async def test_away_and_back(postgres_books: Books, tmp_path: Path) -> None:
         )
         assert {answer.outcome for answer in ended} == {"journaled"}
         assert settler.journaled == 40
+        waiting_s = settler.waiting_s
+        assert waiting_s > 0
         with pytest.raises(LedgerUnavailable):
             await settler.settle_journals()
+        assert settler.waiting_s > waiting_s
         proxy.restore()
         await settler.settle_journals()
-        assert (settler.bytes_used, settler.replayed) == (0, 40)
+        assert (settler.bytes_used, settler.replayed, settler.waiting_s) == (0, 40, 0)
         after = books.request()
         await ledger.hold(after)
         assert (await settler.settle(settlement(after, 5))).outcome == "settled"

@@ -291,6 +291,9 @@ def test_the_environment_overrides_port_and_database() -> None:
     assert "hunter2" not in str(configuration.as_dict(config))
     with pytest.raises(ConfigError, match="LANEWAY_REDIS_URL: url is 'h'; it must begin with"):
         parse(text, LANEWAY_REDIS_URL="h")
+    assert parse(text, LANEWAY_METRICS_ADDRESS="0.0.0.0:9464").gateway.metrics_host_port == ("0.0.0.0", 9464)
+    with pytest.raises(ConfigError, match="LANEWAY_METRICS_ADDRESS: metrics_address is '9464'"):
+        parse(text, LANEWAY_METRICS_ADDRESS="9464")
     for bad in ("0", "65536", "-1", "http", "٣"):
         with pytest.raises(ConfigError, match=r"LANEWAY_PORT is .* 1 to 65535"):
             parse(text, LANEWAY_PORT=bad)

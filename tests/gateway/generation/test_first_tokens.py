@@ -20,6 +20,7 @@ from gateway.generation.first_tokens import (
     bucket,
     summaries,
 )
+from gateway.metrics import Metrics
 from gateway.tables import first_token_minutes
 
 TIERS = (
@@ -53,7 +54,7 @@ def test_a_bucket_s_bound_is_at_most_a_little_above_what_is_in_it() -> None:
 
 
 async def test_each_request_is_held_to_its_own_target(database: Database) -> None:
-    counts = FirstTokens(database, "gw_1", TIERS, Clock(database))
+    counts = FirstTokens(database, "gw_1", TIERS, Clock(database), Metrics())
     counts.observe("premium", 0.1, 0)  # in time, exactly
     counts.observe("premium", 0.1001, 0)  # late
     counts.observe("premium", 0.3, 1000)  # in time: 100 + 200 ms
@@ -69,7 +70,7 @@ async def test_each_request_is_held_to_its_own_target(database: Database) -> Non
 
 async def test_quantiles_over_all_gateways_agree_with_the_waits_themselves(database: Database) -> None:
     clock, draw = Clock(database), random.Random(3)
-    gateways = [FirstTokens(database, f"gw_{number}", TIERS, clock) for number in range(3)]
+    gateways = [FirstTokens(database, f"gw_{number}", TIERS, clock, Metrics()) for number in range(3)]
     waits = []
     for _ in range(2000):
         waits.append(draw.lognormvariate(-1.5, 0.8))
@@ -88,7 +89,7 @@ async def test_quantiles_over_all_gateways_agree_with_the_waits_themselves(datab
 async def test_windows_end_where_they_say_and_nothing_is_written_twice(database: Database) -> None:
     clock = Clock(database)
     now = clock.s
-    counts = FirstTokens(database, "gw_1", TIERS, clock)
+    counts = FirstTokens(database, "gw_1", TIERS, clock, Metrics())
     for back_s in (30 * 3600, 26 * 3600, 20 * 3600, 3000, 200, 0):
         clock.s = now - back_s
         counts.observe("premium", 0.05, 0)
@@ -99,7 +100,7 @@ async def test_windows_end_where_they_say_and_nothing_is_written_twice(database:
     found = read(database, 300, 3600, 86_400)
     assert {window: tiers["premium"].requests for window, tiers in found.items()} == {300: 4, 3600: 6, 86_400: 8}
     # A gateway that begins has nothing in memory, and forgets what is a day old.
-    other = FirstTokens(database, "gw_2", TIERS, clock)
+    other = FirstTokens(database, "gw_2", TIERS, clock, Metrics())
     other.observe("batch", 0.05, 0)
     await other.flush()
     rows = sa.select(sa.func.min(first_token_minutes.c.minute))
@@ -113,7 +114,7 @@ async def test_while_the_database_is_away_what_waits_is_bounded_and_comes_later(
 ) -> None:
     clock = Clock(database)
     now = clock.s
-    counts = FirstTokens(database, "gw_1", TIERS, clock)
+    counts = FirstTokens(database, "gw_1", TIERS, clock, Metrics())
     # The table is away: what asks for it hears that the database cannot serve, on either.
     database.write_sync(lambda c: c.execute(sa.text("ALTER TABLE first_token_minutes RENAME TO elsewhere")))
     minutes = first_tokens.WAITING_MAX + 5
@@ -130,7 +131,7 @@ async def test_while_the_database_is_away_what_waits_is_bounded_and_comes_later(
 async def test_sums_are_remembered_for_a_part_of_their_window(database: Database) -> None:
     now = 100.0
     attained = first_tokens.AttainmentCache(database, lambda: now)
-    counts = FirstTokens(database, "gw_1", TIERS, Clock(database))
+    counts = FirstTokens(database, "gw_1", TIERS, Clock(database), Metrics())
 
     async def requests() -> list[int]:
         found, _ = await attained.of([300, 86_400])
