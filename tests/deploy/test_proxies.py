@@ -22,8 +22,10 @@ from support.waiting import PATIENCE_S
 
 STEP_S = 0.25
 TOKENS = 8
+TRIES = 6
 BODY_BYTES_MAX = GatewaySection().messages_body_bytes_max
 VERSIONS = ("--http1.1", "--http2")
+WITHOUT_HTTP2 = {"haproxy"}  # its file says why
 
 
 @pytest.fixture(scope="module")
@@ -115,13 +117,18 @@ def stream(proxy: RunningProxy, gateway: Stack, *arguments: str, tokens: int = T
 
 
 def post(proxy: RunningProxy, gateway: Stack, path: str, file: Path) -> tuple[int, str]:
-    # Over HTTP/2 HAProxy 2.6 resets a stream whose body it refuses, and curl then shows no status.
+    """Status and answer; status 0: the connection ended without one."""
     sent = ("--http1.1", "--data-binary", f"@{file}", "--write-out", "\n%{http_code}")
     command = curl(proxy, gateway, path, *sent)
     done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S)
-    assert done.stdout, done.stderr
     text, _, status = done.stdout.rpartition("\n")
     return int(status), text
+
+
+def refusal(proxy: RunningProxy, gateway: Stack, path: str, file: Path) -> tuple[int, str]:
+    """Who refuses a body by its head may end the connection while the body is sent, and curl then sees no answer."""
+    answers = (post(proxy, gateway, path, file) for _ in range(TRIES))
+    return next((answer for answer in answers if answer[0]), (0, "no answer"))
 
 
 def padded_body(file: Path, size: int) -> Path:
@@ -141,7 +148,9 @@ def test_events_pass_when_they_are_made(proxy: RunningProxy, gateway: Stack, ver
     with stream(proxy, gateway, version) as answer:
         while answer.read():
             pass
-        assert (answer.status, answer.version) == ("200", "HTTP/2" if version == "--http2" else "HTTP/1.1")
+        assert answer.status == "200"
+        is_http2 = version == "--http2" and proxy.name not in WITHOUT_HTTP2
+        assert answer.version == ("HTTP/2" if is_http2 else "HTTP/1.1")
     assert answer.events[-1][1] == "data: [DONE]"
     # A proxy that buffers sends all of them at the end.
     assert answer.events[-1][0] - answer.events[0][0] > TOKENS / 2 * STEP_S
@@ -160,12 +169,12 @@ def test_a_disconnect_reaches_the_gateway(proxy: RunningProxy, gateway: Stack, v
 def test_the_limits_of_bodies(proxy: RunningProxy, gateway: Stack, tmp_path: Path) -> None:
     largest = padded_body(tmp_path / "largest", BODY_BYTES_MAX)
     assert post(proxy, gateway, "/v1/messages", largest)[0] == 200
-    status, text = post(proxy, gateway, "/v1/messages", padded_body(tmp_path / "larger", BODY_BYTES_MAX + 1))
+    status, text = refusal(proxy, gateway, "/v1/messages", padded_body(tmp_path / "larger", BODY_BYTES_MAX + 1))
     assert (status, "request_too_large" in text) == (413, True), "the gateway's refusal, not the proxy's"
     oversize = padded_body(tmp_path / "oversize", BODY_BYTES_MAX + 2 * 1024 * 1024)
-    assert post(proxy, gateway, "/v1/messages", oversize)[0] == 413
+    assert refusal(proxy, gateway, "/v1/messages", oversize)[0] == 413
     # Uploads have a limit of their own: the gateway refuses this one because of the key.
-    assert post(proxy, gateway, "/v1/admin/adapters", oversize)[0] in (401, 403)
+    assert refusal(proxy, gateway, "/v1/admin/adapters", oversize)[0] in (401, 403)
 
 
 def test_requests_avoid_a_gateway_that_is_away(proxy: RunningProxy, gateway: Stack, tmp_path: Path) -> None:
