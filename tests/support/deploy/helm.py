@@ -20,6 +20,8 @@ from support.deploy.tools import find_tool
 from support.paths import REPO
 
 CHART = REPO / "deploy" / "kubernetes" / "chart"
+BASE_FILE = REPO / "deploy" / "kubernetes" / "base" / "laneway.yaml"
+BASE_HEAD = "# The chart's objects at its defaults. Written by tests/programs/write_kustomize_base.py.\n"
 RELEASE = "laneway"
 HOOK, HOOK_IN_COPY = "helm.sh/hook", "hook.in.copy/hook"
 
@@ -87,3 +89,21 @@ def running_helm(directory: Path) -> Iterator[Helm]:
         yield Helm(process, chart)
         assert process.stdin is not None
         process.stdin.close()
+
+
+class _Dumper(yaml.SafeDumper):
+    """Texts of several lines as blocks, so that a person can read laneway.toml."""
+
+
+def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|" if "\n" in text else None)
+
+
+_Dumper.add_representer(str, _represent_text)
+
+
+def base_text(helm: Helm) -> str:
+    """The Kustomize base: what the chart renders without values."""
+    objects = helm.render()
+    text: str = yaml.dump_all(objects, Dumper=_Dumper, sort_keys=False, width=118)
+    return BASE_HEAD + text
