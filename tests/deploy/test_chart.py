@@ -355,9 +355,7 @@ def test_the_schema_knows_every_value() -> None:
 def test_the_page_of_kubernetes(helm: Helm) -> None:
     """Its values render, and its overlay changes what the base has."""
     values, overlay = [
-        yaml.safe_load(block.text)
-        for block in blocks(DOCS / "operators" / "kubernetes.md")
-        if block.language == "yaml"
+        yaml.safe_load(block.text) for block in blocks(DOCS / "operators" / "kubernetes.md") if block.language == "yaml"
     ]
     objects = helm.render(values, namespace="models")
     assert find(objects, "StatefulSet", "-engines")["spec"]["replicas"] == values["engine"]["replicas"]

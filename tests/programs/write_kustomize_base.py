@@ -1,4 +1,4 @@
-"""`PYTHONPATH=.:tests python tests/programs/write_kustomize_base.py`: render the chart's defaults into the Kustomize base.
+"""`PYTHONPATH=.:tests python tests/programs/write_kustomize_base.py`: the chart's defaults become the Kustomize base.
 
 tests/deploy/test_chart.py compares the file with the chart.
 """

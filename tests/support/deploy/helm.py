@@ -80,7 +80,7 @@ class Helm:
 def running_helm(directory: Path) -> Iterator[Helm]:
     """`directory`: where Helm keeps its own files."""
     environ = {**os.environ, "HOME": str(directory)}
-    chart = Path(shutil.copytree(CHART, directory / "chart"))
+    chart = shutil.copytree(CHART, directory / "chart")
     for template in (chart / "templates").iterdir():
         template.write_text(template.read_text().replace(HOOK, HOOK_IN_COPY))
     with subprocess.Popen(

@@ -22,7 +22,9 @@ SHIPPED = REPO / "deploy" / "proxies"
 NAME = "laneway.example.com"
 UPSTREAMS = ("10.0.0.11:8080", "10.0.0.12:8080")
 START_S_MAX = 60.0
-NGINX_MAIN = "daemon off; master_process off; pid {0}/nginx.pid; events {{}} http {{ access_log off; include {0}/nginx.conf; }}"
+NGINX_MAIN = (
+    "daemon off; master_process off; pid {0}/nginx.pid; events {{}} http {{ access_log off; include {0}/nginx.conf; }}"
+)
 CADDY_GLOBAL = "{\n\tadmin off\n\tauto_https disable_redirects\n\tskip_install_trust\n}\n"
 FILES = {
     "nginx": ("nginx.conf",),
