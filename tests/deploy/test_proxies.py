@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -180,6 +182,45 @@ def test_the_limits_of_bodies(proxy: RunningProxy, gateway: Stack, tmp_path: Pat
 def test_requests_avoid_a_gateway_that_is_away(proxy: RunningProxy, gateway: Stack, tmp_path: Path) -> None:
     file = padded_body(tmp_path / "small", 256)
     assert [post(proxy, gateway, "/v1/chat/completions", file)[0] for _ in range(6)] == [200] * 6
+
+
+class LostGateway(BaseHTTPRequestHandler):
+    """Is ready, and loses each POST that it has read: no answer, and the connection ends."""
+
+    protocol_version = "HTTP/1.1"
+    received: ClassVar[list[str]] = []
+
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["Content-Length"]))
+        self.received.append(self.path)
+        self.close_connection = True
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_request_that_was_received_is_not_sent_again(name: str, tmp_path: Path) -> None:
+    """A second gateway would bill it a second time."""
+    with (
+        ThreadingHTTPServer(("127.0.0.1", 0), LostGateway) as one,
+        ThreadingHTTPServer(("127.0.0.1", 0), LostGateway) as other,
+    ):
+        for server in (one, other):
+            threading.Thread(target=server.serve_forever, daemon=True).start()
+        LostGateway.received.clear()
+        gateways = (f"127.0.0.1:{one.server_port}", f"127.0.0.1:{other.server_port}")
+        with running_proxy(name, tmp_path, gateways) as proxy:
+            command = [find_tool("curl"), "--silent", "--cacert", str(proxy.authority), "--data", "{}", proxy.url]
+            subprocess.run(command, capture_output=True, timeout=PATIENCE_S)
+        one.shutdown()
+        other.shutdown()
+    assert len(LostGateway.received) == 1
 
 
 def test_a_cut_stream_is_no_clean_end(proxy: RunningProxy, gateway: Stack) -> None:
