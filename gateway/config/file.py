@@ -237,8 +237,9 @@ def _check_distinct(field: str, names: Sequence[str]) -> None:
 def load(file: Path | None = None, environ: Mapping[str, str] = os.environ) -> Config:
     """The configuration of `file`, else of `$LANEWAY_CONFIG`, else of ./laneway.toml, else the defaults.
 
-    LANEWAY_HOST, LANEWAY_PORT, LANEWAY_METRICS_ADDRESS, LANEWAY_DATABASE_URL and LANEWAY_REDIS_URL override the file.
-    Relative paths are taken from the file's folder. Raises ConfigError."""
+    LANEWAY_HOST, LANEWAY_PORT, LANEWAY_METRICS_ADDRESS, LANEWAY_DATABASE_URL and LANEWAY_REDIS_URL override the file;
+    the last two also as LANEWAY_…_URL_FILE, the path of a file with the URL. Relative paths are taken from the file's
+    folder. Raises ConfigError."""
     chosen = locate(file, environ)
     if chosen is None:
         return parse(b"", Path.cwd(), "the defaults", environ)
@@ -299,7 +300,7 @@ def _overridden(config: Config, environ: Mapping[str, str]) -> Config:
         if not port.isascii() or not port.isdigit() or not 1 <= int(port) <= 65535:
             raise ConfigError(f"LANEWAY_PORT is {port!r}; it must be an integer from 1 to 65535")
         gateway = msgspec.structs.replace(gateway, port=int(port))
-    if url := environ.get("LANEWAY_DATABASE_URL"):
+    if url := _secret_of(environ, "LANEWAY_DATABASE_URL"):
         gateway = msgspec.structs.replace(gateway, database_url=url)
     if address := environ.get("LANEWAY_METRICS_ADDRESS"):
         try:
@@ -307,12 +308,24 @@ def _overridden(config: Config, environ: Mapping[str, str]) -> Config:
         except ValueError as error:
             raise ConfigError(f"LANEWAY_METRICS_ADDRESS: {error}") from error
     redis = config.redis
-    if url := environ.get("LANEWAY_REDIS_URL"):
+    if url := _secret_of(environ, "LANEWAY_REDIS_URL"):
         try:
             redis = RedisSection(url=url)
         except ValueError as error:
             raise ConfigError(f"LANEWAY_REDIS_URL: {error}") from error
     return msgspec.structs.replace(config, gateway=gateway, redis=redis)
+
+
+def _secret_of(environ: Mapping[str, str], name: str) -> str:
+    """The value of a variable, else the text of the file that `<name>_FILE` names; "" without either. The variable has
+    priority, because child processes receive it. Raises ConfigError when the file cannot be read."""
+    file = environ.get(f"{name}_FILE")
+    if environ.get(name) or not file:
+        return environ.get(name, "")
+    try:
+        return Path(file).read_text().strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{name}_FILE: {file}: {getattr(error, 'strerror', None) or error}") from error
 
 
 def _resolved(config: Config, base: Path) -> Config:

@@ -42,6 +42,8 @@ def test_what_laneway_depends_on_is_deployed() -> None:
     wanted = {normal(name) for name in re.findall(r'^    "([a-z0-9-]+)', listed, re.MULTILINE)}
     assert len(wanted) > 10
     assert wanted <= pins("deploy/requirements.txt").keys()
+    # Exports as Parquet, and the object store of engines on other hosts: the images have them.
+    assert {"pyarrow", "obstore"} <= pins("deploy/requirements.txt").keys()
 
 
 def test_deploys_own_lines_use_them() -> None:

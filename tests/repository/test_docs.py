@@ -27,9 +27,11 @@ PAGES = [*GUIDES, *sorted(set(DOCS.rglob("*.md")) - set(GUIDES)), REPO / "CHANGE
 LINES_MAX = {"README.md": 120, "CHANGELOG.md": 30, "docs/ARCHITECTURE.md": 90, "tests/README.md": 40}
 GUIDE_LINES_MAX = 170
 BLOCKS = [block for page in GUIDES for block in blocks(page)]
-# tests/system/test_readme.py runs `sh`, a test below `toml`, and tests/clients/test_connect_page.py these.
+# tests/system/test_readme.py runs `sh`, a test below `toml`, and tests/clients/test_connect_page.py and
+# tests/deploy/test_chart.py these.
 SNIPPETS = {
     ("README.md", "python"),
+    ("docs/operators/kubernetes.md", "yaml"),
     *((name(page), language) for page in SNIPPET_PAGES for language in ("python", "js")),
 }
 # These replace the process that is asked for their help.
@@ -51,6 +53,7 @@ UNTESTED = {
     ("docs/operators/drain-and-upgrade.md", "takes a gateway out of service"): 1,
     ("docs/operators/drain-and-upgrade.md", "is a part of a Kubernetes manifest"): 1,
     ("docs/operators/fleet-drivers.md", "needs a Ray cluster"): 1,
+    ("docs/operators/kubernetes.md", "needs a cluster"): 3,
     ("docs/operators/install.md", "runs until it is stopped"): 1,
     ("docs/operators/monitoring.md", "needs a start at a terminal"): 1,
     ("docs/operators/security.md", "changes the secret of a running deployment"): 1,

@@ -277,6 +277,18 @@ def test_which_file_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         configuration.load(Path("absent.toml"), {})
 
 
+def test_the_urls_may_be_in_files(tmp_path: Path) -> None:
+    (tmp_path / "database").write_text("postgresql://u:hunter2@h/d\n")
+    (tmp_path / "redis").write_text("redis://:hunter2@h/1\n")
+    database, redis = str(tmp_path / "database"), str(tmp_path / "redis")
+    config = parse("", LANEWAY_DATABASE_URL_FILE=database, LANEWAY_REDIS_URL_FILE=redis)
+    assert (config.database_url, config.redis.url) == ("postgresql+psycopg://u:hunter2@h/d", "redis://:hunter2@h/1")
+    both = parse("", LANEWAY_DATABASE_URL_FILE=database, LANEWAY_DATABASE_URL="sqlite:////a.db")
+    assert both.database_url == "sqlite:////a.db", "child processes receive the variable"
+    with pytest.raises(ConfigError, match=r"LANEWAY_REDIS_URL_FILE: .*absent: No such file"):
+        parse("", LANEWAY_REDIS_URL_FILE=str(tmp_path / "absent"))
+
+
 def test_the_environment_overrides_port_and_database() -> None:
     text = "[gateway]\nport = 1001\ndatabase_url = 'sqlite:////a.db'"
     assert (parse(text).gateway.port, parse(text).database_url) == (1001, "sqlite:////a.db")
