@@ -105,7 +105,7 @@ async def test_a_fleet_without_its_source_and_without_tls(tmp_path: Path) -> Non
     files: CertificateFiles = files_of(make_fleet(tmp_path / "tls"), ENGINE)
     async with small_fleet(tmp_path, 1) as fleet:
         metrics = Metrics()
-        measure_fleet(metrics, fleet.fleet, fleet.roster, files)
+        measure_fleet(metrics, fleet.fleet, files)
         assert value(metrics.text().decode(), "laneway_roster_stale_seconds") == 0
         fleet.roster.stale_since = time.monotonic() - 100
         page = metrics.text().decode()
