@@ -417,12 +417,15 @@ async def test_checks_of_files_that_are_here_do_not_wait_for_downloads(
     gateway: GatewayStore, start: StartEngine, peer_of: Callable[..., Any], tiny_dir: Path
 ) -> None:
     """A source that never answers holds the download, and no other change."""
-    silent = await asyncio.start_server(lambda reader, writer: asyncio.sleep(3600), "127.0.0.1", 0)
-    port = silent.sockets[0].getsockname()[1]
-    peer = await peer_of(start(fake=True))
-    peer.send(LoadAdapter("ab" * 32, "laneway-tiny", NOWHERE, sources=[f"fleet://127.0.0.1:{port}/x"]))
-    digest = gateway.keep_adapter(ADAPTER, tiny_dir)
-    peer.send(LoadAdapter(digest, "laneway-tiny", str(gateway.adapters.path(digest))))
-    state = await peer.expect(AdapterState)
-    assert (state.digest, state.state) == (digest, "loaded")
-    silent.close()
+    accepted: list[asyncio.StreamWriter] = []
+    async with await asyncio.start_server(lambda _reader, writer: accepted.append(writer), "127.0.0.1", 0) as silent:
+        port = silent.sockets[0].getsockname()[1]
+        peer = await peer_of(start(fake=True))
+        peer.send(LoadAdapter("ab" * 32, "laneway-tiny", NOWHERE, sources=[f"fleet://127.0.0.1:{port}/x"]))
+        digest = gateway.keep_adapter(ADAPTER, tiny_dir)
+        peer.send(LoadAdapter(digest, "laneway-tiny", str(gateway.adapters.path(digest))))
+        state = await peer.expect(AdapterState)
+        assert (state.digest, state.state) == (digest, "loaded")
+        for writer in accepted:
+            writer.close()
+            await writer.wait_closed()
