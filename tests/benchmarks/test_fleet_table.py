@@ -1,4 +1,4 @@
-"""The table of a fleet's faults in the documents is the one of the newest rows."""
+"""The table of a fleet's faults on the README is the one of the newest rows."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from support.paths import REPO
 HEADER = "date,commit,engines,fault,requests,failed,retried,other_text,longest_gap_s,books_difference_tokens"
 
 
-def test_the_page_has_the_newest_rows() -> None:
+def test_the_readme_has_the_newest_rows() -> None:
     """If not: put what `python -m benchmarks.faults.fleet --table` prints there."""
-    assert fault_table(ROWS) in (REPO / "docs" / "operators" / "fleet.md").read_text()
+    assert fault_table(ROWS) in (REPO / "README.md").read_text()
 
 
 def test_the_newest_row_of_each_fault_counts(tmp_path: Path) -> None:
