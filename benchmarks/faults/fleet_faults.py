@@ -44,7 +44,7 @@ class FaultRun:
     old_code: Path | None  # whose engine speaks version 4
 
     async def engine(self) -> EngineHost:
-        """One that has texts, if there is one."""
+        """A random engine among the engines that have texts; without such an engine, any engine."""
         streams = await self.streams()
         busy = [engine for engine in self.stage.engines if streams[engine.name] > 0]
         return self.chance.choice(busy or self.stage.engines)
@@ -111,7 +111,8 @@ async def drain_engine(run: FaultRun) -> None:
 
 
 async def upgrade_engine(run: FaultRun) -> None:
-    """An engine of the version before joins, serves, leaves the list, ends, and comes back as today's code."""
+    """An engine of protocol version 4 joins the list, serves, leaves the list and ends. Its successor, of the present
+    code, joins under the same name."""
     assert run.old_code is not None
     stage, engine = run.stage, await run.engine()
     listed = stage.addresses()

@@ -96,7 +96,7 @@ class Relay:
             await self._passes.wait()
             if not data:
                 with contextlib.suppress(OSError):
-                    writer.close()  # one end has gone, so nobody reads what the other one still sends
+                    writer.close()  # the sender has closed its connection
                 return
             if not broken:
                 try:

@@ -28,10 +28,12 @@ type Rates = ReadonlyMap<string, readonly number[]>;
 const RATES_MAX = 150; // samples of each engine: five minutes
 const CHANGES = ["/v1/admin/engines", "/v1/admin/health", "/v1/admin/overview", "/v1/admin/audit_log"];
 const NOTES: Partial<Record<Engine["state"], string>> = {
-  draining: "It refuses new requests and finishes those that run.",
-  leaving: "The list of engines has it no more. Its connection is closed once its texts have ended.",
-  stuck: "It responds, but makes no progress with its requests.",
-  connecting: "The gateway has no connection to it and retries. Its texts continue on another engine, or wait for one.",
+  draining: "The engine refuses new requests and finishes its running requests.",
+  leaving:
+    "The list of engines does not have this engine any more. The gateway closes the connection once all texts of the engine have ended.",
+  stuck: "The engine responds, but makes no progress with its requests.",
+  connecting:
+    "The gateway has no connection to the engine and retries. Texts of the engine continue on another engine, or wait for an engine.",
 };
 
 export default function Engines() {
@@ -342,7 +344,7 @@ function DrainButton({ of: engine, fleet }: { of: Engine; fleet: readonly Engine
       >
         {drains ? (
           <>
-            It refuses new requests of every gateway and finishes those that run.{" "}
+            {engine.name} refuses new requests of every gateway and finishes its running requests.{" "}
             {others.length === 0 ? (
               <b>No other engine is ready: new requests get 503 meanwhile.</b>
             ) : (
