@@ -94,7 +94,17 @@ class SocketLine(Line):
 class EngineProcess:
     """`python -m engine`; its log goes to a file beside its socket."""
 
-    def __init__(self, directory: Path, name: str, settings: Mapping[str, Any], *, fake: bool = False) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        name: str,
+        settings: Mapping[str, Any],
+        *,
+        fake: bool = False,
+        flags: Sequence[str] = (),
+        environ: Mapping[str, str] | None = None,
+    ) -> None:
+        """`flags`: further options of the command. `environ`: of the process, instead of this process's own."""
         self.path = directory / f"{name}.sock"
         self._log = directory / f"{name}.log"
         config = directory / f"{name}.json"
@@ -103,7 +113,11 @@ class EngineProcess:
         self._began = time.monotonic()
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(
-                command + ["--fake"] * fake, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log
+                [*command, *["--fake"] * fake, *flags],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                env=environ,
             )
 
     def wait(self) -> float:
@@ -126,6 +140,10 @@ class EngineProcess:
 
     def last_words(self) -> str:
         return "\n".join(self._log.read_text(errors="replace").splitlines()[-LOG_LINES:])
+
+    def kill(self) -> None:
+        """SIGKILL."""
+        self._process.kill()
 
     def stop(self) -> None:
         self._process.terminate()
