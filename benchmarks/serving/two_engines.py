@@ -1,4 +1,4 @@
-"""Two engines, a GPU each, behind one gateway host: throughput, hit rate and tier targets beside one engine, and a kill.
+"""Two engines, a GPU each, behind one gateway host: throughput, hit rate and tiers beside one engine, and a kill.
 
     python -m benchmarks.serving.two_engines [--seconds 30] [--tokenizer DIR] [--workers 4] [--cpu]
 
@@ -193,7 +193,7 @@ class Stage:
                 f"{self.stack.url}/v1/admin/engines", headers={"Authorization": f"Bearer {self.admin_key}"}, timeout=30
             )
             answer.raise_for_status()
-            ready = [engine for engine in msgspec.json.decode(answer.content, type=FleetView).data]
+            ready = msgspec.json.decode(answer.content, type=FleetView).data
             good = len(ready) == count and all(engine.state == "ready" for engine in ready)
             seen = seen + 1 if good else 0
             time.sleep(0.02 if good else 0.2)
@@ -371,11 +371,14 @@ def main() -> int:
     parser.add_argument("--workers", type=int, default=4, help="processes of the gateway")
     parser.add_argument("--cpu", action="store_true", help="a small model on this CPU; appends no rows")
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory() as scratch, fresh_postgres() as database_url:
-        with staged(Path(scratch), database_url, options) as stage:
-            rows, faults = run(stage, options)
-            if faults:
-                print(stage.stack.log_file.read_text()[-3000:], file=sys.stderr)
+    with (
+        tempfile.TemporaryDirectory() as scratch,
+        fresh_postgres() as database_url,
+        staged(Path(scratch), database_url, options) as stage,
+    ):
+        rows, faults = run(stage, options)
+        if faults:
+            print(stage.stack.log_file.read_text()[-3000:], file=sys.stderr)
     if not options.cpu:
         import torch
 
