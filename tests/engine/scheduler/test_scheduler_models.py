@@ -119,7 +119,7 @@ def test_first_tokens_go_before_streams_of_their_tier_and_not_before_those_of_a_
 def test_a_stream_that_is_due_goes_behind_first_tokens_of_a_higher_tier() -> None:
     """Nor before its streams, unless those have time."""
     house = large()
-    costs = {"base": Costs(base_s=68e-3, prefill_token_s=1e-4), "other": Costs(base_s=26e-3, prefill_token_s=1e-4)}
+    costs = {"base": Costs(base_s=64e-3, prefill_token_s=1e-4), "other": Costs(base_s=25e-3, prefill_token_s=1e-4)}
     timed = Timed(house, costs)
     for model in ("base", "other"):
         house.submit(40, 10, model=model)
