@@ -41,7 +41,9 @@ def measure(quantize: str, kv: str) -> list[dict[str, object]]:
     ceilings = llama.measure_ceilings()
     config = parse_config(json.loads(llama.SHAPE.read_bytes()))
     runner = llama.build(offline.config(40, [16], quantize, kv), with_lora=False)
-    runner._arena.zero_()  # no prefill writes the contexts, and what other processes left there can be NaN in fp8
+    # No prefill writes the contexts. Filled with a byte that is a positive number in each dtype: bytes of other processes
+    # can be NaN in fp8, and the kernels write no scale of 0.
+    runner._arena.fill_(0x38)
     free, per_page = list(range(runner.pages)), runner.models[llama.MODEL].tokens_per_page
     requests = offline.sequences([], SEQUENCES, 1, TOKENS, 9999)
     decodes = [Chunk(placed(own, TOKENS, free, per_page), TOKENS - 1, 1, True) for own in requests]
