@@ -41,8 +41,8 @@ def measure(quantize: str, kv: str) -> list[dict[str, object]]:
     ceilings = llama.measure_ceilings()
     config = parse_config(json.loads(llama.SHAPE.read_bytes()))
     runner = llama.build(offline.config(40, [16], quantize, kv), with_lora=False)
-    # No prefill writes the contexts. Filled with a byte that is a positive number in each dtype: bytes of other processes
-    # can be NaN in fp8, and the kernels write no scale of 0.
+    # No prefill writes the contexts. The byte is a positive number in each dtype: other processes' bytes can be NaN in
+    # fp8, and the kernels write no scale of 0.
     runner._arena.fill_(0x38)
     free, per_page = list(range(runner.pages)), runner.models[llama.MODEL].tokens_per_page
     requests = offline.sequences([], SEQUENCES, 1, TOKENS, 9999)

@@ -1,12 +1,12 @@
 """A bf16, an fp8 and an int4 model in one arena, with adapters and two tiers: do traps, books and targets hold?
 
-    python -m benchmarks.serving.mixed_formats [--seconds 30] [--lead-s 10] [--kv-pages 2048] [--inter-token-ms 60] [--cpu]
+    python -m benchmarks.serving.mixed_formats [--seconds 30] [--lead-s 10] [--kv-pages 2048] [--cpu]
 
 Three models of Llama-3.1-8B's shape with random weights: bf16; fp8 with KV in fp8; int4. 64 adapters of rank 16 are
 dealt over them. Premium: Poisson, 4 a second over all three, 512 tokens in, 64 out. Batch: always outstanding, 512 in,
-256 out, in an arena too small for it. Premium's targets fit three models that share a device: 100 ms and 100 ms for 1,000
-prompt tokens until the first token, 60 ms between tokens. The real loop, scheduler and runner, with prefix cache and host pool. `--cpu`:
-small models in float32, appends no rows.
+256 out, in an arena too small for it. Premium's targets fit three models that share a device: 100 ms and 100 ms for
+1,000 prompt tokens until the first token, 60 ms between tokens. The real loop, scheduler and runner, with prefix cache
+and host pool. `--cpu`: small models in float32, appends no rows.
 
 Each check prints a line, and the exit status is 1 when one fails (benchmarks/serving/audit.py says what the traps are):
 every request ends as planned; no logits are NaN; the guard is untouched; arena and prefix cache are whole; tokens drawn

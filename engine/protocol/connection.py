@@ -204,6 +204,7 @@ class Link(asyncio.Protocol):
         self.adapters: dict[str, asyncio.Future[AdapterState]] = {}
         self.models: dict[str, asyncio.Future[ModelState]] = {}
         self.heartbeat: Heartbeat | None = None
+        self.epoch = ""  # of the engine process, once its Hello arrived
         self.version = PROTOCOL_OLDEST  # of the connection, once `greet` agreed on one
         self.heard_at = loop.time()
         self.fell_silent = False  # it was lost because nothing was heard, not because an end closed it
@@ -315,7 +316,7 @@ class Link(asyncio.Protocol):
             case Hello():
                 if self.hello.done():
                     raise ProtocolError("a second Hello")
-                self.served = frame
+                self.served, self.epoch = frame, frame.epoch
                 self.hello.set_result(frame)
 
     def greet(self, hello: Hello, gateway: str) -> None:
@@ -381,12 +382,6 @@ class Link(asyncio.Protocol):
     def _send_recorded(self) -> None:
         self.send(Recorded(self._recorded))
         self._recorded = []
-
-    @property
-    def epoch(self) -> str:
-        """Of the engine process; "" before its Hello."""
-        hello = self.hello
-        return hello.result().epoch if hello.done() and hello.exception() is None else ""
 
     @property
     def open(self) -> bool:

@@ -75,8 +75,12 @@ class LocalStream(Generation):
         return {self.epoch: self.made_tokens}
 
     def set_ending(self, ending: GenerationEnding) -> None:
+        self.set_final(ending, stream_ending(ending))
+
+    def set_final(self, ending: GenerationEnding, final: StreamEnding) -> None:
+        """`final` is the translated ending."""
         super().set_ending(ending)
-        self.final = stream_ending(ending)
+        self.final = final
 
 
 class LocalEngine:
@@ -169,7 +173,7 @@ class LocalEngine:
 
     def submit(self, request: EngineRequest, stream: LocalStream | None = None) -> LocalStream:
         """`stream`: the request's own, which begins or continues here; None: a new one. Raises EngineUnavailable."""
-        with _translation():
+        try:
             submitted = self._client.submit(
                 request_id=request.request_id,
                 model=request.model,
@@ -187,6 +191,8 @@ class LocalEngine:
                 attempt=request.attempt,
                 generation=stream,
             )
+        except (EngineNotConnected, EngineTooOld, ProtocolError) as error:  # `_translation` costs a microsecond
+            raise EngineUnavailable(str(error)) from error
         return cast(LocalStream, submitted)
 
     async def load_adapter(

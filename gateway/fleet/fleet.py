@@ -179,6 +179,9 @@ class Fleet(MemberGroup):
 
     def _choose(self, request: EngineRequest, tried: Container[str]) -> EngineChoice | None:
         """The usable engine with the least predicted time to the first token; None: there is none."""
+        only = self.only_member  # a fleet of one engine costs a request next to nothing
+        if only is not None and not tried:
+            return EngineChoice(only, None) if only.engine.ready and not only.draining else None
         usable = [member for name, member in self.members.items() if name not in tried and member.usable]
         if not usable:  # rather one that seems stuck than none
             usable = [

@@ -51,6 +51,7 @@ class MemberGroup(ABC):
         self.on_connect: OnConnect | None = None
         self.on_models: OnModels | None = None
         self.members: dict[str, Member] = {}
+        self.only_member: Member | None = None  # None: there is no engine, or more than one
         self.chooser = chooser
         self.confirmations = Confirmations()
         self._roster = roster
@@ -70,6 +71,8 @@ class MemberGroup(ABC):
 
     @property
     def ready(self) -> bool:
+        if (only := self.only_member) is not None:
+            return only.engine.ready
         return any(member.engine.ready for member in self.members.values())
 
     @property
@@ -86,9 +89,9 @@ class MemberGroup(ABC):
     @property
     def models(self) -> Mapping[str, ModelInfo]:
         """Of all ready engines; while none is ready, of all."""
+        if (only := self.only_member) is not None:
+            return only.engine.models
         members = self.members.values()
-        if len(members) == 1:
-            return next(iter(members)).engine.models
         ready = tuple([member.engine.ready for member in members])
         if ready != self._models_of:
             self._models_of, self._models = ready, {}
@@ -339,6 +342,11 @@ class MemberGroup(ABC):
             else:  # at another address: the old connection drains under another key
                 self.members[f"{name}@{known.address.shown_address}"] = self.members.pop(name)
                 self._add_member(address)
+        self._note_members()
+
+    def _note_members(self) -> None:
+        """`members` has changed."""
+        self.only_member = next(iter(self.members.values())) if len(self.members) == 1 else None
 
     def _add_member(self, address: EngineAddress) -> None:
         member = self.members[address.name] = self._build_member(address, self)
@@ -356,6 +364,7 @@ class MemberGroup(ABC):
         if not member.drains_here:
             return
         self.members = {name: other for name, other in self.members.items() if other is not member}
+        self._note_members()
         self.chooser.remove_member(member)
         self._models_of = ()
         await member.model_loader.close()

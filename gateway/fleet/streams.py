@@ -347,8 +347,7 @@ class FleetStream(LocalStream):
         return True
 
     def _end_with(self, ending: LocalEnding, final: StreamEnding) -> None:
-        LocalStream.set_ending(self, ending)
-        self.final = self._with_whole_usage(final)
+        self.set_final(ending, self._with_whole_usage(final))
 
     def _end_now(self, ending: LocalEnding, final: StreamEnding | None = None) -> None:
         """End without an engine's word. The reader is called in the next turn of the event loop: its own call may be
