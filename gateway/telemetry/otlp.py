@@ -25,8 +25,8 @@ _START_TAG, _END_TAG = 0x39, 0x41
 _DOUBLE = struct.Struct("<Bd")
 # Field 15, a Status with the code STATUS_CODE_ERROR.
 _ERROR_STATUS = b"\x7a\x02\x18\x02"
-# Field 16, `flags`: whether the parent is remote is known, and it is or it is not.
-_LOCAL_PARENT, _REMOTE_PARENT = b"\x85\x01\x00\x01\x00\x00", b"\x85\x01\x00\x03\x00\x00"
+# Field 16, `flags`, fixed32: sampled (1); whether the parent is remote is known (0x100), and it is (0x200).
+_LOCAL_PARENT, _REMOTE_PARENT = b"\x85\x01\x01\x01\x00\x00", b"\x85\x01\x01\x03\x00\x00"
 
 
 class AnswerMalformed(Exception):
