@@ -10,16 +10,16 @@ from __future__ import annotations
 import functools
 import struct
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Literal
 
 import msgspec
 
 AttributeValue = str | bool | int | float | Sequence[str]
 # Values of the enumeration SpanKind.
 INTERNAL, SERVER, CLIENT = 1, 2, 3
-CACHED_MAX = 2048  # encoded attributes
+# Tags of the field `attributes`: 9 of a Span, 1 of a Resource.
+SPAN_ATTRIBUTE, RESOURCE_ATTRIBUTE = b"\x4a", b"\x0a"
+CACHED_MAX = 1024  # encoded names
 
-_TRACE_AND_SPAN = b"\x0a\x10%b\x12\x08%b"  # fields 1 and 2
 _TIMES = struct.Struct("<BQBQ")  # fields 7 and 8, fixed64
 _START_TAG, _END_TAG = 0x39, 0x41
 _DOUBLE = struct.Struct("<Bd")
@@ -40,10 +40,7 @@ class PartialSuccess(msgspec.Struct, frozen=True):
     message: str = ""
 
 
-def varint(value: int) -> bytes:
-    """`value` ≥ 0 in base 128."""
-    if value < 128:
-        return value.to_bytes(1, "little")
+def _varint(value: int) -> bytes:
     parts = bytearray()
     while value > 127:
         parts.append(value & 127 | 128)
@@ -52,25 +49,34 @@ def varint(value: int) -> bytes:
     return bytes(parts)
 
 
+_SHORT = [_varint(value) for value in range(2048)]
+
+
+def varint(value: int) -> bytes:
+    """`value` ≥ 0 in base 128."""
+    return _SHORT[value] if value < 2048 else _varint(value)
+
+
 def field(tag: bytes, content: bytes) -> bytes:
     """A field with a length."""
-    return b"%b%b%b" % (tag, varint(len(content)), content)
-
-
-@functools.lru_cache(CACHED_MAX)
-def cached_attribute(tag: Literal[b"\x0a", b"\x4a"], name: str, value: str) -> bytes:
-    """As `attribute`, for values that many spans have, such as names of models."""
-    return attribute(tag, name, value)
+    size = len(content)
+    return tag + (_SHORT[size] if size < 2048 else _varint(size)) + content
 
 
 def attribute(tag: bytes, name: str, value: AttributeValue) -> bytes:
-    """A KeyValue as the field `tag`: 1 of a Resource, 9 of a Span."""
+    """A KeyValue as the field `tag`."""
     return field(tag, _key(name) + field(b"\x12", _any_value(value)))
 
 
 @functools.lru_cache(CACHED_MAX)
 def _key(name: str) -> bytes:
     return field(b"\x0a", name.encode())
+
+
+@functools.lru_cache(CACHED_MAX)
+def _name_and_kind(name: str, kind: int) -> bytes:
+    """Fields 5 and 6 of a Span."""
+    return field(b"\x2a", name.encode()) + b"\x30" + varint(kind)
 
 
 def _any_value(value: AttributeValue) -> bytes:
@@ -93,32 +99,30 @@ def span(
     parent_id: bytes | None,
     start_ns: int,
     end_ns: int,
-    attributes: Iterable[bytes] = (),
+    attributes: bytes = b"",
     *,
     remote_parent: bool = False,
     failed: bool = False,
 ) -> bytes:
     """A Span as field 2 of a ScopeSpans. Times in Unix nanoseconds; `attributes` have the tag SPAN_ATTRIBUTE."""
-    parts = [
-        _TRACE_AND_SPAN % (trace_id, span_id),
+    parts = (
+        b"\x0a\x10",
+        trace_id,
+        b"\x12\x08",
+        span_id,
         b"" if parent_id is None else b"\x22\x08" + parent_id,
-        field(b"\x2a", name.encode()),
-        b"\x30" + varint(kind),
+        _name_and_kind(name, kind),
         _TIMES.pack(_START_TAG, start_ns, _END_TAG, max(start_ns, end_ns)),
-        *attributes,
+        attributes,
         _ERROR_STATUS if failed else b"",
         _REMOTE_PARENT if remote_parent else _LOCAL_PARENT,
-    ]
+    )
     return field(b"\x12", b"".join(parts))
-
-
-SPAN_ATTRIBUTE: Literal[b"\x4a"] = b"\x4a"
-_RESOURCE_ATTRIBUTE: Literal[b"\x0a"] = b"\x0a"
 
 
 def envelope(resource: Mapping[str, str], scope: str, version: str) -> tuple[bytes, bytes]:
     """What `export_request` needs besides spans: an encoded Resource and an encoded InstrumentationScope."""
-    attributes = [attribute(_RESOURCE_ATTRIBUTE, name, value) for name, value in resource.items()]
+    attributes = [attribute(RESOURCE_ATTRIBUTE, name, value) for name, value in resource.items()]
     scoped = field(b"\x0a", scope.encode()) + field(b"\x12", version.encode())
     return field(b"\x0a", b"".join(attributes)), field(b"\x0a", scoped)
 

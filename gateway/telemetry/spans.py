@@ -6,26 +6,18 @@ its ending, so its process needs no trace context, no exporter and no clock in c
 
 from __future__ import annotations
 
+import functools
 import random
-from collections.abc import Iterator, Sequence
 
 import msgspec
 
 from gateway.errors import STATUS_CLIENT_LEFT
 from gateway.log import RequestLine, RequestRecord, RequestTimes, TextTimes
 from gateway.telemetry import names
-from gateway.telemetry.otlp import (
-    CLIENT,
-    INTERNAL,
-    SERVER,
-    SPAN_ATTRIBUTE,
-    AttributeValue,
-    attribute,
-    cached_attribute,
-    span,
-)
+from gateway.telemetry.otlp import CLIENT, INTERNAL, SERVER, SPAN_ATTRIBUTE, AttributeValue, attribute, span
 
 TEXTS_MAX = 16  # of a request: further texts have no spans of their own
+CACHED_MAX = 1024  # encoded groups of attributes
 _SECOND = 1_000_000_000  # in nanoseconds
 
 
@@ -53,15 +45,14 @@ class SpanWriter:
         parent_id: bytes | None,
         began_s: float,
         ended_s: float,
-        attributes: Sequence[bytes] = (),
+        attributes: bytes = b"",
         *,
         remote_parent: bool = False,
         failed: bool = False,
     ) -> bytes:
         """`began_s`, `ended_s`: from the request's arrival. Returns the span's id."""
-        span_id = random.randbytes(8)
-        began_ns = self._began_ns + round(began_s * _SECOND)
-        ended_ns = self._began_ns + round(ended_s * _SECOND)
+        span_id, origin = random.randbytes(8), self._began_ns
+        began_ns, ended_ns = origin + int(began_s * _SECOND), origin + int(ended_s * _SECOND)
         self.spans.append(
             span(
                 name, kind, self._trace_id, span_id, parent_id, began_ns, ended_ns, attributes,
@@ -75,11 +66,10 @@ def spans_of(request: FinishedRequest) -> list[bytes]:
     """As fields of a ScopeSpans. Takes some 50 µs."""
     record, times = request.line.record, request.line.times
     writer = SpanWriter(request)
-    total_s = record.total_s or 0.0
     failed = _has_failed(record)
     root = writer.add_span(
-        f"{record.method} {record.route}", SERVER, request.parent_id, 0.0, total_s, list(_root_attributes(record)),
-        remote_parent=request.parent_id is not None, failed=failed,
+        f"{record.method} {record.route}", SERVER, request.parent_id, 0.0, record.total_s or 0.0,
+        _root_attributes(record), remote_parent=request.parent_id is not None, failed=failed,
     )  # fmt: skip
     if times.hold_began_s is not None and times.hold_ended_s is not None:
         writer.add_span(names.HOLD_SPAN, INTERNAL, root, times.hold_began_s, times.hold_ended_s)
@@ -98,88 +88,130 @@ def _has_failed(record: RequestRecord) -> bool:
 
 
 def _add_generation(writer: SpanWriter, root: bytes, record: RequestRecord, times: RequestTimes, failed: bool) -> None:
-    operation, texts = times.operation, times.texts
+    texts = times.texts
     parent = writer.add_span(
-        f"{operation} {record.model}", CLIENT, root,
+        f"{times.operation} {record.model}", CLIENT, root,
         min([text.submitted_s for text in texts]), max([text.ended_s for text in texts]),
-        list(_generation_attributes(record, operation, texts)), failed=failed,
+        _generation_attributes(record, times), failed=failed,
     )  # fmt: skip
     for index, text in enumerate(texts[:TEXTS_MAX]):
-        labels = [attribute(SPAN_ATTRIBUTE, names.TEXT_INDEX, index)] if len(texts) > 1 else []
-        _add_phases(writer, parent, text, labels)
+        _add_phases(writer, parent, text, _attributes({names.TEXT_INDEX: index}) if len(texts) > 1 else b"")
 
 
-def _add_phases(writer: SpanWriter, parent: bytes, text: TextTimes, labels: list[bytes]) -> None:
+def _add_phases(writer: SpanWriter, parent: bytes, text: TextTimes, label: bytes) -> None:
     """What the engine did. Its arrival there is taken for the moment of its submission; the two differ by the way of
     one frame."""
     if text.queue_s is None:
         return
     began_s, ended_s = text.submitted_s, text.ended_s
     running_s = min(began_s + text.queue_s, ended_s)
-    first_s = ended_s if text.ttft_s is None else min(began_s + text.ttft_s, ended_s)
-    writer.add_span(names.QUEUE_SPAN, INTERNAL, parent, began_s, running_s, labels)
+    first_s = ended_s if text.ttft_s is None else max(running_s, min(began_s + text.ttft_s, ended_s))
+    writer.add_span(names.QUEUE_SPAN, INTERNAL, parent, began_s, running_s, label)
     if running_s < ended_s:
-        writer.add_span(names.PREFILL_SPAN, INTERNAL, parent, running_s, max(running_s, first_s), labels)
+        writer.add_span(names.PREFILL_SPAN, INTERNAL, parent, running_s, first_s, label)
     if text.ttft_s is not None:
-        counts = {names.PREEMPTIONS: text.preemptions, names.RECOMPUTED_TOKENS: text.recomputed_tokens}
-        counted = [attribute(SPAN_ATTRIBUTE, name, count) for name, count in counts.items() if count]
-        writer.add_span(names.DECODE_SPAN, INTERNAL, parent, max(running_s, first_s), ended_s, labels + counted)
+        if text.preemptions:
+            counts = {names.PREEMPTIONS: text.preemptions, names.RECOMPUTED_TOKENS: text.recomputed_tokens}
+            label += _attributes(counts)
+        writer.add_span(names.DECODE_SPAN, INTERNAL, parent, first_s, ended_s, label)
 
 
-def _root_attributes(record: RequestRecord) -> Iterator[bytes]:
-    """None of them has text of the caller: names are the operator's, ids and words are Laneway's own."""
-    yield from _shared({
-        names.HTTP_REQUEST_METHOD: record.method,
-        names.HTTP_ROUTE: record.route,
-        names.TENANT_ID: record.tenant,
-        names.KEY_ID: record.key,
-        names.TIER: record.tier,
-        names.ENDING: record.ending,
-        names.ERROR_TYPE: record.code,
+# No attribute has text of the caller: names of models are the operator's, ids and words are Laneway's own.
+
+
+def _root_attributes(record: RequestRecord) -> bytes:
+    shared = _shared_root(
+        record.method, record.route, record.status, record.tenant, record.key, record.tier, record.ending, record.code
+    )
+    own = attribute(SPAN_ATTRIBUTE, names.REQUEST_ID, record.request_id)
+    if record.cost_picos:
+        own += attribute(SPAN_ATTRIBUTE, names.COST_PICOS, record.cost_picos)
+    if record.replay_of is not None:
+        own += attribute(SPAN_ATTRIBUTE, names.REPLAY_OF, record.replay_of)
+    return shared + own
+
+
+@functools.lru_cache(CACHED_MAX)
+def _shared_root(
+    method: str,
+    route: str,
+    status: int,
+    tenant: str | None,
+    key: str | None,
+    tier: str | None,
+    ending: str | None,
+    code: str | None,
+) -> bytes:
+    """What many requests have in common."""
+    return _attributes({
+        names.HTTP_REQUEST_METHOD: method,
+        names.HTTP_ROUTE: route,
+        names.HTTP_RESPONSE_STATUS_CODE: status,
+        names.TENANT_ID: tenant,
+        names.KEY_ID: key,
+        names.TIER: tier,
+        names.ENDING: ending,
+        names.ERROR_TYPE: code,
     })  # fmt: skip
-    yield from _own({
-        names.HTTP_RESPONSE_STATUS_CODE: record.status,
-        names.REQUEST_ID: record.request_id,
-        names.REPLAY_OF: record.replay_of or None,
-        names.COST_PICOS: record.cost_picos or None,
-    })  # fmt: skip
 
 
-def _generation_attributes(record: RequestRecord, operation: str, texts: Sequence[TextTimes]) -> Iterator[bytes]:
-    yield from _shared({
-        names.OPERATION_NAME: operation,
-        names.PROVIDER_NAME: names.PROVIDER,
-        names.REQUEST_MODEL: record.asked or record.model,
-        names.RESPONSE_MODEL: record.model,
-        names.ADAPTER_ID: record.adapter,
-        names.TIER: record.tier,
-    })  # fmt: skip
-    yield from _own({
+def _generation_attributes(record: RequestRecord, times: RequestTimes) -> bytes:
+    texts = times.texts
+    shared = _shared_generation(
+        times.operation,
+        record.asked,
+        record.model,
+        record.adapter,
+        record.tier,
+        record.stream,
+        record.guided,
+        tuple(record.fallbacks),
+        len(texts),
+        tuple([text.finish_reason or "error" for text in texts[:TEXTS_MAX]]),
+        texts[0].epochs if len(texts) == 1 else tuple({epoch: None for text in texts for epoch in text.epochs}),
+    )
+    return shared + _attributes({
         names.RESPONSE_ID: record.request_id,
         names.INPUT_TOKENS: record.prompt_tokens,
         names.CACHED_TOKENS: record.cached_tokens or None,
         names.OUTPUT_TOKENS: record.completion_tokens,
-        names.FINISH_REASONS: [text.finish_reason or "error" for text in texts[:TEXTS_MAX]],
-        names.ENGINE_EPOCHS: list(dict.fromkeys([epoch for text in texts for epoch in text.epochs])),
+        names.DISCARDED_TOKENS: record.discarded_tokens or None,
         names.DEVICE_S: sum([text.device_s for text in texts]),
         names.PREEMPTIONS: sum([text.preemptions for text in texts]) or None,
         names.RECOMPUTED_TOKENS: sum([text.recomputed_tokens for text in texts]) or None,
-        names.DISCARDED_TOKENS: record.discarded_tokens or None,
-        names.TEXTS: len(texts) if len(texts) > 1 else None,
-        names.FALLBACKS: record.fallbacks or None,
-        names.STREAM: record.stream or None,
-        names.GUIDED: record.guided or None,
     })  # fmt: skip
 
 
-def _shared(values: dict[str, str | None]) -> Iterator[bytes]:
-    """Attributes that many requests have with the same value."""
-    for name, value in values.items():
-        if value is not None:
-            yield cached_attribute(SPAN_ATTRIBUTE, name, value)
+@functools.lru_cache(CACHED_MAX)
+def _shared_generation(
+    operation: str,
+    asked: str | None,
+    model: str | None,
+    adapter: str | None,
+    tier: str | None,
+    stream: bool,
+    guided: bool,
+    fallbacks: tuple[str, ...],
+    texts: int,
+    finish_reasons: tuple[str, ...],
+    epochs: tuple[str, ...],
+) -> bytes:
+    """What many requests have in common."""
+    return _attributes({
+        names.OPERATION_NAME: operation,
+        names.PROVIDER_NAME: names.PROVIDER,
+        names.REQUEST_MODEL: asked or model,
+        names.RESPONSE_MODEL: model,
+        names.ADAPTER_ID: adapter,
+        names.TIER: tier,
+        names.STREAM: stream or None,
+        names.GUIDED: guided or None,
+        names.FALLBACKS: fallbacks or None,
+        names.TEXTS: texts if texts > 1 else None,
+        names.FINISH_REASONS: finish_reasons,
+        names.ENGINE_EPOCHS: epochs,
+    })  # fmt: skip
 
 
-def _own(values: dict[str, AttributeValue | None]) -> Iterator[bytes]:
-    for name, value in values.items():
-        if value is not None:
-            yield attribute(SPAN_ATTRIBUTE, name, value)
+def _attributes(values: dict[str, AttributeValue | None]) -> bytes:
+    return b"".join([attribute(SPAN_ATTRIBUTE, name, value) for name, value in values.items() if value is not None])

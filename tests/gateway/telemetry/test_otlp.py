@@ -40,7 +40,7 @@ def decoded(*spans: bytes, resource: dict[str, str] | None = None) -> Any:
 
 
 def test_every_kind_of_value_and_field_is_read_as_it_was_meant() -> None:
-    attributes = [otlp.attribute(SPAN_ATTRIBUTE, name, value) for name, value in VALUES.items()]
+    attributes = b"".join([otlp.attribute(SPAN_ATTRIBUTE, name, value) for name, value in VALUES.items()])
     encoded = otlp.span(
         "chat m", otlp.CLIENT, TRACE, SPAN, PARENT, 1_700_000_000_000_000_000, 1_700_000_000_000_000_500, attributes,
         remote_parent=True, failed=True,
@@ -76,7 +76,7 @@ def test_seeded_values_survive() -> None:
             )
             for index in range(draw.randrange(20))
         }
-        attributes = [otlp.attribute(SPAN_ATTRIBUTE, name, value) for name, value in values.items()]
+        attributes = b"".join([otlp.attribute(SPAN_ATTRIBUTE, name, value) for name, value in values.items()])
         [span] = decoded(otlp.span("s", 1, TRACE, SPAN, None, 1, 2, attributes)).scope_spans[0].spans
         assert attributes_of(span) == values
 
