@@ -21,5 +21,5 @@ def test_it_compares_recorded_requests_with_others(tmp_path: Path, model_dir: Pa
         stack.stop()
         receiver.stop()
     assert all(value > 0 for value in figures.values())
-    assert figures["recorded_beside_unrecorded"] == figures["recorded_beside_unrecorded_max"]
+    assert figures["recorded_beside_unrecorded"] == figures["recorded_beside_unrecorded_median"]
     assert len(stack.log_lines("request")) >= 2 * (64 + 16)
