@@ -16,7 +16,7 @@ from gateway.log import ThrottledWarning
 from gateway.metrics import Metrics
 from gateway.telemetry.collector import Collector, ExportFailed
 from gateway.telemetry.otlp import PartialSuccess, export_request
-from gateway.telemetry.spans import FinishedRequest, spans_of
+from gateway.telemetry.spans import TracedRequest, spans_of
 
 QUEUE_MAX = 4096  # requests
 BATCH_MAX = 256  # requests of one export
@@ -38,7 +38,7 @@ class TraceExporter:
         self._collector = collector
         self._head = head
         self._metrics = metrics
-        self._queue: deque[FinishedRequest] = deque()
+        self._queue: deque[TracedRequest] = deque()
         self._batch: list[bytes] = []  # spans of the export in hand, so that `close` can send it again
         self._batch_requests = 0
         self._full = asyncio.Event()
@@ -62,7 +62,7 @@ class TraceExporter:
             f"{self.waiting} wait, {self._dropped} were dropped"
         )
 
-    def push(self, request: FinishedRequest) -> None:
+    def push(self, request: TracedRequest) -> None:
         """Returns at once. A trace for which the queue has no space is dropped and counted."""
         if len(self._queue) >= QUEUE_MAX:
             self._drop("queue_full", 1)

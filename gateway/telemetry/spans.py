@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import random
+from collections.abc import Mapping
 
 import msgspec
 
@@ -21,7 +22,7 @@ CACHED_MAX = 1024  # encoded groups of attributes
 _SECOND = 1_000_000_000  # in nanoseconds
 
 
-class FinishedRequest(msgspec.Struct, frozen=True):
+class TracedRequest(msgspec.Struct, frozen=True):
     """A recorded request. Its line no longer changes. `ended_ns`: Unix time."""
 
     line: RequestLine
@@ -33,7 +34,7 @@ class FinishedRequest(msgspec.Struct, frozen=True):
 class SpanWriter:
     """The encoded spans of one request, all in one trace."""
 
-    def __init__(self, request: FinishedRequest) -> None:
+    def __init__(self, request: TracedRequest) -> None:
         self.spans: list[bytes] = []
         self._trace_id = request.trace_id
         self._began_ns = request.ended_ns - round((request.line.record.total_s or 0.0) * _SECOND)
@@ -62,7 +63,7 @@ class SpanWriter:
         return span_id
 
 
-def spans_of(request: FinishedRequest) -> list[bytes]:
+def spans_of(request: TracedRequest) -> list[bytes]:
     """As fields of a ScopeSpans. Takes some 50 µs."""
     record, times = request.line.record, request.line.times
     writer = SpanWriter(request)
@@ -213,5 +214,5 @@ def _shared_generation(
     })  # fmt: skip
 
 
-def _attributes(values: dict[str, AttributeValue | None]) -> bytes:
+def _attributes(values: Mapping[str, AttributeValue | None]) -> bytes:
     return b"".join([attribute(SPAN_ATTRIBUTE, name, value) for name, value in values.items() if value is not None])

@@ -16,7 +16,7 @@ from gateway.telemetry import names
 from gateway.telemetry.collector import Collector
 from gateway.telemetry.exporter import TraceExporter
 from gateway.telemetry.otlp import envelope
-from gateway.telemetry.spans import FinishedRequest
+from gateway.telemetry.spans import TracedRequest
 from gateway.telemetry.trace_context import CallerContext, caller_context
 
 NOT_CONFIGURED = "telemetry.endpoint is not set: no traces are exported"
@@ -74,7 +74,7 @@ class Tracing:
 
 
 def _push(exporter: TraceExporter, line: RequestLine, trace_id: bytes, parent_id: bytes | None) -> None:
-    exporter.push(FinishedRequest(line, trace_id, parent_id, time.time_ns()))
+    exporter.push(TracedRequest(line, trace_id, parent_id, time.time_ns()))
 
 
 def _head(gateway_id: str) -> tuple[bytes, bytes]:

@@ -16,7 +16,7 @@ from gateway.telemetry import exporter as exporters
 from gateway.telemetry.collector import Collector, read_headers
 from gateway.telemetry.exporter import TraceExporter
 from gateway.telemetry.otlp import envelope
-from gateway.telemetry.spans import FinishedRequest
+from gateway.telemetry.spans import TracedRequest
 from support.gateway.otlp_receiver import Behaviour, OtlpReceiver
 from support.ports import free_port
 from support.waiting import eventually_async
@@ -39,10 +39,10 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(exporters, "RETRY_S_MAX", 0.02)
 
 
-def finished(number: int) -> FinishedRequest:
+def finished(number: int) -> TracedRequest:
     line = RequestLine(RequestRecord(request_id=f"req_{number}", method="POST", route="/v1/messages", status=200))
     line.record.total_s = 0.5
-    return FinishedRequest(line, number.to_bytes(16, "big"), None, time.time_ns())
+    return TracedRequest(line, number.to_bytes(16, "big"), None, time.time_ns())
 
 
 @contextlib.asynccontextmanager

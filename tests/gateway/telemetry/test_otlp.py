@@ -70,7 +70,7 @@ def test_a_root_has_no_parent_and_no_error() -> None:
 def test_seeded_values_survive() -> None:
     draw = random.Random(26)
     for _ in range(200):
-        values = {
+        values: dict[str, Any] = {
             f"a{index}": draw.choice(
                 [draw.getrandbits(63), -draw.getrandbits(63), draw.random(), "é" * draw.randrange(300)]
             )

@@ -12,7 +12,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 from gateway.log import RequestLine, RequestRecord, TextTimes
 from gateway.telemetry import spans
 from gateway.telemetry.otlp import envelope, export_request
-from gateway.telemetry.spans import FinishedRequest, spans_of
+from gateway.telemetry.spans import TracedRequest, spans_of
 from support.gateway.otlp_receiver import attributes_of
 
 TRACE = bytes(range(16))
@@ -24,7 +24,7 @@ def made(*texts: TextTimes, **fields: Any) -> list[Span]:
     record.total_s, record.status = 1.5, fields.get("status", 200)
     line = RequestLine(record)
     line.times.operation, line.times.texts = "chat", texts
-    encoded = spans_of(FinishedRequest(line, TRACE, None, time.time_ns()))
+    encoded = spans_of(TracedRequest(line, TRACE, None, time.time_ns()))
     request = ExportTraceServiceRequest.FromString(export_request(envelope({}, "laneway", "1"), encoded))
     return list(request.resource_spans[0].scope_spans[0].spans)
 

@@ -54,7 +54,8 @@ def begun(path: str = CHAT, method: str = "POST", caller: str = "", **settings: 
     return line.record.trace_id, 0 if tracing.exporter is None else tracing.exporter.waiting
 
 
-ON = {"endpoint": "http://127.0.0.1:4318"}
+ENDPOINT = "http://127.0.0.1:4318"
+ON = {"endpoint": ENDPOINT}
 
 
 def test_without_an_endpoint_only_the_callers_trace_id_is_logged() -> None:
@@ -80,7 +81,7 @@ def test_the_ratio_decides_or_the_caller_does() -> None:
     assert begun(sample_ratio=0.0, caller=VALID, follow_callers=True, **ON) == (TRACE, 1)
     assert begun(caller=f"00-{TRACE}-{SPAN}-00", follow_callers=True, **ON) == (TRACE, 0)
     assert begun(caller=f"00-{TRACE}-{SPAN}-00", **ON) == (TRACE, 1), "callers do not decide unless they are followed"
-    tracing = Tracing(TelemetrySection(sample_ratio=0.25, **ON), "gw_1", Metrics())
+    tracing = Tracing(TelemetrySection(sample_ratio=0.25, endpoint=ENDPOINT), "gw_1", Metrics())
     lines = [RequestLine(RequestRecord(request_id="req_1", method="POST")) for _ in range(2000)]
     for line in lines:
         tracing.begin_trace(line, "POST", CHAT, [])
