@@ -86,6 +86,7 @@ BENCHMARKS = (
     ),
     Benchmark("gateway_capacity", "what one core carries of the gateway, everything on", two_cores),
     Benchmark("events_by_dialect", "what a streamed token costs in each dialect", two_cores),
+    Benchmark("tracing", "what a recorded trace costs the gateway", two_cores),
     Benchmark("slow_readers", "what readers who hardly read cost everybody else", two_cores),
     Benchmark("cpu_decode", "the engine on this CPU, beside transformers and the bound", demo_model),
 )

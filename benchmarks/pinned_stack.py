@@ -78,7 +78,9 @@ def rss_bytes(pid: int) -> int:
 
 
 @contextlib.contextmanager
-def pinned_stack(fake: dict[str, Any], gateway_toml: str = "", *, services: bool = False) -> Iterator[Stack]:
+def pinned_stack(
+    fake: dict[str, Any], gateway_toml: str = "", *, toml: str = "", services: bool = False
+) -> Iterator[Stack]:
     """Started, with this process on the other core."""
     pin(os.getpid(), OTHER_CORE)
     roomy = {"queue_max": 2 * STREAMS_MAX, "inter_token_ms": 1000.0}  # prompts need not wait for slow steps
@@ -90,7 +92,7 @@ def pinned_stack(fake: dict[str, Any], gateway_toml: str = "", *, services: bool
     with tempfile.TemporaryDirectory() as name, contextlib.ExitStack() as stack_of:
         directory = Path(name)
         url = stack_of.enter_context(fresh_postgres()) if services else f"sqlite:///{directory}/laneway.db"
-        stack = Stack(directory, url, MODEL_DIR, fake, engine, gateway_toml=gateway_toml, toml=limits)
+        stack = Stack(directory, url, MODEL_DIR, fake, engine, gateway_toml=gateway_toml, toml=limits + toml)
         try:
             stack.start()
             pin(gateway_pid(stack), GATEWAY_CORE)

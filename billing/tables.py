@@ -306,6 +306,7 @@ usage = sa.Table(
     # The engine process that made the tokens; of several, the newest attempt's, and usage_attempts has the tokens of
     # the others. Null: settled by a version without this column, or no engine ran.
     sa.Column("engine_epoch", sa.String(64)),
+    sa.Column("trace_id", sa.String(32)),  # hexadecimal; null: the request has no trace
     sa.Index("ix_usage_tenant_id_sequence", "tenant_id", "sequence"),
     sa.Index("ix_usage_key_id_sequence", "key_id", "sequence"),
     sa.Index("ix_usage_finished_at", "finished_at"),

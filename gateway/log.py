@@ -22,6 +22,7 @@ class RequestRecord(msgspec.Struct, kw_only=True, omit_defaults=True):
     """The fields of a request's log line."""
 
     request_id: str
+    trace_id: str | None = None  # if the caller sent a traceparent, or the request is recorded as a trace
     method: str
     route: str = ""
     status: int = 0
@@ -33,6 +34,7 @@ class RequestRecord(msgspec.Struct, kw_only=True, omit_defaults=True):
     adapter: str | None = None
     tier: str | None = None
     stream: bool = False
+    guided: bool = False
     ignored: tuple[str, ...] = ()  # paths of the body's unknown fields
     texts: int = 1
     prompt_tokens: int = 0
@@ -49,14 +51,42 @@ class RequestRecord(msgspec.Struct, kw_only=True, omit_defaults=True):
     message: str | None = None
 
 
+class TextTimes(msgspec.Struct, frozen=True):
+    """One text at its engine. `submitted_s` and `ended_s`: seconds from the request's arrival. `queue_s` and `ttft_s`:
+    the engine's own measure, from the text's arrival there until its first chunk and its first id; None: unknown, as of
+    a text of several engines. `epochs`: of the engines that had it."""
+
+    submitted_s: float
+    ended_s: float
+    queue_s: float | None = None
+    ttft_s: float | None = None
+    device_s: float = 0.0
+    preemptions: int = 0
+    recomputed_tokens: int = 0
+    epochs: tuple[str, ...] = ()
+    finish_reason: str | None = None
+
+
+class RequestTimes(msgspec.Struct):
+    """Moments of an admitted request, in seconds from its arrival; None: not reached."""
+
+    hold_began_s: float | None = None
+    hold_ended_s: float | None = None
+    settle_began_s: float | None = None
+    settle_ended_s: float | None = None
+    operation: str = ""  # this and `texts`: of a request that ran and has a trace id
+    texts: tuple[TextTimes, ...] = ()
+
+
 class RequestLine:
     """A record, written when its last holder releases it: the HTTP exchange or, for an admitted request, its owner."""
 
-    __slots__ = ("_holders", "_on_end", "record", "started")
+    __slots__ = ("_holders", "_on_end", "record", "started", "times")
 
     def __init__(self, record: RequestRecord) -> None:
         self.record = record
         self.started = time.monotonic()
+        self.times = RequestTimes()
         self._holders = 1
         self._on_end: list[Callable[[], None]] = []
 
@@ -71,7 +101,8 @@ class RequestLine:
         self._holders -= 1
         assert self._holders >= 0, "released more often than held"
         if self._holders == 0:
-            for callback in self._on_end:
+            callbacks, self._on_end = self._on_end, []  # a callback may refer to the line: a reference cycle
+            for callback in callbacks:
                 callback()
             self.record.total_s = self.age_s()
             level = logging.DEBUG if self.record.route in QUIET_ROUTES else logging.INFO

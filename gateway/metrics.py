@@ -21,6 +21,7 @@ class Metrics:
         self._build_books(registry)
         self._build_resources(registry)
         self._build_process(registry)
+        self._build_traces(registry)
 
     def _build_requests(self, registry: CollectorRegistry) -> None:
         """HTTP answers, refusals and requests."""
@@ -126,6 +127,20 @@ class Metrics:
         self.models_refused = Gauge(
             "laneway_models_refused", "Base models that are to be served and cannot be loaded", registry=registry
         )
+
+    def _build_traces(self, registry: CollectorRegistry) -> None:
+        """Traces on their way to an OTLP collector."""
+        self.traces_exported = Counter(
+            "laneway_traces_exported", "Requests whose spans the collector accepted", registry=registry
+        )
+        self.traces_dropped = Counter(
+            "laneway_traces_dropped", "Requests whose spans were dropped", ["reason"], registry=registry
+        )
+        self.spans_rejected = Counter(
+            "laneway_trace_spans_rejected", "Spans that the collector rejected of exports it accepted",
+            registry=registry,
+        )  # fmt: skip
+        self.traces_waiting = Gauge("laneway_traces_waiting", "Requests whose spans wait for export", registry=registry)
 
     def _build_process(self, registry: CollectorRegistry) -> None:
         """Whether this process can serve, and what it depends on: gauges.py sets all of them."""

@@ -63,6 +63,7 @@ from gateway.stored.conversations import ConversationStore
 from gateway.stored.quotas import ResponseQuotas
 from gateway.stored.responses import ResponseStore
 from gateway.stored.texts import TextKeys
+from gateway.telemetry.tracing import Tracing
 from gateway.upkeep.bookkeeper import Bookkeeper
 from gateway.upkeep.exports import Exporter
 from gateway.upkeep.gauges import measure_gateway
@@ -133,6 +134,7 @@ class Services:
         self.secrets = secrets
         self.gateway_id = new_id("gw")
         self.metrics = Metrics()
+        self.tracing = Tracing(config.telemetry, self.gateway_id, self.metrics)
         self.pace = RequestPace()
         self.tiers = Tiers([(tier.name, tier.service_tier) for tier in config.tiers])
         self.stopping = StopState(config.gateway)
@@ -208,7 +210,7 @@ class Services:
 
     def _build_generation(self) -> None:
         """What plans, runs and replays requests."""
-        config, watch = self.config, self.watch
+        config, database, watch, models = self.config, self.database, self.watch, self.models
         quotas = ResponseQuotas(config.responses.count_max, config.responses.bytes_max)
         text_keys = TextKeys(self.secrets)
         self.responses = ResponseStore(self.database, self.gateway_id, text_keys, quotas)
@@ -219,13 +221,7 @@ class Services:
         self.large_work = LargeWork(self._tokenizers)
         planner = RequestPlanner(config, self.models.served, self.registry, self.engine, self.large_work, self.secrets)
         self.router = Router(
-            config,
-            self.database,
-            self.registry,
-            planner.served,
-            watch.now_s,
-            planner.context_tokens,
-            self.models.capabilities,
+            config, database, self.registry, planner.served, watch.now_s, planner.context_tokens, models.capabilities
         )
         self.first_tokens = FirstTokens(self.database, self.gateway_id, config.tiers, watch.now_s, self.metrics)
         self.generator = Generator(
@@ -271,6 +267,7 @@ class Services:
             place=self.worker_index,
             settler=self.settler,
             unrecordable=self.generator.unrecordable,
+            untraced=self.tracing.problem,
         )
         self.readiness = Readiness(
             engine=self.engine,
@@ -315,6 +312,7 @@ class Services:
             await self.limiter.close()
             await self._close_ledger()
             await self.settler.close()
+            await self.tracing.close()
             self.database.close()
 
     def _background(self) -> dict[str, Coroutine[Any, Any, None]]:
@@ -337,6 +335,7 @@ class Services:
             "background": self.background.run(every.expire_holds_s),
             "recordings": self.recordings.run(),
             "replays": self.replays.run(every.delete_replays_s),
+            "traces": self.tracing.run(),
             "large-work": self._start_large_work(),
         }
         if self.config.adapters.slabs:

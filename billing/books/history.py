@@ -36,6 +36,7 @@ _MEASURED = (
     "ttft_s",
     "device_s",
     "preemptions",
+    "trace_id",
 )
 
 
@@ -93,6 +94,7 @@ class RequestRow(msgspec.Struct, frozen=True, kw_only=True):
     ttft_s: float | None = None
     device_s: float | None = None
     preemptions: int | None = None
+    trace_id: str | None = None  # also None for a request without a trace
     started_at: int
     at: int
 

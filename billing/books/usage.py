@@ -50,6 +50,7 @@ class UsageRow(msgspec.Struct, frozen=True):
     swapped_tokens: int
     started_at: int
     finished_at: int
+    trace_id: str | None
     recomputed: dict[str, Recompute]
 
 

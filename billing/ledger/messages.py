@@ -88,7 +88,8 @@ class Settlement(msgspec.Struct, frozen=True, kw_only=True, tag="settlement"):
     whose keys are the tiers that caused them. `before_hold_s`: from the request's arrival at the gateway until its hold
     was requested; `ttft_s` is measured from the arrival too. `finished_at` None: the time of the settlement.
     `engines`: made_tokens by the epoch of the engine process that made them, the newest attempt's last; empty if they
-    are unknown, as in a journal of an earlier version."""
+    are unknown, as in a journal of an earlier version. `trace_id`: of the request's trace, hexadecimal; None without
+    one."""
 
     request_id: str
     prompt_tokens: int
@@ -108,6 +109,7 @@ class Settlement(msgspec.Struct, frozen=True, kw_only=True, tag="settlement"):
     swapped_tokens: int = 0
     finished_at: int | None = None
     engines: dict[str, int] = {}
+    trace_id: str | None = None
 
     def check(self) -> None:
         assert 0 <= self.cached_tokens <= self.prompt_tokens

@@ -83,6 +83,11 @@ class GenerationRequest(msgspec.Struct, frozen=True):
             return "stop_token_ids"
         return "logit_bias" if self.sampling.logit_bias else None
 
+    @property
+    def is_completion(self) -> bool:
+        """The answer continues a text; it is no turn of a chat."""
+        return self.tooling is None or self.tooling.text_only
+
     def without_body(self) -> GenerationRequest:
         """The same without the bytes of a LargeBody: its prompts are counted, and no other model will count them."""
         if not isinstance(self.prompts, LargeBody):

@@ -15,7 +15,7 @@ from engine.protocol.frames import REMOVED_MODELS, StatusReport
 PRIVATE = "private"
 # The largest number of names in one label of vllm:lora_requests_info; further names are left out.
 NAMES_MAX = 64
-_MODEL = re.compile(rb'([{,](?:model_name|model|from|to)=")((?:[^"\\]|\\.)*)"')
+_MODEL = re.compile(rb'([{,](?:model_name|model|gen_ai_request_model|from|to)=")((?:[^"\\]|\\.)*)"')
 
 
 def without_restricted(text: bytes, open_models: Collection[str], secret: bytes) -> bytes:

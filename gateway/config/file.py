@@ -39,6 +39,7 @@ from gateway.config.settings import (
     ModelSection,
     RedisSection,
     ResponsesSection,
+    TelemetrySection,
     TenantLimitsSection,
     TierSection,
     WebhooksSection,
@@ -80,6 +81,7 @@ class Config(Section, frozen=True, kw_only=True):
     exports: ExportsSection = ExportsSection()
     responses: ResponsesSection = ResponsesSection()
     webhooks: WebhooksSection = WebhooksSection()
+    telemetry: TelemetrySection = TelemetrySection()
     billing: BillingSection = BillingSection()
     adapters: AdaptersSection = AdaptersSection()
     fleet: FleetSection = FleetSection()
@@ -353,6 +355,10 @@ def _resolved(config: Config, base: Path) -> Config:
         fleet=msgspec.structs.replace(
             config.fleet,
             **{name: str(base / file) for name in CERTIFICATE_SETTINGS if (file := getattr(config.fleet, name))},
+        ),
+        telemetry=msgspec.structs.replace(
+            config.telemetry,
+            headers_file=str(base / file) if (file := config.telemetry.headers_file) else "",
         ),
         models=tuple(
             msgspec.structs.replace(

@@ -6,6 +6,7 @@ laneway.toml explains each setting. `file` combines the sections and checks them
 from __future__ import annotations
 
 from typing import Annotated, Literal
+from urllib.parse import urlsplit
 
 import msgspec
 from msgspec import Meta
@@ -362,6 +363,29 @@ class WebhooksSection(Section, frozen=True, kw_only=True):
                 f"timeout_s is {self.timeout_s:g}; it must be less than retry_s ({self.retry_s:g}), so that an attempt "
                 "ends before the next one begins"
             )
+
+
+class TelemetrySection(Section, frozen=True, kw_only=True):
+    """Export of traces to an OTLP collector."""
+
+    endpoint: Annotated[str, Meta(max_length=1024)] = ""  # http(s) URL; empty: no traces
+    headers_file: str = ""  # header fields of each export, such as a token; empty: none
+    sample_ratio: Annotated[float, Meta(ge=0, le=1)] = 1.0
+    follow_callers: bool = False  # the `sampled` flag of a caller's traceparent decides for its request
+    timeout_s: Annotated[float, Meta(ge=0.1, le=60)] = 5.0  # of one export
+
+    def __post_init__(self) -> None:
+        if not self.endpoint:
+            return
+        try:
+            url = urlsplit(self.endpoint)
+            usable = url.scheme in ("http", "https") and bool(url.hostname) and url.port != 0
+        except ValueError:
+            usable = False
+        if not usable or not self.endpoint.isascii() or not self.endpoint.isprintable() or " " in self.endpoint:
+            raise ValueError("endpoint must be an URL such as http://collector:4318")
+        if "@" in url.netloc or url.query or url.fragment:
+            raise ValueError("endpoint has credentials, a query or a fragment; secrets belong into headers_file")
 
 
 class BillingSection(Section, frozen=True, kw_only=True):

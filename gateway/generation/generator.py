@@ -37,6 +37,8 @@ from gateway.generation.tier_choice import Tiers
 from gateway.limits.limiter import Admission, Limiter, end_refused
 from gateway.log import RequestLine, ThrottledWarning
 from gateway.metrics import Metrics
+from gateway.telemetry import names
+from gateway.telemetry.request_metrics import RequestMetrics
 
 JOURNAL_RETRY_S = 5.0
 # Makes the function that renders the whole body of a request's answer.
@@ -71,6 +73,7 @@ class Generator:
         self._engine = engine
         self._callers = callers
         self._metrics = metrics
+        self._gen_ai = RequestMetrics(metrics.registry)
         self._first_tokens = first_tokens
         self._exhausted = exhausted
         self._secrets = secrets
@@ -134,7 +137,7 @@ class Generator:
         tier: str,
         admission: Admission,
     ) -> InFlight | Replayed:
-        line.record.texts = plan.texts
+        line.record.texts, line.record.guided = plan.texts, plan.answer.guide is not None
         self._check_journal()
         first = await self._reserve(admission, plan.tokens_max, call)
         if isinstance(first, Replayed):
@@ -358,7 +361,10 @@ class Generator:
         """Settle the hold, or void it if nothing is billed and no token was made; then end the answer. A prompt is
         billed once: with its first completion token, or when it is computed if `max_tokens` is 0. Raises ApiError for a
         request that never ran."""
-        record, metrics = request.line.record, self._metrics
+        record, metrics, made_s = request.line.record, self._metrics, request.line.age_s()
+        operation = names.TEXT_COMPLETION if request.asked.is_completion else names.CHAT
+        if record.trace_id is not None and request.runs is not None:
+            request.line.times.operation, request.line.times.texts = operation, request.runs.times()
         usage = TokenUsage(outcome.prompt, outcome.cached, outcome.billed, outcome.reasoning, outcome.engines)
         if outcome.settles:
             if request.first is not None and outcome.error is None:
@@ -389,6 +395,7 @@ class Generator:
         if outcome.discard_reason is not None:
             metrics.discarded.labels(outcome.discard_reason.value).inc(discarded)
         metrics.total.labels(request.tier).observe(request.line.age_s())
+        self._gen_ai.observe(record, operation, outcome.prompt, made_s)
         if outcome.error is not None:
             await self._fail(request, outcome.error)
         else:

@@ -53,13 +53,14 @@ class RequestHolds:
 
     async def place_hold(self, request: InFlight) -> Held:
         """Returns once the hold is committed. Raises BudgetExceeded, ModelNotPriced, DatabaseDown."""
-        started = time.perf_counter()
-        request.before_hold_s = request.line.age_s()
+        started, times = time.perf_counter(), request.line.times
+        times.hold_began_s = request.line.age_s()
         try:
             async with StallTolerantTimeout(HOLD_WAIT_S):
                 answer = await self._ledger.hold(_hold_request(request, request.plan))
         except (LedgerUnavailable, TimeoutError):
             raise errors.DatabaseDown("Budgets cannot be checked now. Try again in a moment.") from None
+        times.hold_ended_s = request.line.age_s()
         self._metrics.hold.observe(time.perf_counter() - started)
         if isinstance(answer, HoldRefused):
             if answer.code == "price_unknown":
@@ -85,7 +86,8 @@ class RequestHolds:
     async def settle_hold(self, request: InFlight, outcome: Outcome) -> None:
         """Raises DatabaseDown if neither the database nor the journal accepted it; then the log has the settlement."""
         settlement = _settlement(request, outcome)
-        started = time.perf_counter()
+        started, times = time.perf_counter(), request.line.times
+        times.settle_began_s = request.line.age_s()
         try:
             ended = await self._settler.settle(settlement)
         except LedgerUnavailable:
@@ -94,6 +96,7 @@ class RequestHolds:
             raise errors.DatabaseDown(
                 "The answer was made and could not be accounted for; it is not charged."
             ) from None
+        times.settle_ended_s = request.line.age_s()
         self._metrics.settle.observe(time.perf_counter() - started)
         request.line.record.cost_picos = ended.cost_picos
         if ended.outcome == "journaled":
@@ -143,7 +146,7 @@ def _settlement(request: InFlight, outcome: Outcome) -> Settlement:
         ending=outcome.ending.value,
         discarded_tokens=outcome.made - outcome.billed,
         discard_reason=None if outcome.discard_reason is None else outcome.discard_reason.value,
-        before_hold_s=request.before_hold_s,
+        before_hold_s=request.line.times.hold_began_s or 0.0,
         queue_s=usage.queue_s,
         ttft_s=usage.ttft_s if ttft_s is None else ttft_s,
         device_s=usage.device_s,
@@ -152,4 +155,5 @@ def _settlement(request: InFlight, outcome: Outcome) -> Settlement:
         recomputed={tier: Recompute(cost.tokens, cost.device_s) for tier, cost in usage.recomputed.items()},
         swapped_tokens=usage.swapped_tokens,
         engines=outcome.engines,
+        trace_id=request.line.record.trace_id,
     )

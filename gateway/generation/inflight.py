@@ -68,7 +68,6 @@ class InFlight(msgspec.Struct):
     first: FirstCall | None  # set if it has an Idempotency-Key
     stores: bool = False  # the response is stored
     reasoning_keys: ReasoningKeys | None = None  # set if the answer has its reasoning encrypted
-    before_hold_s: float = 0.0  # from the request's arrival until its hold was requested
     runs: TextRuns | None = None  # of the model that serves it; None until it is submitted
 
     @property

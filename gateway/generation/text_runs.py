@@ -30,6 +30,7 @@ from gateway.generation.endings import REFUSAL_ENDINGS, EndingCode
 from gateway.generation.inflight import InFlight
 from gateway.generation.parts_readers import PartsOfIds, PartsOfTexts, PartsReader
 from gateway.generation.text import DrawnIds, OutputReader, PromptReport, TextOfIds, TextOfTexts
+from gateway.log import TextTimes
 
 ENGINE_UNAVAILABLE_MESSAGE = "The engine cannot take this request now. Try again in a moment."
 # The output of a text before it is submitted. Nothing is ever pushed into it.
@@ -70,6 +71,8 @@ class TextRun:
     stream: TokenStream | None = None  # None until it is submitted
     end: TextEnding | None = None
     report: PromptReport | None = None  # of the prompt, if its log probabilities were requested; shared by its texts
+    submitted_s: float = 0.0  # this and `ended_s`: from the request's arrival
+    ended_s: float = 0.0
 
 
 class Outcome(msgspec.Struct, frozen=True):
@@ -206,6 +209,10 @@ class TextRuns:
             if run.stream is not None and run.end is not None and run.end.made:
                 run.stream.confirm_recorded()
 
+    def times(self) -> tuple[TextTimes, ...]:
+        """Of the texts that an engine had, once all have ended."""
+        return tuple([_times_of(run, run.stream) for run in self.all if run.stream is not None])
+
     async def _after_the_first(self, run: TextRun) -> None:
         first = self.all[run.index - run.number]
         if run is not first:
@@ -219,7 +226,7 @@ class TextRuns:
         except EngineUnavailable as error:
             _log.warning("submit.failed", extra={"fields": self._fields(reason=str(error))})
             end = TextEnding(EndingCode.ENGINE_UNAVAILABLE, None, errors.EngineDown(ENGINE_UNAVAILABLE_MESSAGE))
-        run.end = end
+        run.end, run.ended_s = end, self._request.line.age_s()
         text = self._request.answer.texts[run.index]
         text.finish_reason, text.matched = end.finish_reason, run.output.matched
         if end.error is not None and self._failure is None:
@@ -231,6 +238,7 @@ class TextRuns:
         """Raises EngineUnavailable."""
         if self._stopped:
             return self._early_ending(run, NO_USAGE)
+        run.submitted_s = self._request.line.age_s()
         stream = run.stream = self._submit(run)
         self._set_reader(run, stream.output)
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -391,6 +399,23 @@ def _token_usage(run: TextRun) -> frames.EngineUsage:
     if stream.final is not None and stream.final.usage is not None:
         return stream.final.usage
     return frames.EngineUsage(cached_tokens=stream.cached_tokens)
+
+
+def _times_of(run: TextRun, stream: TokenStream) -> TextTimes:
+    usage = NO_USAGE if stream.final is None or stream.final.usage is None else stream.final.usage
+    epochs = tuple(stream.attempts)
+    is_known = len(epochs) == 1 and usage is not NO_USAGE  # of several engines, the usage is the last one's
+    return TextTimes(
+        submitted_s=run.submitted_s,
+        ended_s=run.ended_s,
+        queue_s=usage.queue_s if is_known else None,
+        ttft_s=usage.ttft_s if is_known and usage.ttft_s else None,
+        device_s=usage.device_s,
+        preemptions=usage.preemptions,
+        recomputed_tokens=usage.recomputed_tokens,
+        epochs=epochs,
+        finish_reason=None if run.end is None else run.end.finish_reason,
+    )
 
 
 def _made_by(run: TextRun) -> dict[str, int]:

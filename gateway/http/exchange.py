@@ -25,6 +25,7 @@ from gateway.limits.client_pace import ClientPace
 from gateway.limits.turn_pace import RequestPace
 from gateway.log import RequestLine, RequestRecord
 from gateway.metrics import Metrics
+from gateway.telemetry.tracing import Tracing
 
 BODY_S_MAX = 60.0
 # A body in chunks that is larger counts with the route's limit: a tenant could otherwise have hundreds of large bodies
@@ -43,17 +44,21 @@ _log = logging.getLogger(__name__)
 class Front:
     """The outermost ASGI application."""
 
-    def __init__(self, inner: ASGIApp, metrics: Metrics, pace: RequestPace, refusal_pace: ClientPace) -> None:
+    def __init__(
+        self, inner: ASGIApp, metrics: Metrics, pace: RequestPace, refusal_pace: ClientPace, tracing: Tracing
+    ) -> None:
         self._inner = inner
         self._metrics = metrics
         self._pace = pace
         self._refusal_pace = refusal_pace
+        self._tracing = tracing
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != ScopeType.HTTP:
             await self._inner(scope, receive, send)
             return
         line = RequestLine(RequestRecord(request_id=new_id("req"), method=scope["method"]))
+        self._tracing.begin_trace(line, scope["method"], scope["path"], scope["headers"])
         scope[LINE] = line  # type: ignore[literal-required]  # ASGI allows further keys
         scope[SERVER_SEND] = send  # type: ignore[literal-required]
         record = line.record

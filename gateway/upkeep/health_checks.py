@@ -24,6 +24,7 @@ from gateway.catalog.served_models import ServedModels
 from gateway.config.file import Config
 from gateway.fleet.members import MemberGroup
 from gateway.host.workers import WorkerIndex, Workers
+from gateway.telemetry.tracing import NOT_CONFIGURED
 from gateway.upkeep.revision_watch import RevisionWatch
 from gateway.views.engines import count_engines, describe_unready, why_no_engine_serves
 
@@ -75,8 +76,10 @@ class HealthChecks:
         place: WorkerIndex,
         settler: Settler,
         unrecordable: Callable[[], str | None],
+        untraced: Callable[[], str | None],
     ) -> None:
-        """`unrecordable`: why the usage of one more request could not be recorded; None: it can be."""
+        """`unrecordable`: why the usage of one more request could not be recorded; None: it can be. `untraced`: why
+        traces are not exported; None: they are, or are not configured."""
         self._config = config
         self._read = database.read
         self._watch = watch
@@ -87,6 +90,7 @@ class HealthChecks:
         self._place = place
         self._settler = settler
         self._unrecordable = unrecordable
+        self._untraced = untraced
         self._checks: dict[str, Callable[[], Awaitable[Finding]]] = {
             "database": self._database,
             "redis": self._redis,
@@ -97,6 +101,7 @@ class HealthChecks:
             "journal": self._journal,
             "books": self._books,
             "exports": self._exports,
+            "traces": self._traces,
         }
         # The next report waits for a check that still runs, and does not start it a second time.
         self._running: dict[str, asyncio.Task[Finding]] = {}
@@ -251,6 +256,14 @@ class HealthChecks:
                 f"{late} exports have waited for over {QUEUED_S_MAX} s, and {failed} failed in the last 24 hours",
             )
         return "ok", f"{running} exports are running, {queued} are waiting"
+
+    async def _traces(self) -> Finding:
+        endpoint = self._config.telemetry.endpoint
+        if not endpoint:
+            return "ok", NOT_CONFIGURED
+        if (why := self._untraced()) is not None:
+            return "degraded", why
+        return "ok", f"traces are exported to {endpoint}"
 
 
 def _timed(seconds: float) -> Finding:

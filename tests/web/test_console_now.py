@@ -8,10 +8,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import httpx
 import pytest
 from playwright.sync_api import expect
 
-from support.stack import MODEL
+from support.stack import MODEL, body
 from support.waiting import eventually
 from support.web.console import Console
 from support.web.pages import held_still, serious_faults
@@ -106,6 +107,15 @@ def test_a_short_request_s_times_are_its_own(console: Console, open_page: Callab
     parts = page.locator(".timings li .num").all_inner_texts()
     seconds = [float(text.split()[0]) * (0.001 if text.endswith("ms") else 1) for text in parts]
     assert sum(seconds) == pytest.approx(one["duration_s"], rel=0.01, abs=0.002)
+
+
+def test_the_page_of_a_request_shows_its_trace(console: Console, open_page: Callable[..., Page]) -> None:
+    trace_id = "0af7651916cd43dd8448eb211c80319c"
+    headers = console.stack.headers("hooli") | {"traceparent": f"00-{trace_id}-b7ad6b7169203331-00"}
+    url = f"{console.stack.url}/v1/chat/completions"
+    answer = httpx.post(url, headers=headers, json=body(max_tokens=2), timeout=60)
+    page = open_page(f"/admin/requests/{answer.headers['x-request-id']}")
+    page.get_by_title(trace_id).wait_for()
 
 
 def test_a_tenants_admin_sees_its_own(console: Console, open_page: Callable[..., Page]) -> None:

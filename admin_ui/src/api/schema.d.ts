@@ -4567,6 +4567,7 @@ export interface components {
             status: "held" | "settled" | "voided" | "expired";
             tenant_id: string;
             tier: string;
+            trace_id: string | null;
             ttft_s: number | null;
         };
         /**
@@ -5423,6 +5424,7 @@ export interface components {
             swapped_tokens: number;
             tenant_id: string;
             tier: string;
+            trace_id: string | null;
             ttft_s: number;
         };
         /** UserMessage */
@@ -5493,6 +5495,7 @@ export interface components {
             status: "held" | "settled" | "voided" | "expired";
             tenant_id: string;
             tier: string;
+            trace_id: string | null;
             ttft_s: number | null;
             usage: components["schemas"]["UsageView"] | null;
         };

@@ -129,6 +129,7 @@ def test_the_longest_ending_fits_its_share() -> None:
         ending="e" * 64, discarded_tokens=most, discard_reason="d" * 64, queue_s=1 / 3e9, ttft_s=1 / 3e9,
         before_hold_s=1 / 3e9, device_s=1 / 3e9, preemptions=most, recomputed_tokens=most, finished_at=most,
         recomputed={f"{tier:032}": Recompute(most, 1 / 3e9) for tier in range(16)},
+        trace_id="f" * 32,
     )  # fmt: skip
     assert len(journals._record(longest)) <= RECORD_BYTES_MAX
 

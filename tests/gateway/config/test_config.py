@@ -57,6 +57,24 @@ BAD_SETTINGS = {
         "[webhooks]\ntimeout_s = 15",
         "webhooks: timeout_s is 15; it must be less than retry_s \\(15\\)",
     ),
+    "a collector without a scheme": (
+        "[telemetry]\nendpoint = 'collector:4318'",
+        "telemetry: endpoint must be an URL such as http://collector:4318",
+    ),
+    "a collector of another protocol": (
+        "[telemetry]\nendpoint = 'grpc://c:4317'",
+        "telemetry: endpoint must be an URL",
+    ),
+    "a collector at a port that is none": ("[telemetry]\nendpoint = 'http://c:99999'", "telemetry: endpoint must be"),
+    "a line break in a collector's URL": (
+        '[telemetry]\nendpoint = "http://c/\\r\\nX: y"',
+        "telemetry: endpoint must be",
+    ),
+    "a collector's password in its URL": (
+        "[telemetry]\nendpoint = 'https://u:p@c'",
+        "telemetry: endpoint has credentials, a query or a fragment; secrets belong into headers_file",
+    ),
+    "a ratio over one": ("[telemetry]\nsample_ratio = 1.5", "telemetry.sample_ratio: Expected `float` <= 1"),
     "no sequences": ("[engine]\nsequences_max = 0", "engine.sequences_max: Expected `int` >= 1"),
     "fewer than no threads": ("[engine]\nthreads = -1", "engine.threads: Expected `int` >= 0"),
     "a model with a strange name": ("[[models]]\nname = 'a b'\npath = 'm'", r"models\[0\].name"),

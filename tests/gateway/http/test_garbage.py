@@ -8,11 +8,13 @@ from typing import Any
 
 import pytest
 
+from gateway.config.settings import TelemetrySection
 from gateway.errors import InvalidRequest
 from gateway.http.exchange import Front
 from gateway.limits.client_pace import ClientPace
 from gateway.limits.turn_pace import RequestPace
 from gateway.metrics import Metrics
+from gateway.telemetry.tracing import Tracing
 
 
 class Exchange:
@@ -42,7 +44,8 @@ async def answers(scope: Any, receive: Any, send: Any) -> None:
 
 @pytest.mark.parametrize(("inner", "status"), [(refuses, 400), (answers, 200)])
 async def test_an_exchange_is_freed_without_the_collector(inner: Any, status: int) -> None:
-    front = Front(inner, Metrics(), RequestPace(), ClientPace(0.0))
+    metrics = Metrics()
+    front = Front(inner, metrics, RequestPace(), ClientPace(0.0), Tracing(TelemetrySection(), "gw_1", metrics))
     gc.collect()
     gc.disable()
     try:

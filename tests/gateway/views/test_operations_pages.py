@@ -89,7 +89,18 @@ def test_health_of_a_gateway_that_is_well(stack: Stack) -> None:
     ask = asks(stack)
     report = msgspec.convert(ask("health"), HealthReport)
     found = {item.name: item for item in report.data}
-    assert set(found) == {"database", "redis", "engine", "models", "gateways", "workers", "journal", "books", "exports"}
+    assert set(found) == {
+        "database",
+        "redis",
+        "engine",
+        "models",
+        "gateways",
+        "workers",
+        "journal",
+        "books",
+        "exports",
+        "traces",
+    }
     for name in ("database", "redis", "engine", "models", "workers", "journal"):
         assert found[name].status == "ok", found[name]
         assert found[name].detail

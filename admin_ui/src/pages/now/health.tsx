@@ -68,6 +68,11 @@ const PARTS: Record<string, { title: string; what: string; remedy: string; to?: 
       "Read why the export failed, then request it again. If exports stay queued, check that `python -m billing` runs.",
     to: ["/billing", "Billing"],
   },
+  traces: {
+    title: "Traces",
+    what: "Spans of requests, for an OpenTelemetry collector.",
+    remedy: "Check the collector, its address and its token (telemetry in laneway.toml). Requests do not depend on it.",
+  },
 };
 const WORDS = {
   ok: "All parts are up",

@@ -165,6 +165,7 @@ function Parts({ whole }: { whole: RequestView }) {
                     ["Device time", duration(usage.device_s)],
                   ] as const)),
               ["Gateway", <ShortId value={hold.gateway_id} />],
+              ...(whole.trace_id === null ? [] : ([["Trace", <ShortId value={whole.trace_id} />]] as const)),
             ]}
           />
         </Section>
