@@ -273,12 +273,9 @@ class Services:
             unrecordable=self.generator.unrecordable,
         )
         self.readiness = Readiness(
-            engine=self.engine,
-            watch=self.watch,
-            leases=self.leases,
-            stopping=self.stopping,
-            unrecordable=self.generator.unrecordable,
-        )
+            engine=self.engine, watch=self.watch, leases=self.leases, stopping=self.stopping,
+            unrecordable=self.generator.unrecordable, open_models=self.models.open_names,
+        )  # fmt: skip
         measure_gateway(self.metrics, config, self.readiness, self.settler, self.stopping, self.models)
 
     @contextlib.asynccontextmanager

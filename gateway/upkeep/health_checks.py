@@ -26,6 +26,7 @@ from gateway.fleet.members import MemberGroup
 from gateway.host.workers import WorkerIndex, Workers
 from gateway.upkeep.revision_watch import RevisionWatch
 from gateway.views.engines import count_engines, describe_unready, why_no_engine_serves
+from gateway.views.token_ages import describe_silent, silent_models
 
 Status = Literal["ok", "degraded", "down"]
 RANK: dict[Status, int] = {"ok": 0, "degraded": 1, "down": 2}
@@ -174,8 +175,11 @@ class HealthChecks:
         return "ok", f"{counts}, with {beat.running} requests running and {beat.waiting} waiting"
 
     async def _models(self) -> Finding:
-        refused = self._base_models.all_refused()
+        refused, silent = self._base_models.all_refused(), describe_silent(silent_models(self._fleet))
         served = len(self._base_models.active()) - len(refused)
+        if silent:
+            each = "; ".join(f"{name}: {why}" for name, why in silent.items())
+            return "degraded" if served > len(silent) else "down", f"{len(silent)} base models make no tokens: {each}"
         if not refused:
             return "ok", f"{served} base models are served"
         each = "; ".join(f"{name}: {reason}" for name, reason in sorted(refused.items()))

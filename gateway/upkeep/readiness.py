@@ -3,7 +3,7 @@ socket."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from billing.ledger.leases import Leases
 from gateway.fleet.members import MemberGroup
@@ -11,6 +11,7 @@ from gateway.host.stop_state import StopState
 from gateway.host.workers import WorkerState
 from gateway.upkeep.revision_watch import RevisionWatch
 from gateway.views.engines import EngineCounts, count_engines, why_no_engine_serves
+from gateway.views.token_ages import describe_silent, silent_models
 
 PARTS = ("gateway", "engine", "database", "lease", "journal")  # that can have a problem
 
@@ -26,13 +27,16 @@ class Readiness:
         leases: Leases,
         stopping: StopState,
         unrecordable: Callable[[], str | None],
+        open_models: Callable[[], Collection[str]],
     ) -> None:
-        """`unrecordable`: why the usage of one more request could not be recorded; None: it can be."""
+        """`open_models`: the base models that every tenant may call. `unrecordable`: why the usage of one more request
+        could not be recorded; None: it can be."""
         self._engine = engine
         self._watch = watch
         self._leases = leases
         self._stopping = stopping
         self._unrecordable = unrecordable
+        self._open_models = open_models
 
     def problems(self) -> dict[str, str]:
         """Why requests cannot be served now, by part. Empty: they can be."""
@@ -53,6 +57,11 @@ class Readiness:
 
     def engines(self) -> EngineCounts:
         return count_engines(self._engine)
+
+    def silent_models(self) -> dict[str, str]:
+        """The models that owe a token, with a sentence each. Names that only some tenants may know are hidden."""
+        silent = silent_models(self._engine)
+        return describe_silent(silent, self._open_models()) if silent else {}
 
     def worker_state(self, *, number: int, pid: int, requests: int) -> WorkerState:
         """What the worker's socket answers. `requests`: the number of those that run."""

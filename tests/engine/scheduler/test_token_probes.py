@@ -9,7 +9,7 @@ import pytest
 
 from engine.protocol.tiers import SHIPPED_TIERS
 from engine.simulate.devices import DEVICES
-from engine.simulate.traffic import Population, Poisson, Traffic
+from engine.simulate.traffic import Poisson, Population, Traffic
 from engine.simulate.world import World
 from engine.step import Step, StepOutcome, StepResult
 from support.engine.scheduler_auditor import House
