@@ -43,7 +43,7 @@ class _Member:
 
 def fleet_of(*engines: _Engine) -> Any:
     fleet = Fleet.__new__(Fleet)
-    fleet.members = {f"e{number}": _Member(engine) for number, engine in enumerate(engines)}  # type: ignore[misc]
+    fleet.members = {f"e{number}": _Member(engine) for number, engine in enumerate(engines)}
     return fleet
 
 
