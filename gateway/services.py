@@ -274,7 +274,8 @@ class Services:
         )
         self.readiness = Readiness(
             engine=self.engine, watch=self.watch, leases=self.leases, stopping=self.stopping,
-            unrecordable=self.generator.unrecordable, open_models=self.models.open_names,
+            unrecordable=self.generator.unrecordable, storage_fault=self.settler.storage_fault,
+            open_models=self.models.open_names,
         )  # fmt: skip
         measure_gateway(self.metrics, config, self.readiness, self.settler, self.stopping, self.models)
 

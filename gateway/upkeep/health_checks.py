@@ -137,6 +137,8 @@ class HealthChecks:
         await self._read(lambda connection: connection.execute(sa.select(1)).scalar_one())
         if not self._watch.fresh:
             return "down", "the gateway has not read the revision for over a second, so it cannot know of revoked keys"
+        if fault := self._leases.write_fault:
+            return "down", f"{fault}, so no budget can be held"
         if not self._leases.held:
             return "down", "the lease of this gateway has expired, so it may not hold budgets"
         return _timed(time.perf_counter() - began)

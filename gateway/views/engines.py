@@ -20,6 +20,7 @@ from gateway.host.fleet_certificates import first_expiry
 from gateway.metrics import Metrics
 from gateway.views.token_ages import TokenAgeCollector, makes_no_token, token_ages
 
+EXPIRED = "a certificate between gateway and engine has expired"
 EngineState = Literal["ready", "draining", "leaving", "stuck", "connecting"]
 
 
@@ -100,7 +101,8 @@ def why_no_engine_serves(fleet: MemberGroup) -> str | None:
     """Without an engine's name, as anyone may read it. None: an engine serves."""
     ready = [member for member in fleet.members.values() if member.engine.ready]
     if not ready:
-        return "no engine is connected and loaded"
+        fault = engine_fault(fleet)
+        return f"no engine is connected and loaded: {fault}" if fault else "no engine is connected and loaded"
     serving = [member for member in ready if not member.draining]
     if not serving:
         return "every connected engine drains and refuses new requests"
@@ -109,6 +111,16 @@ def why_no_engine_serves(fleet: MemberGroup) -> str | None:
     if makes_no_token(serving):
         return "the engine is connected, but its models make no tokens"
     return None
+
+
+def engine_fault(fleet: MemberGroup) -> str:
+    """What an operator must repair so that an engine serves, without an engine's name; "": unknown."""
+    members = fleet.members.values()
+    if makes_no_token(member for member in members if member.engine.ready):
+        return "the models of the engine make no tokens"
+    engines = [member.engine for member in members if isinstance(member.engine, LocalEngine)]
+    failures = [engine.connect_failure for engine in engines if not engine.ready]
+    return EXPIRED if any("expired" in failure for failure in failures) else ""
 
 
 def fleet_view(fleet: Fleet) -> FleetView:
