@@ -24,7 +24,7 @@ from support.gateway.faulty_gateway import CRASH_SEED, ERROR_SEED, LEAK_SEED
 from support.gateway.session_client import cookie_name, sign_in
 from support.gateway.tool_model import MARKERS, make_tool_model
 from support.paths import REPO
-from support.stack import MODEL, Stack, body
+from support.stack import MODEL, Stack
 from support.waiting import eventually
 
 PROMPT, ARGUMENT, RESULT = "canary-prompt-6f1d2b", "canary-argument-90ac11", "canary-result-c4b7e8"
@@ -106,7 +106,7 @@ def post(stack: Stack, path: str, key: str = "", **fields: Any) -> httpx.Respons
 def send_requests(stack: Stack) -> list[int]:
     """Requests of every API that quote the canaries, good ones and bad ones. Returns their statuses."""
     turns = [{"role": "user", "content": PROMPT}]
-    chat = {"messages": CONVERSATION, "tools": [TOOL], "max_tokens": 4}
+    chat: dict[str, Any] = {"messages": CONVERSATION, "tools": [TOOL], "max_tokens": 4}
     answers = [
         post(stack, "/v1/chat/completions", **chat),
         post(stack, "/v1/chat/completions", **chat, stream=True),

@@ -32,7 +32,7 @@ def main() -> int:
             asyncio.get_running_loop().call_soon(crash, asked)
         return await choose(self, caller, asked, *more)
 
-    Selector.first = choose_or_raise  # type: ignore[method-assign]
+    Selector.first = choose_or_raise  # type: ignore[method-assign, assignment]
     return run_gateway()
 
 
