@@ -28,7 +28,7 @@ test: CONSOLE_STEPS := 6/7 7/7
 CONSOLE_STEPS ?= 1/2 2/2
 
 .NOTPARALLEL:
-.PHONY: run test long check bench format constraints clean admin-ui console-if-npm client-packages client-packages-if-npm first-run-check check-console check-console-if-npm
+.PHONY: run test long check bench format constraints openapi release clean admin-ui console-if-npm client-packages client-packages-if-npm first-run-check check-console check-console-if-npm
 
 run: $(VENV)/.runtime console-if-npm
 	@exec $(BIN)/laneway serve --demo
@@ -135,6 +135,20 @@ constraints: $(VENV)/.dev
 	  --constraints constraints.txt --generate-hashes --universal --python-version 3.11 --no-header --no-annotate \
 	  --no-emit-index-url --quiet; \
 	} > deploy/requirements.txt
+
+# The API's description, of the release that is committed: deploy/release.py.
+openapi: $(VENV)/.dev
+	$(BIN)/python -m gateway.openapi > deploy/openapi.json
+
+# What writes the SBOM, in an environment of its own: no test and no host needs it.
+build/release-env/.done:
+	$(PYTHON) -m venv build/release-env
+	build/release-env/bin/python -m pip install --quiet --disable-pip-version-check cyclonedx-bom==7.5.0
+	@touch $@
+
+# Wheel, sdist, chart, openapi.json, hashed requirements, SBOM and SHA256SUMS, in build/release.
+release: $(VENV)/.dev admin-ui build/release-env/.done
+	$(BIN)/python deploy/release.py build/release --sbom build/release-env/bin/cyclonedx-py
 
 clean:
 	rm -rf .laneway .mypy_cache .ruff_cache .pytest_cache build dist admin_ui/dist

@@ -40,9 +40,32 @@ OUR_MISTAKE = (sqlite3.IntegrityError, sqlite3.DataError, sqlite3.ProgrammingErr
 ROW_REFUSED = (exc.DataError, exc.IntegrityError, sqlite3.DataError, sqlite3.IntegrityError)
 
 
+# Why a write is refused until a person repairs the cause, in words that anyone may read: by SQLSTATE, and by a part of
+# SQLite's message.
+WRITE_FAULTS = {
+    "25006": "the database is read-only",
+    "42501": "the database refuses the gateway's rights",
+    "53100": "the disk of the database is full",
+    "readonly database": "the database is read-only",
+    "unable to open database file": "the file or the folder of the database cannot be written",
+    "disk is full": "the disk of the database is full",
+    "disk I/O error": "the disk of the database cannot be written",
+}
+
+
 class DatabaseUnavailable(Exception):
     """The database cannot be reached, is locked, refuses to write or did not finish. A commit in progress may have
     taken place."""
+
+    @property
+    def write_fault(self) -> str:
+        """One of WRITE_FAULTS, or "": the cause is another one."""
+        cause = self.__cause__
+        error = cause.orig if isinstance(cause, exc.DBAPIError) else cause
+        state = getattr(error, "sqlstate", None)
+        if state is not None:
+            return WRITE_FAULTS.get(state, "")
+        return next((fault for part, fault in WRITE_FAULTS.items() if part in str(error)), "")
 
 
 class Database:
@@ -63,6 +86,7 @@ class Database:
         self._reporters = ThreadPoolExecutor(REPORTERS, thread_name_prefix="database-report")
         self._keeper = ThreadPoolExecutor(1, thread_name_prefix="database-keeper")
         self._administering = asyncio.Lock()
+        self.write_fault = ""  # of the last write, one of WRITE_FAULTS; "": it was committed, or failed otherwise
 
     @property
     def is_sqlite(self) -> bool:
@@ -107,8 +131,14 @@ class Database:
             return function(connection)
 
     def write_sync(self, function: Callable[[sa.Connection], T]) -> T:
-        with _translated(), self._write_engine.begin() as connection:
-            return function(connection)
+        try:
+            with _translated(), self._write_engine.begin() as connection:
+                result = function(connection)
+        except DatabaseUnavailable as error:
+            self.write_fault = error.write_fault
+            raise
+        self.write_fault = ""
+        return result
 
     def read_sync(self, function: Callable[[sa.Connection], T]) -> T:
         with _translated(), self._read_engine.connect() as connection:

@@ -258,6 +258,7 @@ def build_scheduler(config: EngineConfig, runner: ServedRunner) -> Scheduler:
             weights=runner.weights,
             weights_residence_s=config.weights_residence_s,
             eviction_value=EVICTION_VALUES[config.weights_policy],
+            probe_after_s=config.probe_after_s,
         )
     except ValueError as error:
         raise EngineConfigError(str(error)) from error

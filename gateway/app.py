@@ -79,7 +79,14 @@ def create_app(services: Services, routes: Sequence[ControllerRouterHandler] = (
     inner: ASGIApp = HeadRequests(framework(services, routes))
     if (address := services.config.gateway.metrics_host_port) is not None:
         inner = MetricsListener(inner, address[1])
-    front: ASGIApp = Front(inner, services.metrics, services.pace, services.refusal_pace, services.tracing)
+    front: ASGIApp = Front(
+        inner,
+        services.metrics,
+        services.pace,
+        services.refusal_pace,
+        services.tracing,
+        services.readiness.public_cause,
+    )
     origins = services.config.gateway.cors_origins
     return CrossOrigin(front, origins) if origins else front
 

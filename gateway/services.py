@@ -270,12 +270,10 @@ class Services:
             untraced=self.tracing.problem,
         )
         self.readiness = Readiness(
-            engine=self.engine,
-            watch=self.watch,
-            leases=self.leases,
-            stopping=self.stopping,
-            unrecordable=self.generator.unrecordable,
-        )
+            engine=self.engine, watch=self.watch, leases=self.leases, stopping=self.stopping,
+            unrecordable=self.generator.unrecordable, storage_fault=self.settler.storage_fault,
+            open_models=self.models.open_names,
+        )  # fmt: skip
         measure_gateway(self.metrics, config, self.readiness, self.settler, self.stopping, self.models)
 
     @contextlib.asynccontextmanager

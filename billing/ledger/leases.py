@@ -98,6 +98,11 @@ class Leases:
         """Whether the last renewal was less than a lease's length ago, by this process's monotonic clock."""
         return self._renewed is not None and time.monotonic() - self._renewed < self._lease_s
 
+    @property
+    def write_fault(self) -> str:
+        """Why the database takes no writes, as the last one found: `Database.write_fault`."""
+        return self._database.write_fault
+
     async def acquire(self) -> None:
         """Take the lease. Raises GatewayRefused when another process serves from this SQLite database, and
         DatabaseUnavailable."""
@@ -121,7 +126,8 @@ class Leases:
             try:
                 await self.renew()
             except DatabaseUnavailable as error:
-                _log.warning("lease not renewed: %s", error)
+                fields = {"reason": str(error), "cause": error.write_fault}
+                _log.warning("lease.not_renewed", extra={"fields": fields})
 
     async def release_lease(self) -> None:
         """Delete the lease when the gateway stops. The Auditor expires holds that are still open then."""

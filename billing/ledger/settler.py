@@ -97,6 +97,14 @@ class Settler:
             return f"the journal has {self.bytes_used} of {self._bytes_max} bytes, and {running} requests run"
         return None
 
+    def storage_fault(self) -> str:
+        """What keeps the journal from taking one more record, in words that anyone may read; "": nothing."""
+        if self._failed():
+            return "the gateway's journal cannot be written"
+        if self.disk_free < self._disk_free_min_bytes:
+            return "the gateway's disk is full"
+        return "the gateway's journal is full" if self.refuses(0) is not None else ""
+
     def _failed(self) -> str:
         return "" if self._journal is None else self._journal.failed
 

@@ -90,6 +90,10 @@ class StepFlights:
         newest = self._flights[-1]
         return len(self._flights) <= self._runner.steps_ahead and newest.drawn and newest.error is None
 
+    def oldest_model(self) -> str | None:
+        """The model of the oldest step in flight; None: there is none."""
+        return self._flights[0].step.model if self._flights else None
+
     @property
     def skipped(self) -> frozenset[int]:
         """Of the newest step, the chunks whose draw was skipped; for `Scheduler.schedule`."""

@@ -32,8 +32,10 @@ class Gauges:
     cache_queries: dict[str, int]  # prompt tokens looked up in the prefix cache; cache_hits: of these, found
     cache_hits: dict[str, int]
     preemptions: dict[str, int]
-    tokens_overrun: int  # made after their request had ended; overrun_s: device seconds for them
-    overrun_s: float
+    tokens_overrun: int  # in no answer: made after their request had ended, or by a probe
+    overrun_s: float  # device seconds for them
+    tokens_probed: int  # of tokens_overrun; probes_failed: probes that made none
+    probes_failed: int
     tokens_swapped: int
     faults: int  # requests whose scheduling raised
     adapters_resident: int
@@ -59,6 +61,8 @@ def read_gauges(scheduler: Scheduler, adapters_resident: int) -> Gauges:
         preemptions=dict(scheduler.preempted.by_model),
         tokens_overrun=scheduler.results.tokens_overrun,
         overrun_s=scheduler.results.overrun_s,
+        tokens_probed=scheduler.probes.tokens,
+        probes_failed=scheduler.probes.failures,
         tokens_swapped=scheduler.swap.tokens,
         faults=scheduler.faults.count,
         adapters_resident=adapters_resident,

@@ -40,6 +40,7 @@ class Reports:
         self._load_at = self._rate_at = clock()
         self._rate_made = 0  # tokens made at `_rate_at`
         self._tokens_per_s = 0.0
+        progress.silent_after_s = scheduler.probes.after_s
         self._active = True  # the loop worked after `_load_at`: the load may have changed
 
     def status(self) -> StatusReport:
@@ -63,6 +64,7 @@ class Reports:
             tokens_overrun=scheduler.results.tokens_overrun,
             tokens_lost=metrics.tokens_lost - metrics.tokens_reclaimed,
             tokens_reclaimed=metrics.tokens_reclaimed,
+            tokens_probed=scheduler.probes.tokens,
             adapters_running=scheduler.residency.digests_in_use()[:ADAPTERS_REPORTED_MAX],
             adapters_waiting=scheduler.residency.digests_waited_for()[:ADAPTERS_REPORTED_MAX],
             adapters_step_max=scheduler.residency.sequences_max,
@@ -87,11 +89,12 @@ class Reports:
         """Compute the load that heartbeats carry. Its cost depends on the numbers of tiers, models and resident
         adapters, not on that of requests."""
         now, scheduler = self._clock(), self._scheduler
-        made = scheduler.results.tokens_made
+        made = scheduler.results.tokens_made - scheduler.probes.tokens
         if now >= self._rate_at + RATE_S:
             self._tokens_per_s = (made - self._rate_made) / (now - self._rate_at)
             self._rate_at, self._rate_made = now, made
         self._take_loads()
+        self._progress.tokens = scheduler.probes.token_times()
         self._load_at, self._active = now, False
         self._progress.load = EngineLoad(
             waits=scheduler.admission.queue_waits_s(),

@@ -65,7 +65,7 @@ def take_snapshot(
         preempted=scheduler.preempted.count,
         adapters=[AdapterPlace(digest, where, size) for digest, where, size in places],  # type: ignore[arg-type]
         adapters_total=known,
-        models=_models(scheduler, page_waste),
+        models=_models(scheduler, now, page_waste),
         weights_bytes=scheduler.weight_residency.bytes_max or 0,
     )
 
@@ -147,10 +147,11 @@ def _runs(owner_of: PageMap, cell: int, pages: int) -> bytes:
 # ---- models, requests, tiers, preemptions
 
 
-def _models(scheduler: Scheduler, page_waste: Mapping[str, int]) -> list[ModelPlace]:
+def _models(scheduler: Scheduler, now: float, page_waste: Mapping[str, int]) -> list[ModelPlace]:
     residency = scheduler.weight_residency
     running = Counter(entry.sequence.model for entries in scheduler.running_entries() for entry in entries)
     waiting = Counter(entry.sequence.model for entry in scheduler.waiting_entries())
+    tokens = scheduler.probes.token_times()
     return [
         ModelPlace(
             name=name,
@@ -165,6 +166,7 @@ def _models(scheduler: Scheduler, page_waste: Mapping[str, int]) -> list[ModelPl
             waiting=waiting[name],
             wait_s=scheduler.admission.weights_wait_s(name),
             loads=weights.loads,
+            token_age_s=max(0.0, now - tokens[name].token_at) if name in tokens else None,
         )
         for name, weights in residency.models.items()
     ]

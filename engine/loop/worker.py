@@ -136,7 +136,7 @@ class EngineLoop:
                 self._step()
             elif self._scheduler.has_background_loads:
                 self._scheduler.poll_loads()
-            elif not commands and self._due_at() is None:
+            elif not commands and not self._checked and self._due_at() is None:
                 self._scheduler.check_integrity()
                 self._checked = True
             self._models.forget_unused()
@@ -154,7 +154,10 @@ class EngineLoop:
                 return LOAD_POLL_LATER_S
             if (due_at := self._due_at()) is not None:
                 return max(0.0, due_at - self._clock())
-            return None if self._checked else INTEGRITY_AFTER_S
+            probe_at = self._scheduler.probes.due_at()
+            probe_s = None if probe_at is None else max(0.0, probe_at - self._clock())
+            integrity_s = None if self._checked else INTEGRITY_AFTER_S
+            return min((left_s for left_s in (probe_s, integrity_s) if left_s is not None), default=None)
         if self._blocked_since is None:
             return 0.0
         waited_s = self._clock() - self._blocked_since
@@ -166,15 +169,16 @@ class EngineLoop:
         return min((at for at in dues if at is not None), default=None)
 
     def _busy(self) -> bool:
-        """Whether there is work, which may be a step in flight of requests that have all ended."""
-        return bool(self._in_flight) or self._scheduler.has_work()
+        """Whether there is work, which may be a step in flight of requests that have all ended, or a probe."""
+        return bool(self._in_flight) or self._scheduler.has_work() or self._scheduler.probes.is_due()
 
     def _step(self) -> None:
         """Begin as many steps as allowed, so that the device has work while the loop handles the oldest step."""
         self._progress.busy = self._blocked_since is None
-        self._checked = False
+        self._checked &= not self._scheduler.has_work()  # a probe leaves nothing to check
         in_flight = self._in_flight
         while in_flight.may_begin() and (step := self._scheduler.schedule(in_flight.skipped)) is not None:
+            self._progress.awaited = self._progress.awaited or (step.model, self._clock())
             in_flight.begin_step(step)
         if self._in_flight:
             self._blocked_since = None
@@ -202,6 +206,7 @@ class EngineLoop:
         now = self._clock()
         seconds = now - max(flight.began, self._completed_at)  # of the device
         self._completed_at = now
+        self._progress.awaited = None if (model := self._in_flight.oldest_model()) is None else (model, now)
         self._metrics.step.observe(seconds)
         outcome = self._scheduler.complete(step, result, seconds)
         if not (waits_for_masks := self._in_flight.begin_masks()):

@@ -177,6 +177,11 @@ class EngineClient:
         return None if self._link is None else self._link.version
 
     @property
+    def connect_failure(self) -> str:
+        """Why the last attempt to connect failed; "": it succeeded, or there was none."""
+        return self._failure
+
+    @property
     def last_heartbeat(self) -> Heartbeat | None:
         """None when the engine is away, or in its first second."""
         return None if self._link is None else self._link.heartbeat

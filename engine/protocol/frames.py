@@ -18,6 +18,7 @@ from engine.protocol.snapshot_parts import (
     Preemption,
     RequestState,
     TierState,
+    TokenAge,
 )
 
 # The newest version that this code speaks, and the oldest. Both ends use the smaller of the two newest versions. A new
@@ -406,13 +407,14 @@ class StatusReport(Frame, frozen=True, tag="status_report", array_like=True):
     adapters_resident: list[str]
     tokens_made: int  # completion ids made since the process started, for all gateways, with the overrun
     metrics: bytes  # Prometheus text format, vLLM's names
-    tokens_overrun: int = 0  # of those, made after the ending of their request
+    tokens_overrun: int = 0  # of those, in no answer: made after the ending of their request, or by a probe
     tokens_lost: int = 0  # made for gateways that disconnected before they recorded them
     adapters_running: list[Digest] = []  # that running requests use
     adapters_waiting: list[Digest] = []  # that waiting requests will use
     adapters_step_max: int = 0  # in one step
     # Since version 5: tokens that were counted as lost until a gateway reclaimed them. tokens_lost is without them.
     tokens_reclaimed: int = 0
+    tokens_probed: int = 0  # of tokens_overrun, made by probes
 
 
 class Snapshot(Frame, frozen=True, tag="snapshot", array_like=True):
@@ -464,6 +466,7 @@ class Heartbeat(Frame, frozen=True, tag="heartbeat", array_like=True):
     # Since version 5.
     draining: bool = False
     load: EngineLoad | None = None
+    tokens: dict[str, TokenAge] | None = None  # of models whose weights are resident; None: an earlier build
 
 
 class PagesChanged(Frame, frozen=True, tag="pages_changed", array_like=True):

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import queue
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from engine.protocol.frames import EngineLoad, ToEngine
+from engine.protocol.snapshot_parts import TokenAge
 
 # Above this the I/O thread stops reading its streams until the loop has caught up. One frame may exceed it.
 INBOX_BYTES_MAX = 64 * 1024 * 1024
@@ -86,6 +88,15 @@ class Inbox:
         return commands
 
 
+class TokenTimes(NamedTuple):
+    """When a resident model made its last token, and since when it owes one to failed probes (None: it owes none). Both
+    in seconds of the monotonic clock. `error`: of its last probe."""
+
+    token_at: float
+    owed_since: float | None = None
+    error: str = ""
+
+
 @dataclass(slots=True)
 class LoopProgress:
     """The loop's progress. The loop writes, the I/O thread reads; each field is one word, so no lock is needed."""
@@ -96,3 +107,17 @@ class LoopProgress:
     waiting: int = 0
     draining: bool = False
     load: EngineLoad | None = None
+    tokens: Mapping[str, TokenTimes] = field(default_factory=dict)  # by resident model
+    awaited: tuple[str, float] | None = None  # the model of the oldest step in flight, and since when it is the oldest
+    silent_after_s: float = 0.0  # a model that owes a token for longer is silent; 0: none is
+
+    def token_ages(self, now: float) -> dict[str, TokenAge]:
+        """By resident model. The loop may hang in a step: then only this thread can say for how long."""
+        awaited = self.awaited
+        ages = {}
+        for model, own in self.tokens.items():
+            owed = [now - own.owed_since] if own.owed_since is not None else []
+            owed += [now - awaited[1]] if awaited is not None and awaited[0] == model else []
+            silent = self.silent_after_s > 0 and max(owed, default=0.0) > self.silent_after_s
+            ages[model] = TokenAge(max(0.0, now - own.token_at), silent, own.error if silent else "")
+        return ages

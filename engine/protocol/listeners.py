@@ -176,7 +176,9 @@ class TlsListener:
             )
             set_tcp_options(transport)
         except OSError as error:  # SSLError among them
-            self._note_refused(peer, getattr(error, "reason", None) or str(error))
+            reason = getattr(error, "reason", None) or str(error)
+            fault = getattr(error, "verify_message", "")  # of the peer's certificate
+            self._note_refused(peer, f"{reason}: {fault}" if fault else reason)
 
     def _note_refused(self, peer: str, reason: str) -> None:
         self._refused += 1

@@ -319,7 +319,8 @@ class Server:
         while True:
             await asyncio.sleep(HEARTBEAT_S)
             now = self._progress
-            frame = encode(Heartbeat(now.step, now.busy, now.running, now.waiting, now.draining, now.load))
+            ages = now.token_ages(self._loop.time())
+            frame = encode(Heartbeat(now.step, now.busy, now.running, now.waiting, now.draining, now.load, ages))
             for stream in list(self._streams.values()):
                 stream.write(frame)
 

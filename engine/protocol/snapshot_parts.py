@@ -1,4 +1,5 @@
-"""The parts of a Snapshot frame: owners of pages, tiers, requests, preemptions, and where adapters and models are."""
+"""The parts of a Snapshot frame: owners of pages, tiers, requests, preemptions, and where adapters and models are. And
+of a Heartbeat: the age of a model's last token."""
 
 from __future__ import annotations
 
@@ -75,3 +76,13 @@ class ModelPlace(msgspec.Struct, frozen=True, array_like=True):
     waiting: int
     wait_s: float
     loads: int  # since the process started
+    token_age_s: float | None = None  # as in TokenAge; None: the weights are not resident
+
+
+class TokenAge(msgspec.Struct, frozen=True, array_like=True):
+    """Seconds since a model's last token, or since its weights became resident if that was later. `silent`: it owes a
+    token to a probe or a step for longer than `probe_after_s`; `error`: of its last probe, then."""
+
+    age_s: float
+    silent: bool = False
+    error: str = ""

@@ -56,6 +56,7 @@ class StepPlan:
         self._decodes = 0
         self._kv_tokens = 0
         self._adapters: int | None = None
+        self.is_probe = False  # `step` is a probe's (token_probes.py), and `chunks` is empty
         self.skipped: frozenset[int] = frozenset()  # chunk indices, once `assume` was called: no id is drawn for them
         self._assumed = False
 

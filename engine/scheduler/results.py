@@ -23,7 +23,7 @@ SKIPS_MESSAGE = f"the mask of its grammar was not ready within {MASK_SKIPS_MAX} 
 class StepResults:
     def __init__(self, queues: Ordered[TierQueue], prefix: PrefixCache) -> None:
         self.tokens_made = 0  # ids drawn, overrun included
-        self.tokens_overrun = 0  # ids drawn for requests that had already ended
+        self.tokens_overrun = 0  # ids drawn for requests that had already ended, or for probes
         self.overrun_s = 0.0  # device-seconds of overrun: Σ of all steps = Σ of all requests + overrun_s
         self._queues = queues
         self._prefix = prefix

@@ -29,6 +29,7 @@ from engine.scheduler.queues import TierQueue
 from engine.scheduler.results import SKIPS_MESSAGE, StepResults
 from engine.scheduler.served import ModelLimits, ModelTable
 from engine.scheduler.swap import Swap
+from engine.scheduler.token_probes import TokenProbes
 from engine.scheduler.turns import MODEL_WAIT_STEPS_MAX, ModelTurns
 from engine.step import (
     PENDING_ID,
@@ -83,9 +84,11 @@ class Scheduler:
         weights: WeightsTable | None = None,
         weights_residence_s: float = 2.0,
         eviction_value: EvictionValue = by_use,
+        probe_after_s: float = 0.0,
     ) -> None:
         """`tiers`: highest first. `weights` None: all models stay on the device. `weights_residence_s`,
-        `eviction_value`: see WeightResidency. Raises ValueError if the limits contradict each other."""
+        `eviction_value`: see WeightResidency; `probe_after_s`: TokenProbes. Raises ValueError if the limits contradict
+        each other."""
         check_tiers(tiers)
         self._limits = StepLimits(step_tokens_max, prefill_tokens_min, sequences_max, steps_ahead)
         self._limits.check_limits()
@@ -114,13 +117,12 @@ class Scheduler:
             self.tiers, arena, self.prefix, self.residency, self.swap, sequences_max, self._preempt
         )
         self.weight_residency = WeightResidency(
-            weights,
-            len(tiers),
-            self.served.live,
-            clock,
-            self._capacity.evacuate_model,
-            residence_s=weights_residence_s,
-            eviction_value=eviction_value,
+            weights, len(tiers), self.served.live, clock, self._capacity.evacuate_model,
+            residence_s=weights_residence_s, eviction_value=eviction_value,
+        )  # fmt: skip
+        self.results = StepResults(self._queues, self.prefix)
+        self.probes = TokenProbes(
+            self.served, self.weight_residency, arena, self.results, self._turns, clock, probe_after_s
         )
         self._build_parts()
         self._add_models(models)
@@ -133,25 +135,14 @@ class Scheduler:
         self.faults = Faults(
             self._entries, self._capacity, self._queues, self.residency, self.weight_residency, self.swap, self.served
         )
-        self.results = StepResults(self._queues, self.prefix)
         self._first_requests = FirstRequests(
             self.tiers, self._capacity, self.arena, self._queues, self._clock, self._preempt, self._limits.sequences_max
         )
         self._planner = StepPlanner(
-            self.tiers,
-            self._limits,
-            self._clock,
-            capacity=self._capacity,
-            queues=self._queues,
-            first_requests=self._first_requests,
-            residency=self.residency,
-            weights=self.weight_residency,
-            prefix=self.prefix,
-            cost_models=self.cost_models,
-            turns=self._turns,
-            fail=self._fail,
-            fault=self._fault,
-        )
+            self.tiers, self._limits, self._clock, capacity=self._capacity, queues=self._queues,
+            first_requests=self._first_requests, residency=self.residency, weights=self.weight_residency,
+            prefix=self.prefix, cost_models=self.cost_models, turns=self._turns, fail=self._fail, fault=self._fault,
+        )  # fmt: skip
 
     def _add_models(self, models: Mapping[str, ModelLimits]) -> None:
         """Add the models of the start, then pin: a pin is checked against the sizes of all models."""
@@ -190,6 +181,7 @@ class Scheduler:
         self.weight_residency.forget_weights(name)
         self._turns.forget_turns(name)
         self.cost_models.forget_costs(name)
+        self.probes.forget_tokens(name)
         for queue in self._queues:
             queue.forget_queue(name)
 
@@ -251,6 +243,10 @@ class Scheduler:
         if self._in_flight:
             self._in_flight[-1].assume(skipped)
         self.poll_loads()
+        waiting = len(self._entries) > self.running
+        if self.probes.is_due() and (probe := self.probes.plan_due(waiting=waiting)) is not None:
+            self._in_flight.append(probe)
+            return probe.step
         rounds = 0
         while self._entries:
             before = (len(self._entries), self.running)
@@ -275,6 +271,9 @@ class Scheduler:
         plan = self._in_flight.popleft()
         assert plan.step is step, "not the oldest step in flight"
         assert len(result.ids) == len(step.chunks)
+        if plan.is_probe:
+            self.probes.take_result(step, result, seconds)
+            return StepOutcome(ended=self.take_failed())
         plan.assume(result.skipped)
         now, load, errors, skips = self._clock(), plan.step_load(), result.errors, plan.skipped
         outcome = StepOutcome(ended=self.take_failed())
@@ -303,6 +302,8 @@ class Scheduler:
             elif reason or not good:
                 message = errors.get(index, SKIPS_MESSAGE if reason == "error" else "")
                 outcome.ended.append(self._end_entry(entry, reason or "error", message))
+        if outcome.tokens:
+            self.probes.note_tokens(step.model, now)
         if self.faults.unchecked:
             outcome.ended.extend(self.take_failed())
             self._check_after_fault()

@@ -65,6 +65,11 @@ class ModelTurns:
 
     # ---- steps
 
+    def note_probe_begun(self) -> int:
+        """A probe begins (token_probes.py). Returns its number as a step."""
+        self.steps += 1
+        return self.steps
+
     def note_step_begun(self, model: str, seconds: float) -> None:
         """A step of the model begins. `seconds`: its modelled duration; 0: unknown."""
         self.steps += 1

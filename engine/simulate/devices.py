@@ -47,6 +47,7 @@ class Device(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     weights_bytes: Annotated[int, Meta(ge=1, le=2**48)] = 1  # of each model
     weights_load_s: Annotated[float, Meta(ge=0, le=3600)] = 0.0  # from host memory to the device
     weights_residence_s: Annotated[float, Meta(ge=0, le=3600)] = 2.0
+    probe_after_s: Annotated[float, Meta(ge=0, le=3600)] = 0.0  # 0: no model is probed
     source: str = ""  # the measurements from which the costs were fitted
 
     def __post_init__(self) -> None:

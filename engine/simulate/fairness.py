@@ -1,5 +1,5 @@
 """Measures how differently the tenants of one tier were served while they had requests waiting. Virtual Token Counter
-bounds this difference (engine.scheduler.bounds).
+bounds this difference (engine.simulate.bounds).
 
 It uses the totals that callers add. It must never read the scheduler, whose own counters it checks.
 """

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from engine.protocol.frames import FinishReason, RefusalCode
 from engine.protocol.tiers import Tier
 from engine.scheduler.admission import Refusal
-from engine.scheduler.bounds import fairness_bound
 from engine.scheduler.costs import StepLoad
 from engine.scheduler.scheduler import Scheduler
+from engine.simulate.bounds import fairness_bound
 from engine.simulate.fairness import ServedGap
 from engine.simulate.traffic import SimulatedRequest
 from engine.step import RequestEnding, Step, StepOutcome

@@ -20,6 +20,7 @@ from engine.protocol.frames import Sampling
 from engine.protocol.tiers import Tier
 from engine.scheduler.costs import StepLoad, load_of
 from engine.scheduler.scheduler import ModelLimits, Refusal, RequestEnding, Scheduler
+from engine.scheduler.token_probes import is_probe
 from engine.simulate.devices import BadInput, Device
 from engine.simulate.loads import SimulatedAdapters, SimulatedWeights
 from engine.simulate.measure import Measure
@@ -143,6 +144,7 @@ class World:
                 weights=self.weights,
                 weights_residence_s=device.weights_residence_s,
                 eviction_value=EVICTION_VALUES[keep],
+                probe_after_s=device.probe_after_s,
             )
         except ValueError as error:
             raise BadInput(str(error)) from error
@@ -202,7 +204,8 @@ class World:
             next_at = self._next_at()
             if next_at is None:
                 return False
-            self.clock.now = max(self.clock.now, next_at)
+            probe_at = self.scheduler.probes.due_at()
+            self.clock.now = max(self.clock.now, next_at if probe_at is None else min(next_at, probe_at))
         now = self.clock.now
         while (next_at := self._next_at()) is not None and next_at <= now:
             due = self._due[0] if self._due else None
@@ -304,6 +307,10 @@ class World:
         now = self.clock.now = max(self.clock.now, flight.ready_at)
         began, self._completed_at = max(flight.began, self._completed_at), now
         step, last = flight.step, self._last_token
+        if is_probe(step):
+            self.scheduler.complete(step, StepResult([PLAIN_ID]), now - began)
+            self.measure.busy_s += now - began
+            return
         # A stop id for the last token of a request.
         ids = [
             (STOP_ID if chunk.start + chunk.count == last[chunk.sequence.handle] else PLAIN_ID)

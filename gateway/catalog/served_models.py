@@ -99,6 +99,10 @@ class ServedModels:
         """Models that are not removed, by name; models that cannot be loaded are included."""
         return {model.name: model for model in self.all if model.active}
 
+    def open_names(self) -> list[str]:
+        """Models that every tenant may call; removed models are included."""
+        return [model.name for model in self.all if model.tenants is None]
+
     def refused(self, name: str) -> str | None:
         """Why an active model cannot be served; None if no reason is known."""
         fault = self._faults.get(name)

@@ -143,6 +143,11 @@ class LocalEngine:
         return self._client.peer_expires_at
 
     @property
+    def connect_failure(self) -> str:
+        """Why the last attempt to connect failed; "": it succeeded, or there was none."""
+        return self._client.connect_failure
+
+    @property
     def stuck(self) -> bool:
         return self._client.stuck
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from engine.protocol.tls import CurrentContext, client_context
+import ssl
+from collections.abc import Callable
+
+from engine.protocol.tls import CertificateFiles, CurrentContext, client_context
 from gateway.config.file import Config
 from gateway.engines.engine import Engine
 from gateway.engines.local import LocalEngine
@@ -12,6 +15,7 @@ from gateway.fleet.hedges import HedgeBudget
 from gateway.fleet.member import Catalog, Member
 from gateway.fleet.members import MemberGroup, OnRefused
 from gateway.fleet.roster import EngineAddress, Roster
+from gateway.host.fleet_certificates import check_expiry
 
 
 def build_fleet(
@@ -24,7 +28,7 @@ def build_fleet(
 ) -> Fleet:
     """`engine`: the fleet's only member; None: the engines of `roster`. Raises CertificatesUnusable."""
     files, section = config.certificates, config.fleet
-    tls = None if files is None else CurrentContext(files, client_context).current
+    tls = None if files is None else _unexpired_context(files)
     # A single engine is not chosen by its pages, so it need not report them.
     with_pages = section.driver != "static" or len(config.engines) > 1
 
@@ -57,3 +61,14 @@ def build_fleet(
         hedges=HedgeBudget(section.hedge_part),
         on_refused=on_refused,
     )
+
+
+def _unexpired_context(files: CertificateFiles) -> Callable[[], ssl.SSLContext]:
+    """The context of each new connection; it raises CertificateExpired. Raises CertificatesUnusable."""
+    context = CurrentContext(files, client_context)
+
+    def current() -> ssl.SSLContext:
+        check_expiry(files.certificate)
+        return context.current()
+
+    return current

@@ -8,6 +8,7 @@ from __future__ import annotations
 import datetime
 import ipaddress
 import re
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -83,6 +84,16 @@ def first_expiry(path: Path) -> float:
     except (OSError, ValueError):
         return 0.0
     return min(certificate.not_valid_after_utc for certificate in certificates).timestamp()
+
+
+class CertificateExpired(OSError):
+    """This process's own certificate has expired: whatever it connects to would only close the connection."""
+
+
+def check_expiry(path: Path) -> None:
+    """Raises CertificateExpired. A file that cannot be read is not judged."""
+    if 0 < first_expiry(path) < time.time():
+        raise CertificateExpired(f"the certificate {path} has expired")
 
 
 def _authority(directory: Path) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:

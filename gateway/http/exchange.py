@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from typing import Any
 
 from litestar import Request
@@ -45,8 +46,16 @@ class Front:
     """The outermost ASGI application."""
 
     def __init__(
-        self, inner: ASGIApp, metrics: Metrics, pace: RequestPace, refusal_pace: ClientPace, tracing: Tracing
+        self,
+        inner: ASGIApp,
+        metrics: Metrics,
+        pace: RequestPace,
+        refusal_pace: ClientPace,
+        tracing: Tracing,
+        public_cause: Callable[[str], str] = lambda _: "",
     ) -> None:
+        """`public_cause`: of refusals with this code now, as in Readiness."""
+        self._public_cause = public_cause
         self._inner = inner
         self._metrics = metrics
         self._pace = pace
@@ -112,6 +121,8 @@ class Front:
         return errors.InternalError()
 
     async def _refuse(self, send: Send, error: errors.ApiError, line: RequestLine, scope: Scope) -> None:
+        if error.status == 503 and (cause := self._public_cause(error.code or "")):
+            error.message = f"{error.message} The cause: {cause}."
         line.record.code = error.code or error.type
         line.record.message = error.message[:200] if error.status >= 500 else None
         self._metrics.refusals.labels(error.code or error.type).inc()

@@ -10,12 +10,14 @@ from gateway.services import Services
 from gateway.views.engines import EngineCounts
 
 
-class Health(msgspec.Struct):
-    """`problems`: why requests cannot be served now, by part. One ready engine of `engines` is enough to serve."""
+class Health(msgspec.Struct, omit_defaults=True):
+    """`problems`: why requests cannot be served now, by part. One ready engine of `engines` is enough to serve.
+    `silent_models`: those that make no tokens now, and why; other models are served. Absent: there is none."""
 
     ready: bool
     problems: dict[str, str]
     engines: EngineCounts
+    silent_models: dict[str, str] = {}
 
 
 @get("/health/live", sync_to_thread=False)
@@ -29,5 +31,6 @@ async def ready(services: Services) -> Response[Health]:
     """Whether requests can be served now: 200, or 503 with the problems."""
     await services.watch.freshen()
     problems = services.readiness.problems()
-    health = Health(ready=not problems, problems=problems, engines=services.readiness.engines())
+    readiness = services.readiness
+    health = Health(not problems, problems, readiness.engines(), readiness.silent_models())
     return Response(health, status_code=503 if problems else 200)

@@ -57,6 +57,5 @@ async def metrics(request: Request[Any, Any, Any], services: Services) -> Respon
             {engine: report.metrics + adapters_in_use(report, names) for engine, report in reports.items()}
         )
     if by_listener:
-        open_models = [model.name for model in services.models.all if model.tenants is None]
-        text = without_restricted(text, open_models, services.secrets.current)
+        text = without_restricted(text, services.models.open_names(), services.secrets.current)
     return Response(text, media_type=TEXT_FORMAT)

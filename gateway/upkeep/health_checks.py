@@ -27,6 +27,7 @@ from gateway.host.workers import WorkerIndex, Workers
 from gateway.telemetry.tracing import NOT_CONFIGURED
 from gateway.upkeep.revision_watch import RevisionWatch
 from gateway.views.engines import count_engines, describe_unready, why_no_engine_serves
+from gateway.views.token_ages import describe_silent, silent_models
 
 Status = Literal["ok", "degraded", "down"]
 RANK: dict[Status, int] = {"ok": 0, "degraded": 1, "down": 2}
@@ -141,6 +142,8 @@ class HealthChecks:
         await self._read(lambda connection: connection.execute(sa.select(1)).scalar_one())
         if not self._watch.fresh:
             return "down", "the gateway has not read the revision for over a second, so it cannot know of revoked keys"
+        if fault := self._leases.write_fault:
+            return "down", f"{fault}, so no budget can be held"
         if not self._leases.held:
             return "down", "the lease of this gateway has expired, so it may not hold budgets"
         return _timed(time.perf_counter() - began)
@@ -179,8 +182,11 @@ class HealthChecks:
         return "ok", f"{counts}, with {beat.running} requests running and {beat.waiting} waiting"
 
     async def _models(self) -> Finding:
-        refused = self._base_models.all_refused()
+        refused, silent = self._base_models.all_refused(), describe_silent(silent_models(self._fleet))
         served = len(self._base_models.active()) - len(refused)
+        if silent:
+            each = "; ".join(f"{name}: {why}" for name, why in silent.items())
+            return "degraded" if served > len(silent) else "down", f"{len(silent)} base models make no tokens: {each}"
         if not refused:
             return "ok", f"{served} base models are served"
         each = "; ".join(f"{name}: {reason}" for name, reason in sorted(refused.items()))

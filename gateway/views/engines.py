@@ -18,7 +18,9 @@ from gateway.fleet.member import Member
 from gateway.fleet.members import MemberGroup
 from gateway.host.fleet_certificates import first_expiry
 from gateway.metrics import Metrics
+from gateway.views.token_ages import TokenAgeCollector, makes_no_token, token_ages
 
+EXPIRED = "a certificate between gateway and engine has expired"
 EngineState = Literal["ready", "draining", "leaving", "stuck", "connecting"]
 
 
@@ -35,7 +37,8 @@ class FleetEngineView(msgspec.Struct, frozen=True, kw_only=True):
     changed is listed as NAME@ADDRESS until its texts end. `address`: of a Unix socket the file's name alone. `state`:
     "leaving" when the roster has the engine no more. `protocol_version` null: it was never connected.
     `prefix_hit_rate`: the part of prompt tokens found in the prefix cache since the engine's start; null without
-    prompts. `streams`: texts of this gateway."""
+    prompts. `streams`: texts of this gateway. `token_age_s`: seconds since the last token of each resident model;
+    `silent`: why, of those that owe one."""
 
     name: str
     address: str
@@ -53,6 +56,8 @@ class FleetEngineView(msgspec.Struct, frozen=True, kw_only=True):
     adapters_resident: int
     tokens_per_s: float
     streams: int
+    token_age_s: dict[str, float]
+    silent: dict[str, str]
 
 
 class FleetView(msgspec.Struct, frozen=True, kw_only=True):
@@ -96,13 +101,26 @@ def why_no_engine_serves(fleet: MemberGroup) -> str | None:
     """Without an engine's name, as anyone may read it. None: an engine serves."""
     ready = [member for member in fleet.members.values() if member.engine.ready]
     if not ready:
-        return "no engine is connected and loaded"
+        fault = engine_fault(fleet)
+        return f"no engine is connected and loaded: {fault}" if fault else "no engine is connected and loaded"
     serving = [member for member in ready if not member.draining]
     if not serving:
         return "every connected engine drains and refuses new requests"
     if all(member.engine.stuck for member in serving):
         return "the engine is connected, but its loop makes no progress"
+    if makes_no_token(serving):
+        return "the engine is connected, but its models make no tokens"
     return None
+
+
+def engine_fault(fleet: MemberGroup) -> str:
+    """What an operator must repair so that an engine serves, without an engine's name; "": unknown."""
+    members = fleet.members.values()
+    if makes_no_token(member for member in members if member.engine.ready):
+        return "the models of the engine make no tokens"
+    engines = [member.engine for member in members if isinstance(member.engine, LocalEngine)]
+    failures = [engine.connect_failure for engine in engines if not engine.ready]
+    return EXPIRED if any("expired" in failure for failure in failures) else ""
 
 
 def fleet_view(fleet: Fleet) -> FleetView:
@@ -142,6 +160,10 @@ def engine_view(name: str, member: Member) -> FleetEngineView:
         adapters_resident=0 if load is None else len(load.adapters),
         tokens_per_s=0.0 if load is None else load.tokens_per_s,
         streams=member.streams,
+        token_age_s={model: round(age.age_s, 1) for model, age in token_ages(member).items()},
+        silent={
+            model: age.error or "its step has not ended" for model, age in token_ages(member).items() if age.silent
+        },
     )
 
 
@@ -165,6 +187,7 @@ def measure_fleet(metrics: Metrics, fleet: Fleet, files: CertificateFiles | None
 
     for state in get_args(EngineState):
         metrics.fleet_engines.labels(state).set_function(functools.partial(count, state))
+    metrics.registry.register(TokenAgeCollector(fleet))
     metrics.roster_stale.set_function(lambda: fleet.roster_stale_s or 0.0)
     if files is not None:
         expiry = metrics.certificate_expiry

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
+from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
@@ -13,6 +14,7 @@ from billing.database import Database, DatabaseUnavailable
 from migrations.upgrade import upgrade
 from support.billing.books import CANNOT_SERVE, Books, beginning_with
 from support.cut_proxy import CutProxy
+from support.read_only import mounted_read_only
 
 
 async def test_a_write_that_raises_leaves_nothing(books: Books) -> None:
@@ -115,3 +117,64 @@ def test_durable_settings_of_sqlite(sqlite_books: Books) -> None:
         )
 
     assert [pragma(name) for name in ("journal_mode", "synchronous", "foreign_keys")] == ["wal", 2, 1]
+
+
+def test_a_file_system_that_is_read_only_is_named(tmp_path: Path) -> None:
+    folder = tmp_path / "mounted"
+    folder.mkdir()
+    before = Database(f"sqlite:///{folder}/a.db")
+    before.write_sync(lambda connection: connection.execute(sa.text("CREATE TABLE t (n INTEGER)")))
+    before.close()
+    with mounted_read_only(folder):
+        database = Database(f"sqlite:///{folder}/a.db")
+        with pytest.raises(DatabaseUnavailable):
+            database.write_sync(lambda connection: connection.execute(sa.text("INSERT INTO t VALUES (1)")))
+        assert database.write_fault == "the file or the folder of the database cannot be written"
+        database.close()
+
+
+def test_a_read_only_sqlite_database_is_named(tmp_path: Path) -> None:
+    database = Database(f"sqlite:///{tmp_path}/a.db")
+
+    def write(connection: sa.Connection) -> None:
+        connection.execute(sa.text("PRAGMA query_only = ON"))
+        connection.execute(sa.text("CREATE TABLE t (n INTEGER)"))
+
+    with pytest.raises(DatabaseUnavailable):
+        database.write_sync(write)
+    assert database.write_fault == "the database is read-only"
+    database.close()
+
+
+def test_a_full_sqlite_file_is_named_until_a_write_succeeds(tmp_path: Path) -> None:
+    database = Database(f"sqlite:///{tmp_path}/a.db")
+    database.write_sync(lambda connection: connection.execute(sa.text("CREATE TABLE t (n BLOB)")))
+
+    def overfill(connection: sa.Connection) -> None:
+        connection.execute(sa.text("PRAGMA max_page_count = 4"))
+        connection.execute(sa.text("INSERT INTO t VALUES (zeroblob(1000000))"))
+
+    with pytest.raises(DatabaseUnavailable):
+        database.write_sync(overfill)
+    assert database.write_fault == "the disk of the database is full"
+    database.write_sync(lambda connection: connection.execute(sa.text("PRAGMA max_page_count = 100000")))
+    assert database.write_fault == ""
+    database.close()
+
+
+def test_a_read_only_postgres_is_named_and_a_lost_one_is_not(postgres_url: str) -> None:
+    database = Database(postgres_url)
+
+    def write(connection: sa.Connection) -> None:
+        connection.execute(sa.text("SET TRANSACTION READ ONLY"))
+        connection.execute(sa.text("CREATE TABLE t (n INTEGER)"))
+
+    with pytest.raises(DatabaseUnavailable):
+        database.write_sync(write)
+    assert database.write_fault == "the database is read-only"
+    database.close()
+    lost = Database("postgresql+psycopg://postgres@127.0.0.1:1/none")
+    with pytest.raises(DatabaseUnavailable):
+        lost.write_sync(lambda connection: connection.execute(sa.text("SELECT 1")))
+    assert lost.write_fault == ""
+    lost.close()

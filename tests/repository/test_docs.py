@@ -23,7 +23,13 @@ EXAMPLES = [
     REPO / "examples/models/laneway-tiny/README.md",
     REPO / "admin_ui/README.md",
 ]
-PAGES = [*GUIDES, *sorted(set(DOCS.rglob("*.md")) - set(GUIDES)), REPO / "CHANGELOG.md", *EXAMPLES]
+PAGES = [
+    *GUIDES,
+    *sorted(set(DOCS.rglob("*.md")) - set(GUIDES)),
+    REPO / "CHANGELOG.md",
+    REPO / "SECURITY.md",
+    *EXAMPLES,
+]
 LINES_MAX = {"README.md": 120, "CHANGELOG.md": 30, "docs/ARCHITECTURE.md": 90, "tests/README.md": 40}
 GUIDE_LINES_MAX = 170
 BLOCKS = [block for page in GUIDES for block in blocks(page)]

@@ -78,6 +78,7 @@ def test_the_top_level_is_the_agreed_one() -> None:
     allowed = {
         *ROOMS, "admin_ui", "tests", "benchmarks", "docs", "deploy", "examples",
         "pyproject.toml", "constraints.txt", "Makefile", "README.md", "CHANGELOG.md", "LICENSE", "laneway.toml",
+            "SECURITY.md",
     }  # fmt: skip
     present = top_level(REPO)
     strange = {name for name in present - allowed if not name.startswith(".")}

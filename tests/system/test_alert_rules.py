@@ -116,6 +116,7 @@ FAULTS = [
     Fault("NoEngineReady", "page", gauge("laneway_problem", "1", ',part="engine"'), 13, 9),
     Fault("EngineMissing", "ticket", gauge("laneway_fleet_engines", "1", ',state="connecting"'), 18, 12),
     Fault("EngineStuck", "page", gauge("laneway_fleet_engines", "1", ',state="stuck"'), 13, 9),
+    Fault("ModelSilent", "page", gauge("laneway_engine_model_silent", "1", ',engine="e",model="m"'), 13, 9),
     Fault("EngineDrainsLong", "ticket", gauge("laneway_fleet_engines", "1", ',state="draining"'), 45, 30),
     Fault("RosterStale", "ticket", gauge("laneway_roster_stale_seconds", "0+60"), 20, 12),
     Fault(

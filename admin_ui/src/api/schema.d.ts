@@ -3188,10 +3188,16 @@ export interface components {
                 [key: string]: string;
             };
             running: number;
+            silent: {
+                [key: string]: string;
+            };
             /** @enum {string} */
             state: "ready" | "draining" | "leaving" | "stuck" | "connecting";
             streams: number;
             tiers: components["schemas"]["EngineTierView"][];
+            token_age_s: {
+                [key: string]: number;
+            };
             tokens_per_s: number;
             waiting: number;
         };
@@ -3320,6 +3326,9 @@ export interface components {
                 [key: string]: string;
             };
             ready: boolean;
+            silent_models?: {
+                [key: string]: string;
+            };
         };
         /** HealthItem */
         HealthItem: {

@@ -12,8 +12,8 @@ import pytest
 from engine.memory.eviction import EvictionValue, by_use, least_recently_used
 from engine.memory.weight_residency import DRAIN_PART, RESIDENCE_LOADS_MIN
 from engine.protocol.tiers import SHIPPED_TIERS, Tier
-from engine.scheduler.bounds import turn_bound_steps
 from engine.scheduler.costs import Costs
+from engine.simulate.bounds import turn_bound_steps
 from engine.step import StepResult
 from support.engine.scheduler_auditor import House
 from support.engine.timed_house import Timed, budget, here, large, loads

@@ -14,8 +14,8 @@ from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from engine.protocol.tiers import SHIPPED_TIERS, Tier
-from engine.scheduler.bounds import fairness_bound, starvation_bound_steps
 from engine.scheduler.costs import Costs, load_of
+from engine.simulate.bounds import fairness_bound, starvation_bound_steps
 from engine.step import Sequence, Step
 from support.engine.scheduler_auditor import House
 

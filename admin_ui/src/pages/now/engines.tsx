@@ -148,6 +148,11 @@ function EnginePanel({ of: engine, fleet, rates }: { of: Engine; fleet: readonly
         <DrainButton of={engine} fleet={fleet} />
       </div>
       {note !== undefined && <p className="engine-note">{note}</p>}
+      {Object.entries(engine.silent).map(([model, why]) => (
+        <p className="engine-note" key={model}>
+          {model} makes no tokens: {why}
+        </p>
+      ))}
       <div className="engine-body">
         <div className="engine-load">
           {connected ? (
