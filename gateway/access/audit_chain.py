@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import itertools
 import json
 import os
 from collections.abc import Iterator, Sequence
@@ -35,7 +36,7 @@ _PURPOSE = b"laneway: checkpoints of the audit log, format 1"
 # In this order in the canonical JSON's object, which is sorted; a new column of the log is not added to it.
 _HASHED = ("id", "at", "actor", "action", "object_id", "request_id", "tenant_id")
 
-_LOCK_HEAD = sa.select(audit_head.c.position, audit_head.c.hash, audit_head.c.chained_to).with_for_update()
+_LOCK_HEAD = sa.select(audit_head).with_for_update()
 
 
 class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
@@ -157,14 +158,11 @@ def prune(connection: sa.Connection, signer: CheckpointSigner, before: int, limi
     signed checkpoint. Returns their number."""
     head, start = lock_head(connection), pruned_to(connection)
     join = audit_chain.join(audit_log, audit_log.c.id == audit_chain.c.entry_id)
-    query = sa.select(audit_chain.c.position, audit_chain.c.hash, audit_chain.c.entry_id, audit_log.c.at)
+    query = sa.select(audit_chain, *[audit_log.c.at])
     # The last line stays: without it, SQLite would give its id to the next one.
     query = query.select_from(join).where(audit_chain.c.position > start, audit_chain.c.position < head.position)
-    old: list[sa.Row[Any]] = []
-    for row in connection.execute(query.order_by(audit_chain.c.position).limit(limit)):
-        if row.at >= before:
-            break
-        old.append(row)
+    oldest = connection.execute(query.order_by(audit_chain.c.position).limit(limit))
+    old = list(itertools.takewhile(lambda row: row.at < before, oldest))
     if not old:
         return 0
     upto = old[-1]

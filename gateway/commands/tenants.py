@@ -1,4 +1,4 @@
-"""`laneway tenants list|create|set|suspend|resume` and `laneway projects list|create|set`."""
+"""`laneway tenants list|create|set|suspend|resume|export|erase` and `laneway projects list|create|set`."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import msgspec
 import sqlalchemy as sa
 
 from billing.accounts import tenants
+from gateway.admin.erasure_file import ErasuresUnreadable
 from gateway.admin.writes import project_of, tenant_of
 from gateway.commands.console import Console, fail, json_option, pass_console, show_row, show_rows
 from gateway.commands.database import read, write
@@ -158,6 +159,21 @@ def _set_status(console: Console, tenant: str, status: tenants.Status, as_json: 
     administration = console.administration
     changed = write(console, lambda c: administration.tenants.update(c, tenant_of(c, tenant).id, status=status))
     show_row(msgspec.to_builtins(TenantView.of(changed)), as_json=as_json)
+
+
+@tenants_group.command("erase")
+@click.argument("tenant")
+@click.option("--confirm", required=True, metavar="SLUG", help="The tenant's slug once more. Nothing brings it back.")
+@pass_console
+def erase_command(console: Console, tenant: str, confirm: str) -> None:
+    """Erase names, keys, stored texts, adapters and audited changes of TENANT (a slug or an id) permanently. Usage,
+    ledger and invoices keep their amounts, under the tenant's id. A restore from an older backup erases it again."""
+    administration = console.administration
+    try:
+        erasure = write(console, lambda c: administration.tenants.erase(c, tenant_of(c, tenant).id, confirm=confirm))
+    except (ErasuresUnreadable, OSError) as error:
+        fail(f"{console.config.erasures_file}: {error}")
+    click.echo(f"{erasure.tenant_id} is erased ({erasure.id})")
 
 
 @click.group("projects")
