@@ -70,6 +70,7 @@ from gateway.upkeep.health_checks import HealthChecks
 from gateway.upkeep.live_feed import LiveFeeds, RequestTenants
 from gateway.upkeep.readiness import Readiness
 from gateway.upkeep.reloads import reload_scope
+from gateway.upkeep.retention import Retention
 from gateway.upkeep.revision_watch import RevisionWatch
 from gateway.upkeep.webhook_deliveries import Deliverer
 from gateway.uploads.fleet_store import FleetStore
@@ -256,6 +257,7 @@ class Services:
         )
         self.exporter = _exporter(config, database, self.gateway_id)
         self.sweeper = Sweeper(self.store, database, self.engine)
+        self.retention = Retention(database, config, self.secrets)
         self.slabs = SlabMaker(self.store, database, config)
         self.overviews = Overviews(database)
         self.attainment = AttainmentCache(database)
@@ -337,6 +339,7 @@ class Services:
             "background": self.background.run(every.expire_holds_s),
             "recordings": self.recordings.run(),
             "replays": self.replays.run(every.delete_replays_s),
+            "retention": self.retention.run(),
             "large-work": self._start_large_work(),
         }
         if self.config.adapters.slabs:
@@ -476,13 +479,9 @@ def _settler(config: Config, ledger: Ledger, gateway_id: str) -> Settler:
 
 
 def _exporter(config: Config, database: Database, gateway_id: str) -> Exporter:
+    files, free, seller = config.exports, config.upload_free_min_bytes, config.exports.provider_name
     return Exporter(
-        database,
-        gateway_id,
-        config.exports_dir,
-        bytes_max=config.exports.bytes_max,
-        free_min_bytes=config.upload_free_min_bytes,
-        provider=config.exports.provider_name,
+        database, gateway_id, config.exports_dir, bytes_max=files.bytes_max, free_min_bytes=free, provider=seller
     )
 
 

@@ -141,8 +141,10 @@ class Archive:
         of which must have signed it; none: the signature is not checked. Raises ArchiveRefused, OSError."""
         found: list[Member] = []
         texts: dict[str, bytes] = {}
-        with path.open("rb") as file, _refused(path, lambda: found[-1].name if found else "its beginning"):
+        read = ["its beginning"]
+        with path.open("rb") as file, _refused(path, lambda: read[-1]):
             for entry, source in _entries(file):
+                read.append(entry.name)
                 is_text = entry.name in (MANIFEST, SEAL)
                 digest, size, kept = hashlib.sha256(), 0, bytearray()
                 while block := source.read(BLOCK_BYTES):
@@ -221,7 +223,7 @@ def _refused(path: Path, last: Callable[[], str]) -> Iterator[None]:
     try:
         yield
     except (tarfile.TarError, EOFError, UnicodeDecodeError, ValueError) as error:
-        raise ArchiveRefused(f"{path} is truncated or altered after {last()}: {error}") from error
+        raise ArchiveRefused(f"{path} is truncated or altered in or after {last()}: {error}") from error
 
 
 def _checked(path: Path, texts: dict[str, bytes], found: list[Member], keys: list[bytes]) -> tuple[Manifest, bool]:

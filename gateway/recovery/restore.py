@@ -47,7 +47,7 @@ JOURNAL_BYTES = 64 * 1024
 _GATEWAYS = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'laneway'"
 _FUNCTIONS = (
     "SELECT p.oid::regprocedure FROM pg_proc p JOIN pg_namespace n ON n.oid = p.pronamespace "
-    "WHERE n.nspname = current_schema() AND p.proname LIKE 'laneway\\_%'"
+    "WHERE n.nspname = current_schema() AND left(p.proname, 8) = 'laneway_'"
 )
 
 
@@ -139,7 +139,6 @@ def _restored_sqlite(
         with step("the database"):
             archive.copy_member(database_member(archive), partial, on_bytes)
         url = f"sqlite:///{partial}"
-        upgrade_url(url)
         database = Database(url)
         database.write_sync(lambda connection: _begin(connection, report))
         database.close()

@@ -20,7 +20,8 @@ from billing.clock import DAY, database_now
 from billing.database import Database, DatabaseUnavailable
 from gateway.access import audit_chain
 from gateway.access.audit_chain import Checkpoint, CheckpointSigner
-from gateway.config.settings import RetentionSection
+from gateway.config.file import Config
+from gateway.config.server_secrets import ServerSecrets
 from gateway.tables import restores
 
 DELETED_AT_ONCE = 1000  # rows of one transaction
@@ -35,13 +36,11 @@ _holds = tables.holds
 class Retention:
     """One per gateway. Any number of gateways may run it on one database."""
 
-    def __init__(
-        self, database: Database, settings: RetentionSection, signer: CheckpointSigner, checkpoints_file: Path
-    ) -> None:
+    def __init__(self, database: Database, config: Config, secrets: ServerSecrets) -> None:
         self._database = database
-        self._settings = settings
-        self._signer = signer
-        self._checkpoints_file = checkpoints_file
+        self._settings = config.retention
+        self._signer = CheckpointSigner(secrets)
+        self._checkpoints_file = config.audit_checkpoints_file
         self._limit = DELETED_AT_ONCE_SQLITE if database.is_sqlite else DELETED_AT_ONCE
 
     async def run(self, every_s: float = EVERY_S) -> None:
