@@ -157,7 +157,7 @@ def _verify(console: Console, secrets: ServerSecrets | None) -> Verification:
     report = read(console, newest_report)
     if report is None:
         fail("this database was not restored from a backup")
-    counts = asyncio.run(_engine_counts(console.config))
+    counts = asyncio.run(engine_counts(console.config))
     signers = [] if secrets is None else CheckpointSigner(secrets).known
 
     def work(database: Database) -> Verification:
@@ -170,7 +170,7 @@ def _verify(console: Console, secrets: ServerSecrets | None) -> Verification:
     return with_database(console.config, work)
 
 
-async def _engine_counts(config: Config) -> list[EngineCount]:
+async def engine_counts(config: Config) -> list[EngineCount]:
     """Of the engines of the roster that answer."""
     counts = []
     for address in await listed_engines(config):
