@@ -58,6 +58,7 @@ from gateway.limits.client_pace import ClientPace
 from gateway.limits.limiter import SLOT_LEASE_S, Limiter
 from gateway.limits.turn_pace import RequestPace
 from gateway.metrics import Metrics
+from gateway.recovery.erasures import replay_file
 from gateway.stored.background import BackgroundStore
 from gateway.stored.conversations import ConversationStore
 from gateway.stored.quotas import ResponseQuotas
@@ -105,8 +106,7 @@ class JobIntervals(NamedTuple):
 
     @classmethod
     def of(cls, config: Config) -> JobIntervals:
-        upkeep_s = config.adapters.upkeep_s
-        return cls(config.lease.expire_s, config.webhooks.poll_s, sweep_adapters_s=upkeep_s, make_slabs_s=upkeep_s)
+        return cls(config.lease.expire_s, config.webhooks.poll_s, config.adapters.upkeep_s, config.adapters.upkeep_s)
 
 
 class Services:
@@ -292,6 +292,7 @@ class Services:
         try:
             await self.database.read(check_schema)
             await self.database.write(lambda connection: check_secrets(connection, self.secrets))
+            await self.database.write(lambda connection: replay_file(connection, self.config))
             await self.leases.acquire()
             await self.settler.start()
             await self.workers.start()

@@ -24,7 +24,7 @@ class Erasure(msgspec.Struct, frozen=True):
     at: int
 
 
-class ErasuresUnreadable(Exception):
+class ErasuresUnreadable(OSError):
     """A line of the file is damaged; the message names file and line."""
 
 

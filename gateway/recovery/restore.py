@@ -31,16 +31,14 @@ from billing.proofs import reconcile
 from billing.tables import metadata
 from gateway.access import audit_log
 from gateway.admin import erasure_file
-from gateway.admin.administration import Administration
-from gateway.admin.erasure_file import Erasure
-from gateway.admin.writes import Actor
 from gateway.config.file import Config
 from gateway.config.private_files import SQLITE_SUFFIXES, close_to_others, write_private
 from gateway.host.migrate import upgrade_url
 from gateway.recovery import dumps
 from gateway.recovery.archive import Archive, OnBytes, sync_folder
 from gateway.recovery.backup import ADAPTERS, CONFIGURATION, Step, all_erasures, database_member, sqlite_file
-from gateway.tables import erasures, restores
+from gateway.recovery.erasures import replay
+from gateway.tables import restores
 
 RESTORED_CONFIGURATION = "restored-laneway.toml"
 JOURNAL_BYTES = 64 * 1024
@@ -103,7 +101,10 @@ def restore(
         database = Database(url)
         try:
             with step("erasures since the backup"):
-                report = msgspec.structs.replace(report, erased=_replay_erasures(config, database, archive))
+                beside = archive.path.parent / erasure_file.FILE
+                known = database.read_sync(lambda c: all_erasures(c, config, beside))
+                erased = database.write_sync(lambda c: replay(c, config, known))
+                report = msgspec.structs.replace(report, erased=erased)
             with step("journals of this host"):
                 report = asyncio.run(_settle_journals(config, database, report))
             with step("adapters"):
@@ -219,22 +220,6 @@ def _finish(connection: sa.Connection, report: RestoreReport) -> None:
 
 
 # ---- what happened since the backup
-
-
-def _replay_erasures(config: Config, database: Database, archive: Archive) -> int:
-    """Erase the tenants again that were erased since the backup. Returns their number."""
-    beside = archive.path.parent / erasure_file.FILE
-    known = database.read_sync(lambda c: all_erasures(c, config, beside))
-    done = set(database.read_sync(lambda c: c.execute(sa.select(erasures.c.id)).scalars().all()))
-    administration = Administration(config, Actor(audit_log.host_actor()))
-
-    def erase(connection: sa.Connection, erasure: Erasure) -> None:
-        administration.tenants.replay_erasure(connection, erasure.id, erasure.tenant_id, erasure.at)
-
-    replayed = [erasure for erasure in known if erasure.id not in done]
-    for erasure in replayed:
-        database.write_sync(lambda c, erasure=erasure: erase(c, erasure))  # type: ignore[misc]
-    return len(replayed)
 
 
 async def _settle_journals(config: Config, database: Database, report: RestoreReport) -> RestoreReport:
