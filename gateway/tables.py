@@ -331,6 +331,7 @@ audit_checkpoints = sa.Table(
     metadata,
     sa.Column("position", sa.BigInteger, primary_key=True, autoincrement=False),
     sa.Column("pruned", sa.Boolean, primary_key=True),
+    sa.Column("pruned_to", sa.BigInteger, nullable=False),  # lines up to here were deleted at that moment
     sa.Column("hash", sa.String(64), nullable=False),
     sa.Column("at", sa.BigInteger, nullable=False),
     sa.Column("signer", sa.String(64), nullable=False),  # the Ed25519 public key, hex

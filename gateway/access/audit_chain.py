@@ -39,12 +39,13 @@ _HASHED = ("id", "at", "actor", "action", "object_id", "request_id", "tenant_id"
 _LOCK_HEAD = sa.select(audit_head).with_for_update()
 
 
-class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
+class AuditCheckpoint(msgspec.Struct, frozen=True, kw_only=True):
     """The chain's hash at a position. `at` in microseconds UTC; `signer`: the Ed25519 public key, hex. `pruned`: lines
-    up to here may be deleted."""
+    up to here may be deleted. `pruned_to`: lines up to there were deleted at that moment."""
 
     position: int
     pruned: bool
+    pruned_to: int
     hash: str
     at: int
     signer: str
@@ -53,7 +54,7 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def signed(self) -> bytes:
         """What the signature is over."""
-        return f"{self.position} {int(self.pruned)} {self.hash} {self.at}".encode()
+        return f"{self.position} {int(self.pruned)} {self.pruned_to} {self.hash} {self.at}".encode()
 
     def is_signed(self) -> bool:
         """Whether the signature is that of `signer`."""
@@ -65,7 +66,7 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
         return True
 
 
-class Finding(msgspec.Struct, frozen=True):
+class AuditFinding(msgspec.Struct, frozen=True):
     """The first place where the chain does not hold. `entry_id` None: there is no such line any more."""
 
     position: int
@@ -73,7 +74,7 @@ class Finding(msgspec.Struct, frozen=True):
     reason: str
 
 
-class Verified(msgspec.Struct, frozen=True, kw_only=True):
+class VerifiedChain(msgspec.Struct, frozen=True, kw_only=True):
     """What `verify` read. `pruned_to`: lines up to this position were deleted by retention. `unhashed`: lines of an
     older version that are not in the chain yet. `foreign`: checkpoints of a secret that is not known, whose hashes were
     compared and whose signers were not."""
@@ -85,7 +86,7 @@ class Verified(msgspec.Struct, frozen=True, kw_only=True):
     unhashed: int
     checkpoints: int
     foreign: int
-    finding: Finding | None
+    finding: AuditFinding | None
 
 
 class CheckpointSigner:
@@ -96,8 +97,19 @@ class CheckpointSigner:
         self._key = keys[0]
         self.known = [key.public_key().public_bytes_raw().hex() for key in keys]
 
-    def sign(self, *, position: int, pruned: bool, hash_: str, at: int) -> Checkpoint:
-        made = Checkpoint(position=position, pruned=pruned, hash=hash_, at=at, signer=self.known[0], signature="")
+    def sign(
+        self, *, position: int, hash_: str, at: int, pruned: bool = False, pruned_to: int | None = None
+    ) -> AuditCheckpoint:
+        """`pruned_to` None: `position`."""
+        made = AuditCheckpoint(
+            position=position,
+            pruned=pruned,
+            pruned_to=position if pruned_to is None else pruned_to,
+            hash=hash_,
+            at=at,
+            signer=self.known[0],
+            signature="",
+        )
         return msgspec.structs.replace(made, signature=self._key.sign(made.signed).hex())
 
 
@@ -138,7 +150,9 @@ def chain_unhashed(connection: sa.Connection, limit: int = READ_ROWS) -> int:
     return len(lines)
 
 
-def make_checkpoint(connection: sa.Connection, signer: CheckpointSigner, *, at_once: bool = False) -> Checkpoint | None:
+def make_checkpoint(
+    connection: sa.Connection, signer: CheckpointSigner, *, at_once: bool = False
+) -> AuditCheckpoint | None:
     """Sign the chain's end and store the checkpoint, if it is due or `at_once`; None: nothing was added to the chain
     since the last one, or it is not due."""
     head, now = lock_head(connection), database_now(connection)
@@ -148,7 +162,7 @@ def make_checkpoint(connection: sa.Connection, signer: CheckpointSigner, *, at_o
     is_due = at_once or head.position - position >= CHECKPOINT_LINES or now - at >= CHECKPOINT_S * SECOND
     if head.position <= position or not is_due:
         return None
-    made = signer.sign(position=head.position, pruned=False, hash_=head.hash, at=now)
+    made = signer.sign(position=head.position, hash_=head.hash, at=now, pruned_to=pruned_to(connection))
     connection.execute(sa.insert(audit_checkpoints).values(msgspec.structs.asdict(made)))
     return made
 
@@ -189,17 +203,17 @@ def erase_contents(connection: sa.Connection, tenant_id: str) -> None:
     connection.execute(sa.update(audit_log).where(audit_log.c.tenant_id == tenant_id).values(nothing))
 
 
-def verify(connection: sa.Connection, known: Sequence[str], more: Sequence[Checkpoint] = ()) -> Verified:
+def verify(connection: sa.Connection, known: Sequence[str], more: Sequence[AuditCheckpoint] = ()) -> VerifiedChain:
     """Compare every line with the chain, and the chain with its checkpoints and `more` of them, kept elsewhere.
     `known`: the signers of this deployment; none: signatures are not required. Call it in one unchanging view."""
-    stored = [Checkpoint(**row._mapping) for row in connection.execute(sa.select(audit_checkpoints))]
+    stored = [AuditCheckpoint(**row._mapping) for row in connection.execute(sa.select(audit_checkpoints))]
     checkpoints = sorted({*stored, *more}, key=lambda checkpoint: checkpoint.position)
     head = connection.execute(sa.select(audit_head)).one()
     start = max((c for c in checkpoints if c.pruned), key=lambda c: c.position, default=None)
     pruned = 0 if start is None else start.position
     position, newest = pruned, "0" * 64 if start is None else start.hash
     lines = erased = 0
-    finding = _bad_signature(checkpoints, known)
+    finding = _bad_signature(checkpoints, known, pruned)
     hashes = {position: newest}
     wanted = {checkpoint.position for checkpoint in checkpoints}
     if finding is None:
@@ -215,7 +229,7 @@ def verify(connection: sa.Connection, known: Sequence[str], more: Sequence[Check
     if finding is None:
         finding = _end_of(checkpoints, hashes, pruned, position, newest, head)
     unhashed = connection.execute(sa.select(sa.func.count()).select_from(_unhashed(0).subquery())).scalar_one()
-    return Verified(
+    return VerifiedChain(
         lines=lines,
         position=position,
         pruned_to=pruned,
@@ -227,45 +241,55 @@ def verify(connection: sa.Connection, known: Sequence[str], more: Sequence[Check
     )
 
 
-def _bad_signature(checkpoints: Sequence[Checkpoint], known: Sequence[str]) -> Finding | None:
+def _bad_signature(checkpoints: Sequence[AuditCheckpoint], known: Sequence[str], start: int) -> AuditFinding | None:
+    """`start`: the position up to which lines are deleted."""
     for checkpoint in checkpoints:
         if not checkpoint.is_signed():
-            return Finding(checkpoint.position, None, "the checkpoint's signature does not match")
-    newest = checkpoints[-1] if checkpoints else None
-    if known and newest is not None and newest.signer not in known:
-        return Finding(newest.position, None, "the newest checkpoint is not signed with this server's secret")
+            return AuditFinding(checkpoint.position, None, "the checkpoint's signature does not match")
+    if not known or not checkpoints:
+        return None
+    own = max((made for made in checkpoints if made.signer in known), key=lambda made: made.position, default=None)
+    newest = checkpoints[-1].position
+    if own is None or own.position < newest:
+        return AuditFinding(newest, None, "the newest checkpoint is not signed with this server's secret")
+    # A secret that was dropped may have signed the deletion; then the newest checkpoint of this secret knows of it.
+    allowed = max(made.pruned_to for made in checkpoints if made.signer in known)
+    if start > allowed:
+        return AuditFinding(allowed + 1, None, "lines were deleted, and this server's secret has not signed it")
     return None
 
 
-def _compare(row: sa.Row[Any], position: int, newest: str, erased_tenants: set[str]) -> Finding | None:
+def _compare(row: sa.Row[Any], position: int, newest: str, erased_tenants: set[str]) -> AuditFinding | None:
     if row.position != position + 1:
-        return Finding(position + 1, None, "the entry is missing: it was deleted")
+        return AuditFinding(position + 1, None, "the entry is missing: it was deleted")
     if row.id is None:
-        return Finding(row.position, row.entry_id, "the entry is missing: it was deleted")
+        return AuditFinding(row.position, row.entry_id, "the entry is missing: it was deleted")
     if row.salt is None and row.tenant_id not in erased_tenants:
-        return Finding(row.position, row.entry_id, "its contents are missing, and its tenant was never erased")
+        return AuditFinding(row.position, row.entry_id, "its contents are missing, and its tenant was never erased")
     if row.salt is not None and _content(row.salt, row) != row.content:
-        return Finding(row.position, row.entry_id, "the entry was altered: before or after")
+        return AuditFinding(row.position, row.entry_id, "the entry was altered: before or after")
     if _hash(newest, row.position, row, row.content) != row.hash:
-        return Finding(row.position, row.entry_id, "the entry was altered or moved")
+        return AuditFinding(row.position, row.entry_id, "the entry was altered or moved")
     return None
 
 
 def _end_of(
-    checkpoints: Sequence[Checkpoint],
+    checkpoints: Sequence[AuditCheckpoint],
     hashes: dict[int, str],
     pruned: int,
     position: int,
     newest: str,
     head: sa.Row[Any],
-) -> Finding | None:
+) -> AuditFinding | None:
     for checkpoint in checkpoints:
         if checkpoint.position > position:
-            return Finding(position + 1, None, f"the tail was cut: a checkpoint signed position {checkpoint.position}")
+            return AuditFinding(
+                position + 1, None, f"the tail was cut: a checkpoint signed position {checkpoint.position}"
+            )
         if checkpoint.position >= pruned and hashes.get(checkpoint.position) != checkpoint.hash:
-            return Finding(checkpoint.position, None, "the chain differs from its checkpoint: it was written anew")
+            return AuditFinding(checkpoint.position, None, "the chain differs from its checkpoint: it was written anew")
     if (head.position, head.hash) != (position, newest):
-        return Finding(position + 1, None, f"the tail was cut: the chain's end is position {head.position}")
+        return AuditFinding(position + 1, None, f"the tail was cut: the chain's end is position {head.position}")
     return None
 
 

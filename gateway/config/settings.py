@@ -379,7 +379,7 @@ class ExportsSection(Section, frozen=True, kw_only=True):
 
 
 class RetentionSection(Section, frozen=True, kw_only=True):
-    """For how many days rows and files are stored; 0: for ever. Ledger, usage and invoices are never deleted."""
+    """For how many days rows and files are stored; 0: without a limit. Ledger, usage and invoices are never deleted."""
 
     requests_days: Days = 0  # requests that were never charged
     audit_days: Days = 0
@@ -389,7 +389,7 @@ class RetentionSection(Section, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         if 0 < self.requests_days < REQUESTS_DAYS_MIN:
             raise ValueError(
-                f"requests_days is {self.requests_days}; it must be 0 (for ever) or at least {REQUESTS_DAYS_MIN}: a "
+                f"requests_days is {self.requests_days}; it must be 0 (no limit) or at least {REQUESTS_DAYS_MIN}: a "
                 "journal of a lost gateway may still have the request's ending"
             )
 

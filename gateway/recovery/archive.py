@@ -32,13 +32,13 @@ class ArchiveRefused(Exception):
     """The archive is truncated, altered or of another format; the message names the file and the member."""
 
 
-class Member(msgspec.Struct, frozen=True):
+class ArchiveMember(msgspec.Struct, frozen=True):
     name: str
     bytes: int
     sha256: str
 
 
-class Summary(msgspec.Struct, frozen=True, kw_only=True):
+class BackupSummary(msgspec.Struct, frozen=True, kw_only=True):
     """The database at the backup's moment, all read from one view. Moments in microseconds UTC. `engines`: the engine
     processes that were read last. `newest_entry_at` None: the ledger is empty. `tables`: rows by table."""
 
@@ -54,13 +54,13 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     missing_adapters: tuple[str, ...] = ()  # digests whose files were not in the store
 
 
-class Manifest(msgspec.Struct, frozen=True, kw_only=True):
+class BackupManifest(msgspec.Struct, frozen=True, kw_only=True):
     format: int
-    summary: Summary
-    members: tuple[Member, ...]
+    summary: BackupSummary
+    members: tuple[ArchiveMember, ...]
 
 
-class Seal(msgspec.Struct, frozen=True):
+class ManifestSeal(msgspec.Struct, frozen=True):
     """`signatures`: HMAC-SHA-256 of the manifest, by each server secret of the deployment."""
 
     sha256: str
@@ -82,7 +82,7 @@ class ArchiveWriter:
         descriptor = os.open(self._partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         self._file = os.fdopen(descriptor, "wb")
         self._on_bytes = on_bytes
-        self._members: list[Member] = []
+        self._members: list[ArchiveMember] = []
 
     def __enter__(self) -> ArchiveWriter:
         return self
@@ -106,17 +106,19 @@ class ArchiveWriter:
         self._file.seek(header_at)
         self._file.write(_header(name, size))
         self._file.seek(end)
-        self._members.append(Member(name, size, digest.hexdigest()))
+        self._members.append(ArchiveMember(name, size, digest.hexdigest()))
 
     def add_bytes(self, name: str, data: bytes) -> None:
         self.add_stream(name, io.BytesIO(data))
 
-    def finish(self, summary: Summary, keys: list[bytes]) -> Manifest:
+    def finish(self, summary: BackupSummary, keys: list[bytes]) -> BackupManifest:
         """Add manifest and seal, and give the archive its name when all of it is on the disk. `keys`: the signing keys
         of the server secrets; none: the archive is not signed."""
-        manifest = Manifest(format=FORMAT, summary=summary, members=tuple(self._members))
+        manifest = BackupManifest(format=FORMAT, summary=summary, members=tuple(self._members))
         text = msgspec.json.encode(manifest)
-        seal = Seal(hashlib.sha256(text).hexdigest(), tuple(hmac.digest(key, text, "sha256").hex() for key in keys))
+        seal = ManifestSeal(
+            hashlib.sha256(text).hexdigest(), tuple(hmac.digest(key, text, "sha256").hex() for key in keys)
+        )
         self.add_bytes(MANIFEST, text)
         self.add_bytes(SEAL, msgspec.json.encode(seal))
         self._file.write(bytes(2 * tarfile.BLOCKSIZE))
@@ -130,7 +132,7 @@ class ArchiveWriter:
 class Archive:
     """An archive that `check` has read to its end."""
 
-    def __init__(self, path: Path, manifest: Manifest, signed: bool) -> None:
+    def __init__(self, path: Path, manifest: BackupManifest, signed: bool) -> None:
         self.path = path
         self.manifest = manifest
         self.signed = signed  # by one of the keys that `check` was given
@@ -139,7 +141,7 @@ class Archive:
     def check(cls, path: Path, keys: list[bytes], on_bytes: OnBytes = lambda _count: None) -> Archive:
         """Read the whole archive and compare it with its manifest. `keys`: the signing keys of the server secrets, one
         of which must have signed it; none: the signature is not checked. Raises ArchiveRefused, OSError."""
-        found: list[Member] = []
+        found: list[ArchiveMember] = []
         texts: dict[str, bytes] = {}
         read = ["its beginning"]
         with path.open("rb") as file, _refused(path, lambda: read[-1]):
@@ -158,7 +160,7 @@ class Archive:
                 if is_text:
                     texts[entry.name] = bytes(kept)
                 else:
-                    found.append(Member(entry.name, size, digest.hexdigest()))
+                    found.append(ArchiveMember(entry.name, size, digest.hexdigest()))
         for name in (MANIFEST, SEAL):
             if name not in texts:
                 last = f"it ends after {found[-1].name}" if found else "it is empty"
@@ -226,15 +228,17 @@ def _refused(path: Path, last: Callable[[], str]) -> Iterator[None]:
         raise ArchiveRefused(f"{path} is truncated or altered in or after {last()}: {error}") from error
 
 
-def _checked(path: Path, texts: dict[str, bytes], found: list[Member], keys: list[bytes]) -> tuple[Manifest, bool]:
+def _checked(
+    path: Path, texts: dict[str, bytes], found: list[ArchiveMember], keys: list[bytes]
+) -> tuple[BackupManifest, bool]:
     try:
-        seal = msgspec.json.decode(texts[SEAL], type=Seal)
+        seal = msgspec.json.decode(texts[SEAL], type=ManifestSeal)
     except msgspec.DecodeError as error:
         raise ArchiveRefused(f"{path} is altered: {SEAL}: {error}") from error
     if hashlib.sha256(texts[MANIFEST]).hexdigest() != seal.sha256:
         raise ArchiveRefused(f"{path} is altered: {MANIFEST} is not the one that was sealed")
     try:
-        manifest = msgspec.json.decode(texts[MANIFEST], type=Manifest)
+        manifest = msgspec.json.decode(texts[MANIFEST], type=BackupManifest)
     except msgspec.DecodeError as error:
         raise ArchiveRefused(f"{path}: {MANIFEST}: {error}") from error
     if manifest.format != FORMAT:

@@ -24,7 +24,7 @@ from gateway.catalog.adapters import live_digests
 from gateway.config.file import Config
 from gateway.config.server_secrets import ServerSecrets
 from gateway.recovery import dumps
-from gateway.recovery.archive import Archive, ArchiveWriter, Manifest, OnBytes, Summary, signing_purpose
+from gateway.recovery.archive import Archive, ArchiveWriter, BackupManifest, BackupSummary, OnBytes, signing_purpose
 from gateway.tables import erasures, server_secret
 
 SUFFIX = ".laneway-backup"
@@ -46,7 +46,7 @@ def default_name(moment: datetime) -> str:
 
 def write_backup(
     config: Config, secrets: ServerSecrets, file: Path | None, target: Path, step: Step, on_bytes: OnBytes
-) -> tuple[Path, Manifest]:
+) -> tuple[Path, BackupManifest]:
     """Write the archive `target`, or into the folder `target` under a name with the moment. `file`: laneway.toml.
     Raises BackupRefused, ToolFailed, ErasuresUnreadable, OSError."""
     path = sqlite_file(config.database_url)
@@ -116,7 +116,7 @@ def _add_database(archive: ArchiveWriter, connection: sa.Connection, url: str) -
         copy.unlink(missing_ok=True)
 
 
-def _summary(connection: sa.Connection, store: AdapterStore) -> tuple[Summary, list[str]]:
+def _summary(connection: sa.Connection, store: AdapterStore) -> tuple[BackupSummary, list[str]]:
     """What the view has, and the digests of the adapters that the store has."""
     taken_at = database_now(connection)  # first: PostgreSQL's view begins with the first query
     entries = tables.entries
@@ -125,7 +125,7 @@ def _summary(connection: sa.Connection, store: AdapterStore) -> tuple[Summary, l
     usage = connection.execute(sa.select(sa.func.coalesce(sa.func.max(tables.usage.c.sequence), 0))).scalar_one()
     digests = sorted(live_digests(connection))
     there = store.digests()
-    summary = Summary(
+    summary = BackupSummary(
         taken_at=taken_at,
         database="sqlite" if connection.dialect.name == "sqlite" else "postgresql",
         schema=str(connection.exec_driver_sql("SELECT version_num FROM alembic_version").scalar_one()),

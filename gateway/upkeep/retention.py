@@ -19,7 +19,7 @@ from billing import tables
 from billing.clock import DAY, database_now
 from billing.database import Database, DatabaseUnavailable
 from gateway.access import audit_chain
-from gateway.access.audit_chain import Checkpoint, CheckpointSigner
+from gateway.access.audit_chain import AuditCheckpoint, CheckpointSigner
 from gateway.config.file import Config
 from gateway.config.server_secrets import ServerSecrets
 from gateway.tables import restores
@@ -107,7 +107,7 @@ def remove_exports(connection: sa.Connection, before: int, limit: int) -> int:
     return len(ids)
 
 
-def append_checkpoint(path: Path, made: Checkpoint) -> None:
+def append_checkpoint(path: Path, made: AuditCheckpoint) -> None:
     """Raises OSError."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     with os.fdopen(descriptor, "ab") as file:
@@ -116,14 +116,14 @@ def append_checkpoint(path: Path, made: Checkpoint) -> None:
         os.fsync(file.fileno())
 
 
-def read_checkpoints(path: Path) -> list[Checkpoint]:
+def read_checkpoints(path: Path) -> list[AuditCheckpoint]:
     """Of a file that `append_checkpoint` wrote; a missing file has none. Raises OSError, msgspec.DecodeError."""
     if not path.exists():
         return []
-    return [msgspec.json.decode(line, type=Checkpoint) for line in path.read_bytes().splitlines() if line.strip()]
+    return [msgspec.json.decode(line, type=AuditCheckpoint) for line in path.read_bytes().splitlines() if line.strip()]
 
 
-def since_restores(connection: sa.Connection, checkpoints: Sequence[Checkpoint]) -> list[Checkpoint]:
+def since_restores(connection: sa.Connection, checkpoints: Sequence[AuditCheckpoint]) -> list[AuditCheckpoint]:
     """The checkpoints without those of a time that a restore from a backup has lost."""
     query = sa.select(restores.c.taken_at, restores.c.began_at).where(restores.c.finished_at.is_not(None))
     lost = connection.execute(query).all()

@@ -89,6 +89,7 @@ def upgrade() -> None:
         "audit_checkpoints",
         sa.Column("position", sa.BigInteger(), autoincrement=False, nullable=False),
         sa.Column("pruned", sa.Boolean(), nullable=False),
+        sa.Column("pruned_to", sa.BigInteger(), nullable=False),
         sa.Column("hash", sa.String(length=64), nullable=False),
         sa.Column("at", sa.BigInteger(), nullable=False),
         sa.Column("signer", sa.String(length=64), nullable=False),

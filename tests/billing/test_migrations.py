@@ -90,7 +90,7 @@ async def test_append_only(books: Books, table: str) -> None:
 
 def proved(connection: sa.Connection) -> None:
     """A checkpoint of the audit log, and an erasure."""
-    checkpoint = {"position": 1, "pruned": False, "hash": "h", "at": 1, "signer": "s", "signature": "s"}
+    checkpoint = {"position": 1, "pruned": False, "pruned_to": 0, "hash": "h", "at": 1, "signer": "s", "signature": "s"}
     connection.execute(sa.insert(gateway.tables.audit_checkpoints).values(checkpoint))
     connection.execute(sa.insert(gateway.tables.erasures).values(id="era_1", tenant_id="ten_1", at=1))
 

@@ -12,7 +12,7 @@ import sqlalchemy as sa
 
 from billing.database import Database
 from gateway.access import audit_chain, audit_log
-from gateway.access.audit_chain import CheckpointSigner, Verified
+from gateway.access.audit_chain import CheckpointSigner, VerifiedChain
 from gateway.config.server_secrets import ServerSecrets
 from gateway.tables import audit_chain as chain_table
 from gateway.tables import audit_checkpoints, audit_head, erasures
@@ -27,11 +27,11 @@ def write_lines(database: Database, count: int, **fields: object) -> None:
         database.write_sync(lambda c, values=values: audit_log.record(c, **(values | fields)))
 
 
-def verified(database: Database, *more: audit_chain.Checkpoint) -> Verified:
+def verified(database: Database, *more: audit_chain.AuditCheckpoint) -> VerifiedChain:
     return database.read_sync(lambda c: audit_chain.verify(c, SIGNER.known, more))
 
 
-def checkpoint(database: Database) -> audit_chain.Checkpoint:
+def checkpoint(database: Database) -> audit_chain.AuditCheckpoint:
     made = database.write_sync(lambda c: audit_chain.make_checkpoint(c, SIGNER, at_once=True))
     assert made is not None
     return made
@@ -146,20 +146,25 @@ def test_a_forged_checkpoint_is_found(database: Database) -> None:
     made = checkpoint(database)
     assert verified(database, msgspec.structs.replace(made, hash="f" * 64)).finding is not None
     forger = CheckpointSigner(ServerSecrets(b"f" * 32))
-    forged = forger.sign(position=made.position, pruned=True, hash_=made.hash, at=made.at)
-    finding = verified(database, forged).finding
+    deletion = forger.sign(position=made.position, pruned=True, hash_=made.hash, at=made.at)
+    finding = verified(database, deletion).finding
     assert finding is not None
-    assert "not signed" in finding.reason
+    assert (finding.position, "has not signed it" in finding.reason) == (1, True)
+    later = forger.sign(position=made.position + 1, hash_=made.hash, at=made.at, pruned_to=0)
+    finding = verified(database, later).finding
+    assert finding is not None
+    assert "not signed with this server's secret" in finding.reason
 
 
 def test_after_a_rotation_of_the_secret_old_checkpoints_still_count(database: Database) -> None:
     write_lines(database, 2)
+    assert database.write_sync(lambda c: audit_chain.prune(c, SIGNER, 2**60)) == 1
     checkpoint(database)
     rotated = CheckpointSigner(ServerSecrets(b"t" * 32))
     write_lines(database, 1)
     database.write_sync(lambda c: audit_chain.make_checkpoint(c, rotated, at_once=True))
     found = database.read_sync(lambda c: audit_chain.verify(c, rotated.known))
-    assert (found.finding, found.checkpoints, found.foreign) == (None, 2, 1)
+    assert (found.finding, found.checkpoints, found.foreign) == (None, 3, 2)
 
 
 def test_retention_deletes_behind_a_checkpoint(database: Database) -> None:
