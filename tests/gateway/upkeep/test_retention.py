@@ -84,7 +84,7 @@ async def test_the_audit_log(
         await Retention(database, config, SECRETS).run_once()
     assert count(database, log_table) == 2
     [kept] = read_checkpoints(config.audit_checkpoints_file)
-    assert [record.fields for record in caplog.records if record.message == "audit.checkpoint"] == [
+    assert [record.__dict__["fields"] for record in caplog.records if record.message == "audit.checkpoint"] == [
         msgspec.to_builtins(kept)
     ]
     known = CheckpointSigner(SECRETS).known
