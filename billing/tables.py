@@ -29,6 +29,8 @@ APPEND_ONLY = (
     "price_versions",
     "unit_prices",
     "audit_log",
+    "audit_checkpoints",
+    "erasures",
     "corrections",
     "invoices",
     "invoice_lines",

@@ -11,8 +11,9 @@ from pathlib import Path
 import click
 
 from gateway.commands.adapters import adapters_group
-from gateway.commands.alerts import audit_command, webhooks_group
+from gateway.commands.alerts import audit_group, webhooks_group
 from gateway.commands.aliases import aliases_group
+from gateway.commands.backup import backup_command, restore_command
 from gateway.commands.bench import bench_command
 from gateway.commands.billing import billing_group
 from gateway.commands.config import config_group
@@ -57,6 +58,8 @@ for command in (
     drain_group,
     upgrade_command,
     db_group,
+    backup_command,
+    restore_command,
     tenants_group,
     projects_group,
     keys_group,
@@ -68,7 +71,7 @@ for command in (
     models_group,
     adapters_group,
     aliases_group,
-    audit_command,
+    audit_group,
     config_group,
     secret_group,
     doctor_command,

@@ -58,6 +58,7 @@ from gateway.limits.client_pace import ClientPace
 from gateway.limits.limiter import SLOT_LEASE_S, Limiter
 from gateway.limits.turn_pace import RequestPace
 from gateway.metrics import Metrics
+from gateway.recovery.erasures import replay_file
 from gateway.stored.background import BackgroundStore
 from gateway.stored.conversations import ConversationStore
 from gateway.stored.quotas import ResponseQuotas
@@ -71,6 +72,7 @@ from gateway.upkeep.health_checks import HealthChecks
 from gateway.upkeep.live_feed import LiveFeeds, RequestTenants
 from gateway.upkeep.readiness import Readiness
 from gateway.upkeep.reloads import reload_scope
+from gateway.upkeep.retention import Retention
 from gateway.upkeep.revision_watch import RevisionWatch
 from gateway.upkeep.webhook_deliveries import Deliverer
 from gateway.uploads.fleet_store import FleetStore
@@ -105,8 +107,7 @@ class JobIntervals(NamedTuple):
 
     @classmethod
     def of(cls, config: Config) -> JobIntervals:
-        upkeep_s = config.adapters.upkeep_s
-        return cls(config.lease.expire_s, config.webhooks.poll_s, sweep_adapters_s=upkeep_s, make_slabs_s=upkeep_s)
+        return cls(config.lease.expire_s, config.webhooks.poll_s, config.adapters.upkeep_s, config.adapters.upkeep_s)
 
 
 class Services:
@@ -252,6 +253,7 @@ class Services:
         )
         self.exporter = _exporter(config, database, self.gateway_id)
         self.sweeper = Sweeper(self.store, database, self.engine)
+        self.retention = Retention(database, config, self.secrets)
         self.slabs = SlabMaker(self.store, database, config)
         self.overviews = Overviews(database)
         self.attainment = AttainmentCache(database)
@@ -285,6 +287,7 @@ class Services:
         try:
             await self.database.read(check_schema)
             await self.database.write(lambda connection: check_secrets(connection, self.secrets))
+            await self.database.write(lambda connection: replay_file(connection, self.config))
             await self.leases.acquire()
             await self.settler.start()
             await self.workers.start()
@@ -334,6 +337,7 @@ class Services:
             "recordings": self.recordings.run(),
             "replays": self.replays.run(every.delete_replays_s),
             "traces": self.tracing.run(),
+            "retention": self.retention.run(),
             "large-work": self._start_large_work(),
         }
         if self.config.adapters.slabs:
@@ -473,13 +477,9 @@ def _settler(config: Config, ledger: Ledger, gateway_id: str) -> Settler:
 
 
 def _exporter(config: Config, database: Database, gateway_id: str) -> Exporter:
+    files, free, seller = config.exports, config.upload_free_min_bytes, config.exports.provider_name
     return Exporter(
-        database,
-        gateway_id,
-        config.exports_dir,
-        bytes_max=config.exports.bytes_max,
-        free_min_bytes=config.upload_free_min_bytes,
-        provider=config.exports.provider_name,
+        database, gateway_id, config.exports_dir, bytes_max=files.bytes_max, free_min_bytes=free, provider=seller
     )
 
 

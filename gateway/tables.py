@@ -1,5 +1,5 @@
 """Tables of the gateway: API keys, sessions, rate limits, replays, base models, aliases, adapters, the audit log of
-administrative writes, and the waits for first tokens.
+administrative writes and its hash chain, erasures, restores, and the waits for first tokens.
 
 They share the metadata and the conventions of `billing.tables`: one database has one schema and one history, and
 moments (`…_at`) are integer microseconds UTC. Only migrations create or alter tables.
@@ -302,3 +302,59 @@ audit_log = sa.Table(
 )
 sa.Index("ix_audit_log_object_id", audit_log.c.object_id)
 sa.Index("ix_audit_log_tenant_id_id", audit_log.c.tenant_id, audit_log.c.id)
+
+# The hash chain of the audit log (access/audit_chain.py): `position` 1, 2, 3, … without a gap. `content`: of the line's
+# `before` and `after`, keyed with `salt`, so that an erasure can delete them and the chain still holds.
+audit_chain = sa.Table(
+    "audit_chain",
+    metadata,
+    sa.Column("position", sa.BigInteger, primary_key=True, autoincrement=False),
+    sa.Column("entry_id", sa.BigInteger, nullable=False, unique=True),  # of audit_log
+    sa.Column("salt", sa.LargeBinary, nullable=True),  # null: the line's contents are erased
+    sa.Column("content", sa.String(64), nullable=False),
+    sa.Column("hash", sa.String(64), nullable=False),
+)
+
+# One row, locked by every writer of the audit log. Lines up to the id `chained_to` are in the chain.
+audit_head = sa.Table(
+    "audit_head",
+    metadata,
+    sa.Column("id", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("position", sa.BigInteger, nullable=False),
+    sa.Column("hash", sa.String(64), nullable=False),
+    sa.Column("chained_to", sa.BigInteger, nullable=False),
+)
+
+# Signed positions of the chain. `pruned`: lines up to here may be deleted (`[retention] audit_days`).
+audit_checkpoints = sa.Table(
+    "audit_checkpoints",
+    metadata,
+    sa.Column("position", sa.BigInteger, primary_key=True, autoincrement=False),
+    sa.Column("pruned", sa.Boolean, primary_key=True),
+    sa.Column("pruned_to", sa.BigInteger, nullable=False),  # lines up to here were deleted at that moment
+    sa.Column("hash", sa.String(64), nullable=False),
+    sa.Column("at", sa.BigInteger, nullable=False),
+    sa.Column("signer", sa.String(64), nullable=False),  # the Ed25519 public key, hex
+    sa.Column("signature", sa.String(128), nullable=False),
+)
+
+# Tenants whose names and personal data were erased. The file of recovery/erasure_file.py has the same rows outside.
+erasures = sa.Table(
+    "erasures",
+    metadata,
+    sa.Column("id", sa.String(64), primary_key=True),  # era_…
+    sa.Column("tenant_id", sa.String(64), nullable=False, unique=True),  # no foreign key: a backup may lack the tenant
+    sa.Column("at", sa.BigInteger, nullable=False),
+)
+
+# Restores of this database from backups. No gateway starts while one is unfinished.
+restores = sa.Table(
+    "restores",
+    metadata,
+    sa.Column("id", sa.String(64), primary_key=True),  # rst_…
+    sa.Column("archive", sa.String(255), nullable=False),
+    sa.Column("taken_at", sa.BigInteger, nullable=False),  # entries of later moments are lost
+    sa.Column("began_at", sa.BigInteger, nullable=False),
+    sa.Column("finished_at", sa.BigInteger, nullable=True),
+    sa.Column("report", sa.JSON, nullable=True),
+)

@@ -83,6 +83,8 @@ class Settler:
         self._logged_reason = ""
         self.journaled = 0
         self.replayed = 0
+        self.rejected = 0  # endings of journals that can never be settled, and the tokens that they name
+        self.rejected_tokens = 0
 
     # ---- for requests
 
@@ -283,7 +285,9 @@ class Settler:
         if not refused:
             return
         await self._in_thread(journals.reject, self._folder, refused)
+        self.rejected += len(refused)
         for ending, reason in refused:
+            self.rejected_tokens += ending.made_tokens if isinstance(ending, Settlement) else 0
             _lost(ending, reason)
 
     async def _settle_all(self, endings: list[JournalRecord]) -> list[tuple[JournalRecord, str]]:

@@ -1,8 +1,8 @@
 """The audit log: one line for each administrative write, with its actor and the object before and after, written in the
-transaction of the change itself.
+transaction of the change itself, and added to the hash chain (audit_chain.py).
 
 `before` and `after` must hold no secret, since a reader of the log sees them. Triggers of the database refuse to update
-or delete a line.
+or delete a line, but for retention and erasures.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import sqlalchemy as sa
 
 from billing import clock
 from billing.lists import ListColumns, ListPage, ListQuery, page
+from gateway.access import audit_chain
 from gateway.tables import audit_log
 
 LIST_MAX = 1000
@@ -78,19 +79,20 @@ def record(
     after: Any = None,
     request_id: str | None = None,
 ) -> None:
-    """Add one line. `actor` is a key id or `host_actor`; `before` and `after` are structs or plain JSON data."""
-    connection.execute(
-        sa.insert(audit_log).values(
-            at=clock.database_now(connection),
-            actor=actor,
-            action=action,
-            object_id=object_id,
-            tenant_id=tenant_id,
-            request_id=request_id,
-            before=msgspec.to_builtins(before),
-            after=msgspec.to_builtins(after),
-        )
+    """Add one line. `actor` is a key id or `host_actor`; `before` and `after` are structs or plain JSON data. The
+    chain's end is locked until the transaction ends."""
+    head = audit_chain.lock_head(connection)  # before the clock is read, so that ids, moments and positions agree
+    insert = sa.insert(audit_log).values(
+        at=clock.database_now(connection),
+        actor=actor,
+        action=action,
+        object_id=object_id,
+        tenant_id=tenant_id,
+        request_id=request_id,
+        before=msgspec.to_builtins(before),
+        after=msgspec.to_builtins(after),
     )
+    audit_chain.append(connection, head, [connection.execute(insert.returning(audit_log)).one()])
 
 
 def listing(

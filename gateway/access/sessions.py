@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator
 import msgspec
 import sqlalchemy as sa
 
+from billing import revision
 from billing.clock import SECOND, database_now
 from billing.database import Database
 from billing.ids import new_id
@@ -75,6 +76,8 @@ class Sessions:
         cookie = secrets.token_urlsafe(SECRET_BYTES)
 
         def begin_session(connection: sa.Connection) -> Session:
+            # Before the audit log's lock, as administrative writes, which lock sessions too.
+            revision.lock(connection)
             session = _begin(connection, caller, cookie, request_id)
             if replaced is not None:
                 _end_replaced(connection, replaced, request_id)
@@ -96,9 +99,11 @@ class Sessions:
         return caller, session
 
     async def sign_out(self, caller: Caller, session: Session, request_id: str) -> None:
-        await self._database.write_in_background(
-            lambda c: _end(c, caller.key_id, caller.tenant_id, session.id, request_id)
-        )
+        def end_session(connection: sa.Connection) -> None:
+            revision.lock(connection)
+            _end(connection, caller.key_id, caller.tenant_id, session.id, request_id)
+
+        await self._database.write_in_background(end_session)
 
     async def _look_up(self, cookie: str) -> tuple[int, Session | None, Caller | None]:
         if self._looking_up >= LOOK_UPS_MAX:

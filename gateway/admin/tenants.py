@@ -7,9 +7,15 @@ import sqlalchemy as sa
 
 from billing.accounts import tenants
 from billing.accounts.tenants import Project, Tenant
-from billing.errors import RowNotFound
+from billing.clock import database_now
+from billing.errors import InvalidValue, RowNotFound
+from billing.ids import new_id
+from gateway.admin import erasure_file
+from gateway.admin.erasure import erase as erase_rows
+from gateway.admin.erasure_file import Erasure
 from gateway.admin.writes import Writes
 from gateway.stored.texts import delete_text_key
+from gateway.tables import erasures
 
 
 class TenantWrites:
@@ -85,6 +91,30 @@ class TenantWrites:
             after = change(connection, before.id)
         self._writes.record_line(connection, "tenant.update", after.id, after.id, before=before, after=after)
         return after
+
+    def erase(self, connection: sa.Connection, tenant_id: str, *, confirm: str) -> Erasure:
+        """Erase names and personal data of a tenant permanently; `confirm` must be its slug. The erasure is in the
+        configuration's `erasures_file` before it is in the database. Raises InvalidValue, ErasuresUnreadable,
+        OSError."""
+        self._writes.lock(connection)
+        self._writes.check_operator("tenants")
+        before = self._writes.tenant(connection, tenant_id)
+        if confirm != before.slug:
+            raise InvalidValue(f"is {confirm!r}; it must be the slug of the tenant, {before.slug!r}", "confirm")
+        known = sa.select(erasures.c.id).where(erasures.c.tenant_id == before.id)
+        if connection.execute(known).one_or_none() is not None:
+            raise InvalidValue("the tenant is erased already", "tenant")
+        erasure = Erasure(new_id("era"), before.id, database_now(connection))
+        erasure_file.append(self._writes.config.erasures_file, [erasure])
+        self.replay_erasure(connection, erasure.id, erasure.tenant_id, erasure.at)
+        return erasure
+
+    def replay_erasure(self, connection: sa.Connection, erasure_id: str, tenant_id: str, at: int) -> None:
+        """Erase again, in a database restored from a backup of before the erasure; it may lack the tenant."""
+        self._writes.lock(connection)
+        self._writes.check_operator("tenants")
+        erase_rows(connection, erasure_id, tenant_id, at)
+        self._writes.record_line(connection, "tenant.erase", tenant_id, tenant_id, after={"erasure": erasure_id})
 
 
 class ProjectWrites:

@@ -1,8 +1,9 @@
-"""`laneway webhooks list|add|remove|alerts` and `laneway audit`."""
+"""`laneway webhooks list|add|remove|alerts`, `laneway audit` and `laneway audit verify`."""
 
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from pathlib import Path
 
 import click
 import msgspec
@@ -10,15 +11,20 @@ import sqlalchemy as sa
 
 from billing.accounts import alerts, webhooks
 from billing.clock import SECOND
-from gateway.access import audit_log
+from gateway.access import audit_chain, audit_log
+from gateway.access.audit_chain import CheckpointSigner
 from gateway.admin.writes import tenant_of
-from gateway.commands.console import Console, json_option, pass_console, show_row, show_rows
+from gateway.commands.console import Console, fail, json_option, pass_console, show_json, show_row, show_rows
 from gateway.commands.database import read, write
+from gateway.config.file import ConfigError
+from gateway.config.server_secrets import read_server_secrets
+from gateway.upkeep.retention import read_checkpoints, since_restores
 from gateway.views.accounts import AuditLineView, ListedAlertView, NewWebhookView, WebhookView
 
 ALERT_COLUMNS = ("crossed_at", "scope", "scope_id", "unit", "period", "threshold", "used", "limit_amount", "told")
 AUDIT_COLUMNS = ("when_at", "actor", "action", "object_id", "tenant_id", "changed")
 VALUE_CHARS_MAX = 40
+EXIT_UNSOUND = 1
 
 tenant_option = click.option("--tenant", help="A slug or an id; without it: all.")
 
@@ -85,7 +91,7 @@ def alerts_command(console: Console, tenant: str | None, limit: int, as_json: bo
     show_rows(rows, ALERT_COLUMNS, as_json=as_json)
 
 
-@click.command("audit")
+@click.group("audit", invoke_without_command=True)
 @tenant_option
 @click.option("--actor", help="A key's id, or cli:USER.")
 @click.option("--action", help="For example key.revoke.")
@@ -96,7 +102,9 @@ def alerts_command(console: Console, tenant: str | None, limit: int, as_json: bo
 @click.option("--limit", type=click.IntRange(1, 500), default=100, show_default=True)
 @json_option
 @pass_console
-def audit_command(
+@click.pass_context
+def audit_group(
+    context: click.Context,
     console: Console,
     tenant: str | None,
     actor: str | None,
@@ -109,6 +117,8 @@ def audit_command(
     as_json: bool,
 ) -> None:
     """Administrative writes with their actor and what changed, newest first."""
+    if context.invoked_subcommand is not None:
+        return
 
     def query(connection: sa.Connection) -> list[audit_log.AuditLine]:
         only = audit_log.AuditFilter(
@@ -127,6 +137,50 @@ def audit_command(
         return
     rows = [{**msgspec.to_builtins(view), "when_at": view.at, "changed": changed(view)} for view in views]
     show_rows(rows, AUDIT_COLUMNS, as_json=False)
+
+
+@audit_group.command("verify")
+@click.option(
+    "--checkpoints",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="A file of signed checkpoints. Default: <data_dir>/audit-checkpoints.jsonl of this host.",
+)
+@json_option
+@pass_console
+def verify_command(console: Console, checkpoints: Path | None, as_json: bool) -> None:
+    """Prove that no line of the audit log was altered, deleted or moved, by its hash chain and by signed checkpoints.
+    Exit status 1 with the first bad entry."""
+    config = console.config
+    secret = Path(config.gateway.secret_file)
+    try:
+        known = CheckpointSigner(read_server_secrets(config)).known if secret.exists() else []
+        kept = read_checkpoints(checkpoints or config.audit_checkpoints_file)
+    except (ConfigError, OSError, msgspec.DecodeError) as error:
+        fail(str(error))
+    found = read(console, lambda c: audit_chain.verify(c, known, since_restores(c, kept)))
+    if as_json:
+        show_json(msgspec.to_builtins(found))
+    elif found.finding is None:
+        click.echo(
+            f"{found.lines} lines up to position {found.position} are sound; {found.checkpoints} checkpoints agree"
+        )
+        for count, what in (
+            (found.pruned_to, "older lines were deleted by retention"),
+            (found.erased, "lines lost their contents when their tenant was erased"),
+            (found.unhashed, "lines of an older version are not in the chain yet"),
+            (found.foreign, "checkpoints are signed with another secret, such as that of before a rotation"),
+        ):
+            if count:
+                click.echo(f"{count} {what}")
+        if not known:
+            click.echo(
+                "the signatures were not compared with the server secret: gateway.secret_file is not on this host"
+            )
+    else:
+        entry = "" if found.finding.entry_id is None else f", entry {found.finding.entry_id}"
+        click.echo(f"position {found.finding.position}{entry}: {found.finding.reason}")
+    if found.finding is not None:
+        raise SystemExit(EXIT_UNSOUND)
 
 
 def _micros(moment: datetime | None) -> int | None:

@@ -64,10 +64,10 @@ def drain_engine_command(console: Console, name: str, undo: bool) -> None:
 
 
 async def _status(config: Config) -> list[EngineLine]:
-    return list(await asyncio.gather(*[_line(config, address) for address in await _listed(config)]))
+    return list(await asyncio.gather(*[_line(config, address) for address in await listed_engines(config)]))
 
 
-async def _listed(config: Config) -> Sequence[EngineAddress]:
+async def listed_engines(config: Config) -> Sequence[EngineAddress]:
     """The roster's first list."""
     roster = build_roster(config)
     listed: asyncio.Future[Sequence[EngineAddress]] = asyncio.get_running_loop().create_future()
@@ -87,7 +87,7 @@ async def _listed(config: Config) -> Sequence[EngineAddress]:
 
 
 @contextlib.asynccontextmanager
-async def _connected(config: Config, address: EngineAddress) -> AsyncIterator[LocalEngine]:
+async def connected_engine(config: Config, address: EngineAddress) -> AsyncIterator[LocalEngine]:
     """Raises EngineUnavailable."""
     files = config.certificates
     engine = LocalEngine(
@@ -105,7 +105,7 @@ async def _connected(config: Config, address: EngineAddress) -> AsyncIterator[Lo
 
 async def _line(config: Config, address: EngineAddress) -> EngineLine:
     try:
-        async with _connected(config, address) as engine:
+        async with connected_engine(config, address) as engine:
             for _ in range(int(BEAT_S_MAX / CHECK_S)):
                 if engine.last_heartbeat is not None:
                     break
@@ -130,11 +130,11 @@ async def _line(config: Config, address: EngineAddress) -> EngineLine:
 
 
 async def _drain(config: Config, name: str, *, draining: bool) -> None:
-    listed = {address.name: address for address in await _listed(config)}
+    listed = {address.name: address for address in await listed_engines(config)}
     if name not in listed:
         fail(f"there is no engine {name!r}; the engines are {', '.join(sorted(listed)) or 'none'}")
     try:
-        async with _connected(config, listed[name]) as engine:
+        async with connected_engine(config, listed[name]) as engine:
             engine.drain_engine(draining)
             for _ in range(int(BEAT_S_MAX / CHECK_S)):
                 beat = engine.last_heartbeat

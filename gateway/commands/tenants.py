@@ -1,17 +1,24 @@
-"""`laneway tenants list|create|set|suspend|resume` and `laneway projects list|create|set`."""
+"""`laneway tenants list|create|set|suspend|resume|export|erase` and `laneway projects list|create|set`."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import click
 import msgspec
 import sqlalchemy as sa
 
+from adapters.files.store import AdapterStore
 from billing.accounts import tenants
+from gateway.admin.erasure_file import ErasuresUnreadable
 from gateway.admin.writes import project_of, tenant_of
 from gateway.commands.console import Console, fail, json_option, pass_console, show_row, show_rows
 from gateway.commands.database import read, write
+from gateway.config.file import ConfigError
+from gateway.config.server_secrets import read_server_secrets
+from gateway.recovery.tenant_files import FolderTaken, write_files
+from gateway.stored.texts import TextKeys
 from gateway.views.accounts import ProjectView, TenantView
 
 COLUMNS = (
@@ -158,6 +165,46 @@ def _set_status(console: Console, tenant: str, status: tenants.Status, as_json: 
     administration = console.administration
     changed = write(console, lambda c: administration.tenants.update(c, tenant_of(c, tenant).id, status=status))
     show_row(msgspec.to_builtins(TenantView.of(changed)), as_json=as_json)
+
+
+@tenants_group.command("export")
+@click.argument("tenant")
+@click.argument("folder", type=click.Path(path_type=Path))
+@json_option
+@pass_console
+def export_tenant_command(console: Console, tenant: str, folder: Path, as_json: bool) -> None:
+    """Write all data of TENANT (a slug or an id) to the new FOLDER: a file for each table, its adapters, and a manifest
+    with digests. Stored texts are in plain text; secrets of keys and webhooks are left out."""
+    config = console.config
+    found = read(console, lambda c: tenant_of(c, tenant))
+    try:
+        manifest = write_files(
+            config.database_url,
+            found.id,
+            folder,
+            AdapterStore(config.adapters_dir),
+            TextKeys(read_server_secrets(config)),
+            lambda line: click.echo(line, err=True),
+        )
+    except (FolderTaken, ConfigError, OSError) as error:
+        fail(str(error))
+    shown = {"folder": str(folder), "files": len(manifest.files), "unreadable": manifest.unreadable}
+    show_row({**shown, "tenant_id": found.id, "slug": found.slug}, as_json=as_json)
+
+
+@tenants_group.command("erase")
+@click.argument("tenant")
+@click.option("--confirm", required=True, metavar="SLUG", help="The tenant's slug once more. Nothing brings it back.")
+@pass_console
+def erase_command(console: Console, tenant: str, confirm: str) -> None:
+    """Erase names, keys, stored texts, adapters and audited changes of TENANT (a slug or an id) permanently. Usage,
+    ledger and invoices keep their amounts, under the tenant's id. A restore from an older backup erases it again."""
+    administration = console.administration
+    try:
+        erasure = write(console, lambda c: administration.tenants.erase(c, tenant_of(c, tenant).id, confirm=confirm))
+    except (ErasuresUnreadable, OSError) as error:
+        fail(f"{console.config.erasures_file}: {error}")
+    click.echo(f"{erasure.tenant_id} is erased ({erasure.id})")
 
 
 @click.group("projects")

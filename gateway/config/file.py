@@ -39,6 +39,7 @@ from gateway.config.settings import (
     ModelSection,
     RedisSection,
     ResponsesSection,
+    RetentionSection,
     TelemetrySection,
     TenantLimitsSection,
     TierSection,
@@ -80,6 +81,7 @@ class Config(Section, frozen=True, kw_only=True):
     journal: JournalSection = JournalSection()
     exports: ExportsSection = ExportsSection()
     responses: ResponsesSection = ResponsesSection()
+    retention: RetentionSection = RetentionSection()
     webhooks: WebhooksSection = WebhooksSection()
     telemetry: TelemetrySection = TelemetrySection()
     billing: BillingSection = BillingSection()
@@ -171,6 +173,16 @@ class Config(Section, frozen=True, kw_only=True):
     @property
     def exports_dir(self) -> Path:
         return self.data_dir / "exports"
+
+    @property
+    def audit_checkpoints_file(self) -> Path:
+        """Signed checkpoints of the audit log that this host made, one JSON object a line, outside the database."""
+        return self.data_dir / "audit-checkpoints.jsonl"
+
+    @property
+    def erasures_file(self) -> Path:
+        """Erased tenants, one JSON object a line, outside the database."""
+        return Path(self.retention.erasures_file)
 
     def model(self, name: str) -> ModelSection | None:
         return next((model for model in self.models if model.name == name), None)
@@ -352,6 +364,12 @@ def _resolved(config: Config, base: Path) -> Config:
             models_dir=str(base / gateway.models_dir if gateway.models_dir else data_dir / "models"),
         ),
         engine=msgspec.structs.replace(engine, socket=socket),
+        retention=msgspec.structs.replace(
+            config.retention,
+            erasures_file=str(
+                base / config.retention.erasures_file if config.retention.erasures_file else data_dir / "erasures.jsonl"
+            ),
+        ),
         fleet=msgspec.structs.replace(
             config.fleet,
             **{name: str(base / file) for name in CERTIFICATE_SETTINGS if (file := getattr(config.fleet, name))},

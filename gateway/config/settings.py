@@ -32,6 +32,8 @@ Name = Annotated[str, Meta(pattern=NAME)]
 EngineName = Annotated[str, Meta(pattern=r"^[a-zA-Z0-9][a-zA-Z0-9._-]{0,62}$")]
 HostPort = Annotated[str, Meta(max_length=300)]  # "" or HOST:PORT
 Count = Annotated[int, Meta(ge=1, le=LIMIT_MAX)]
+Days = Annotated[int, Meta(ge=0, le=36_500)]
+REQUESTS_DAYS_MIN = 7
 CERTIFICATE_SETTINGS = ("certificate_file", "key_file", "authority_file")
 
 
@@ -398,6 +400,22 @@ class ExportsSection(Section, frozen=True, kw_only=True):
 
     bytes_max: Annotated[int, Meta(ge=2**20, le=2**50)] = 10 * 2**30
     provider_name: Annotated[str, Meta(min_length=1, max_length=200)] = "Laneway"
+
+
+class RetentionSection(Section, frozen=True, kw_only=True):
+    """For how many days rows and files are stored; 0: without a limit. Ledger, usage and invoices are never deleted."""
+
+    requests_days: Days = 0  # requests that were never charged
+    audit_days: Days = 0
+    exports_days: Days = 0  # files in <data_dir>/exports
+    erasures_file: str = ""  # the list of erased tenants; empty: <data_dir>/erasures.jsonl
+
+    def __post_init__(self) -> None:
+        if 0 < self.requests_days < REQUESTS_DAYS_MIN:
+            raise ValueError(
+                f"requests_days is {self.requests_days}; it must be 0 (no limit) or at least {REQUESTS_DAYS_MIN}: a "
+                "journal of a lost gateway may still have the request's ending"
+            )
 
 
 class AdaptersSection(Section, frozen=True, kw_only=True):

@@ -15,16 +15,21 @@ from gateway.host.supervisor import CannotStart
 def upgrade(config: Config) -> None:
     """Run `python -m migrations`. Raises CannotStart with the last line of its output when it fails."""
     close_to_others(config.data_dir, config.database_url)
+    upgrade_url(config.database_url)
+
+
+def upgrade_url(url: str) -> None:
+    """As `upgrade`, of a database that is not the configuration's yet."""
     done = subprocess.run(
         [sys.executable, "-m", "migrations"],
-        env={**os.environ, "LANEWAY_DATABASE_URL": config.database_url},  # not on argv: it may hold a password
+        env={**os.environ, "LANEWAY_DATABASE_URL": url},  # not on argv: it may hold a password
         capture_output=True,
         text=True,
         check=False,
     )
     if done.returncode:
         last = _last_line(done.stderr or done.stdout)
-        raise CannotStart(f"the migrations of {safe_url(config.database_url)} failed: {last}")
+        raise CannotStart(f"the migrations of {safe_url(url)} failed: {last}")
 
 
 def _last_line(output: str) -> str:

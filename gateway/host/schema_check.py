@@ -5,14 +5,18 @@ from __future__ import annotations
 
 import sqlalchemy as sa
 
-import gateway.tables  # noqa: F401 - the import adds its tables to the metadata
 from billing.tables import metadata
+from gateway.tables import restores  # the import adds the gateway's tables to the metadata
 
 NAMED_MAX = 3  # missing names that a message has
 
 
 class SchemaOutdated(Exception):
     """The database lacks tables or columns of this version."""
+
+
+class RestoreUnfinished(SchemaOutdated):
+    """A restore from a backup has begun, and its erasures and journals are not replayed yet."""
 
 
 def missing_names(connection: sa.Connection, wanted: sa.MetaData = metadata) -> list[str]:
@@ -32,8 +36,13 @@ def missing_names(connection: sa.Connection, wanted: sa.MetaData = metadata) -> 
 
 
 def check_schema(connection: sa.Connection) -> None:
-    """Raises SchemaOutdated."""
+    """Raises SchemaOutdated, RestoreUnfinished."""
     if not (missing := missing_names(connection)):
+        unfinished = sa.select(restores.c.archive).where(restores.c.finished_at.is_(None)).limit(1)
+        if (archive := connection.execute(unfinished).scalar_one_or_none()) is not None:
+            raise RestoreUnfinished(
+                f"the restore of {archive} into this database has not finished; run `laneway restore --replace` again"
+            )
         return
     named = ", ".join(missing[:NAMED_MAX]) + (f" and {more} more" if (more := len(missing) - NAMED_MAX) > 0 else "")
     raise SchemaOutdated(f"the database lacks {named}: it is of an older version; run `laneway db upgrade` first")

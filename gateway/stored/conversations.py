@@ -77,7 +77,7 @@ class ConversationStore:
 
         def insert(connection: sa.Connection) -> Conversation:
             key, now = self._keys.ensure_key(connection, tenant_id), database_now(connection)
-            sealed = key.seal(metadata, _metadata_place(id_))
+            sealed = key.seal(metadata, metadata_place(id_))
             values = {"id": id_, "tenant_id": tenant_id, "text_key_id": key.id, "metadata": sealed, "created_at": now}
             counts = {"item_count": 0, "next_position": 0, "bytes": len(sealed)}
             connection.execute(sa.insert(conversations).values(values | counts))
@@ -106,7 +106,7 @@ class ConversationStore:
 
         def update(connection: sa.Connection) -> Conversation:
             row, key = self._found(connection, tenant_id, conversation_id, locked=True)
-            sealed = key.seal(metadata, _metadata_place(row.id))
+            sealed = key.seal(metadata, metadata_place(row.id))
             size = row.bytes - len(row.metadata) + len(sealed)
             changed = sa.update(conversations).where(conversations.c.id == row.id)
             connection.execute(changed.values(metadata=sealed, bytes=size))
@@ -239,7 +239,7 @@ class ConversationStore:
     def _opened(self, row: sa.Row[Any], key: TextKey) -> Conversation:
         """Raises NotFound."""
         try:
-            metadata = key.open(row.metadata, _metadata_place(row.id))
+            metadata = key.open(row.metadata, metadata_place(row.id))
         except TextUnreadable as error:
             _note_unreadable(row, error)
             raise conversation_not_found(row.id) from None
@@ -255,7 +255,7 @@ class ConversationStore:
     def _text(self, key: TextKey, item: sa.Row[Any], row: sa.Row[Any]) -> bytes:
         """The JSON of an item. Raises NotFound."""
         try:
-            return key.open(item.item, _item_place(row.id, item.id))
+            return key.open(item.item, item_place(row.id, item.id))
         except TextUnreadable as error:
             _note_unreadable(row, error)
             raise conversation_not_found(row.id) from None
@@ -334,7 +334,7 @@ def _append(connection: sa.Connection, key: TextKey, row: sa.Row[Any], items: Se
     stored = items_to_store(items, taken)
     values = []
     for position, item in enumerate(stored, row.next_position):
-        sealed = key.seal(errors.encode(item), _item_place(row.id, item["id"]))
+        sealed = key.seal(errors.encode(item), item_place(row.id, item["id"]))
         ids = {"conversation_id": row.id, "position": position, "id": item["id"], "tenant_id": row.tenant_id}
         values.append({**ids, "bytes": len(sealed), "item": sealed})
     if values:
@@ -368,11 +368,12 @@ def _size(items: Sequence[Item]) -> int:
     return sum(len(errors.encode(item)) for item in items)
 
 
-def _metadata_place(conversation_id: str) -> str:
+def metadata_place(conversation_id: str) -> str:
+    """To which the text is bound, as that of `item_place` is."""
     return f"{conversation_id} metadata"
 
 
-def _item_place(conversation_id: str, item_id: str) -> str:
+def item_place(conversation_id: str, item_id: str) -> str:
     return f"{conversation_id} item {item_id}"
 
 

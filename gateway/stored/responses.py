@@ -240,7 +240,16 @@ def _chain(connection: sa.Connection, tenant_id: str, response_id: str) -> list[
     return [row.id for row in rows] if rows and rows[0].previous_id is None else []
 
 
+def input_place(response_id: str) -> str:
+    """To which a response's input is bound, as its answer is to `answer_place`."""
+    return f"{response_id} input"
+
+
+def answer_place(response_id: str) -> str:
+    return f"{response_id} answer"
+
+
 def _opened(key: TextKey, row: sa.Row[Any]) -> StoredTurn:
     """Raises TextUnreadable."""
-    answer = b"" if row.answer is None else key.open(row.answer, f"{row.id} answer")
-    return StoredTurn(row.id, row.status, key.open(row.input, f"{row.id} input"), answer)
+    answer = b"" if row.answer is None else key.open(row.answer, answer_place(row.id))
+    return StoredTurn(row.id, row.status, key.open(row.input, input_place(row.id)), answer)

@@ -75,7 +75,7 @@ class Bookkeeper:
 
     async def _record_engines(self) -> None:
         before = await self._database.report(engine_books.ledger_count)
-        counts = [_count_of(report) for report in await self._engine.reports()]
+        counts = [count_of(report) for report in await self._engine.reports()]
         if not counts:
             return
         after = await self._database.report(engine_books.ledger_count)
@@ -87,7 +87,8 @@ class Bookkeeper:
         await self._database.write_in_background(record)
 
 
-def _count_of(report: StatusReport) -> EngineCount:
+def count_of(report: StatusReport) -> EngineCount:
+    """An engine's report as billing counts it."""
     return EngineCount(
         epoch=report.epoch,
         made_tokens=report.tokens_made,

@@ -76,6 +76,7 @@ async def test_append_only(books: Books, table: str) -> None:
     settled = settlement(request, 5, engines={"epo_1": 2, "epo_2": 3})
     await ledger.settle(msgspec.structs.replace(settled, recomputed={"premium": Recompute(1, 0.1)}))
     books.database.write_sync(lambda c: gateway.access.audit_log.record(c, actor="me", action="a.b", object_id="x"))
+    books.database.write_sync(proved)
     books.database.write_sync(lambda c: invoiced(c, books.tenant.id))
     column = metadata.tables[table].columns.keys()[1]
     statements = [f"UPDATE {table} SET {column} = {column}", f"DELETE FROM {table}"]
@@ -85,6 +86,13 @@ async def test_append_only(books: Books, table: str) -> None:
         with pytest.raises(sa.exc.DBAPIError, match="append-only"):
             books.database.write_sync(lambda connection, text=statement: connection.exec_driver_sql(text))
     books.assert_sound()
+
+
+def proved(connection: sa.Connection) -> None:
+    """A checkpoint of the audit log, and an erasure."""
+    checkpoint = {"position": 1, "pruned": False, "pruned_to": 0, "hash": "h", "at": 1, "signer": "s", "signature": "s"}
+    connection.execute(sa.insert(gateway.tables.audit_checkpoints).values(checkpoint))
+    connection.execute(sa.insert(gateway.tables.erasures).values(id="era_1", tenant_id="ten_1", at=1))
 
 
 def invoiced(connection: sa.Connection, tenant_id: str) -> None:

@@ -53,7 +53,8 @@ READ_ONLY = {
     "models.is_served",
     "adapters.bytes_left",
 }
-WITH_OWN_TESTS = {"aliases.set", "aliases.remove", "engines.note_drain"}  # test_aliases and test_fleet_pages
+# test_aliases, test_fleet_pages and test_tenant_files
+WITH_OWN_TESTS = {"aliases.set", "aliases.remove", "engines.note_drain", "tenants.erase", "tenants.replay_erasure"}
 Made = dict[str, Any]
 Write = Callable[[Administration, sa.Connection, Made], Any]
 

@@ -348,12 +348,23 @@ WRITES: dict[str, list[tuple[str, ...]]] = {
 }
 READS = {
     *("tenants list", "projects list", "keys list", "budgets list", "webhooks list", "webhooks alerts", "prices list"),
-    *("adapters list", "adapters versions", "adapters check", "audit", "config check", "doctor", "limits list"),
+    *(
+        "adapters list",
+        "adapters versions",
+        "adapters check",
+        "audit",
+        "audit verify",
+        "config check",
+        "doctor",
+        "limits list",
+    ),
     *("prices preview", "billing periods", "billing invoices", "billing invoice", "billing corrections"),
     *("billing margin", "billing check"),
 }
 ELSEWHERE = {
     *("billing close", "billing correct"),  # test_finance closes a month and corrects a request
+    *("backup", "restore", "tenants erase"),  # test_restore_drill and test_archives type them
+    "tenants export",  # test_tenant_files types it
     "billing export",  # tests/system/test_readme.py makes one
     "billing reconcile",  # it leaves a result of its own, which is not about an administrative write
     *("aliases list", "aliases set", "aliases remove"),  # test_aliases types them
@@ -376,6 +387,8 @@ def commands(group: click.Group, prefix: str = "") -> set[str]:
     for name, command in group.commands.items():
         inner = commands(command, f"{prefix}{name} ") if isinstance(command, click.Group) else {prefix + name}
         found |= inner
+        if isinstance(command, click.Group) and command.invoke_without_command:
+            found.add(prefix + name)
     return found
 
 

@@ -1,0 +1,82 @@
+"""Erases a tenant: names, keys, texts, adapters and what the audit log says of changes. Its usage, ledger, invoices and
+budgets keep their amounts under the tenant's id, so the books still prove.
+"""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+
+from billing import revision, tables
+from billing.exports import labels
+from gateway.access import audit_chain
+from gateway.stored.texts import delete_text_key
+from gateway.tables import (
+    adapter_shares,
+    adapter_versions,
+    adapters,
+    erasures,
+    keys,
+    rate_limits,
+    replays,
+    sessions,
+)
+
+ERASED = "erased"
+SLUG_CHARS = 20  # of the tenant's id in its new slug
+
+
+def erase(connection: sa.Connection, erasure_id: str, tenant_id: str, at: int) -> None:
+    """Record the erasure and erase the tenant, if the database has it. Its row, and the rows of its keys, projects and
+    adapters, lose their names only, since the books refer to them."""
+    connection.execute(sa.insert(erasures).values(id=erasure_id, tenant_id=tenant_id, at=at))
+    tenants = tables.tenants
+    # The slug is unique, and may not be that of another erased tenant.
+    slug = f"{ERASED}-{tenant_id.removeprefix('ten_')[:SLUG_CHARS]}"
+    change = sa.update(tenants).where(tenants.c.id == tenant_id)
+    values = {"slug": slug, "name": ERASED, "status": "suspended", "store_responses_s": None, "cheapest": False}
+    if not connection.execute(change.values(values)).rowcount:
+        return
+    delete_text_key(connection, tenant_id)  # stored texts cannot be read from now on, and are deleted by the gateways
+    _erase_keys(connection, tenant_id, at)
+    _erase_adapters(connection, tenant_id, at)
+    _erase_accounts(connection, tenant_id)
+    audit_chain.erase_contents(connection, tenant_id)
+    revision.bump(connection)
+
+
+def _erase_keys(connection: sa.Connection, tenant_id: str, at: int) -> None:
+    own = sa.select(keys.c.id).where(keys.c.tenant_id == tenant_id)
+    connection.execute(sa.delete(sessions).where(sessions.c.key_id.in_(own)))
+    connection.execute(sa.delete(replays).where(replays.c.key_id.in_(own)))
+    connection.execute(sa.delete(rate_limits).where(rate_limits.c.tenant_id == tenant_id))
+    revoked = sa.func.coalesce(keys.c.revoked_at, at)
+    values = {"name": ERASED, "hash": keys.c.id, "prefix": "", "last4": "", "revoked_at": revoked}
+    connection.execute(sa.update(keys).where(keys.c.tenant_id == tenant_id).values(values))
+
+
+def _erase_adapters(connection: sa.Connection, tenant_id: str, at: int) -> None:
+    """The files are deleted by the gateways, unless another tenant has the same content."""
+    own = sa.select(adapters.c.id).where(adapters.c.tenant_id == tenant_id)
+    shared = sa.or_(adapter_shares.c.tenant_id == tenant_id, adapter_shares.c.adapter_id.in_(own))
+    connection.execute(sa.delete(adapter_shares).where(shared))
+    versions = sa.update(adapter_versions).where(adapter_versions.c.adapter_id.in_(own))
+    removed = sa.func.coalesce(adapter_versions.c.removed_at, at)
+    connection.execute(versions.values(removed_at=removed, trained_for=None, warnings=[]))
+    values = {"name": adapters.c.id, "notes": None, "active": False, "for_all": False, "pinned": False}
+    connection.execute(sa.update(adapters).where(adapters.c.tenant_id == tenant_id).values(values))
+
+
+def _erase_accounts(connection: sa.Connection, tenant_id: str) -> None:
+    projects, webhooks, budgets = tables.projects, tables.webhooks, tables.budgets
+    exports, names, periods = tables.exports, tables.export_names, tables.billing_periods
+    connection.execute(sa.update(projects).where(projects.c.tenant_id == tenant_id).values(name=projects.c.id))
+    gone = {"url": "", "secret": "", "active": False}
+    connection.execute(sa.update(webhooks).where(webhooks.c.tenant_id == tenant_id).values(gone))
+    connection.execute(sa.update(budgets).where(budgets.c.tenant_id == tenant_id).values(active=False))
+    ended = {"done": "removed", "queued": "cancelled", "running": "cancelled"}
+    for state, end in ended.items():
+        own = sa.and_(exports.c.tenant_id == tenant_id, exports.c.state == state)
+        connection.execute(sa.update(exports).where(own).values(state=end))
+    own_periods = sa.select(periods.c.id).where(periods.c.tenant_id == tenant_id)
+    named = sa.and_(names.c.period_id.in_(own_periods), names.c.subject_id != labels.PROVIDER)
+    connection.execute(sa.update(names).where(named).values(name=ERASED))

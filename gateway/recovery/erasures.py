@@ -1,0 +1,32 @@
+"""Replays erasures in a database from before them: at a restore, and at every start of a gateway, since a database can
+also be brought back by PostgreSQL's own tools."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import sqlalchemy as sa
+
+from gateway.access.audit_log import host_actor
+from gateway.admin import erasure_file
+from gateway.admin.administration import Administration
+from gateway.admin.erasure_file import Erasure
+from gateway.admin.writes import Actor
+from gateway.config.file import Config
+from gateway.tables import erasures
+
+
+def replay(connection: sa.Connection, config: Config, known: Iterable[Erasure]) -> int:
+    """Erase again what the database has not erased. Returns the number of erasures."""
+    done = set(connection.execute(sa.select(erasures.c.tenant_id)).scalars())
+    administration = Administration(config, Actor(host_actor()))
+    missing = {erasure.tenant_id: erasure for erasure in known if erasure.tenant_id not in done}
+    for erasure in missing.values():
+        administration.tenants.replay_erasure(connection, erasure.id, erasure.tenant_id, erasure.at)
+    return len(missing)
+
+
+def replay_file(connection: sa.Connection, config: Config) -> None:
+    """Replay the erasures of this host's file. Raises ErasuresUnreadable, OSError."""
+    if known := erasure_file.read(config.erasures_file):
+        replay(connection, config, known)

@@ -1,0 +1,211 @@
+"""All data of one tenant as files: a JSON object for each row, one file for each table, the adapters' files, and a
+manifest with their digests. Stored texts are decrypted; secrets and their hashes are left out.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import sqlalchemy as sa
+
+from adapters.files.store import FILES, AdapterStore
+from billing import tables as billing
+from billing.clock import database_now, rfc3339
+from billing.tables import metadata
+from gateway import tables
+from gateway.recovery import dumps
+from gateway.recovery.archive import sync_folder
+from gateway.stored.conversations import item_place, metadata_place
+from gateway.stored.responses import answer_place, input_place
+from gateway.stored.texts import TextKey, TextKeys, TextUnreadable
+
+MANIFEST = "manifest.json"
+ROWS_AT_ONCE = 1000
+# Table → its column, and the tenant's table and column that it refers to.
+CHILDREN: dict[str, tuple[str, str, str]] = {
+    "sessions": ("key_id", "keys", "id"),
+    "budget_windows": ("budget_id", "budgets", "id"),
+    "alert_deliveries": ("alert_id", "alerts", "id"),
+    "hold_charges": ("request_id", "holds", "request_id"),
+    "lost_attempts": ("request_id", "holds", "request_id"),
+    "usage_recompute": ("request_id", "usage", "request_id"),
+    "usage_attempts": ("request_id", "usage", "request_id"),
+    "invoice_lines": ("invoice_id", "invoices", "id"),
+    "export_names": ("period_id", "billing_periods", "id"),
+    "export_invoices": ("invoice_id", "invoices", "id"),
+    "adapter_versions": ("adapter_id", "adapters", "id"),
+}
+# Tables without rows for the tenant: the operator's and the deployment's own, keys of texts, and what is derived from
+# other tables or expires within a day.
+LEFT_OUT = frozenset(
+    (
+        *("revision", "revision_log", "price_versions", "unit_prices", "audits", "leases", "rollup_cursor"),
+        *("engine_ledger", "engine_readings", "engine_counts", "reconciliations", "server_secret", "text_keys"),
+        *("base_models", "model_aliases", "first_token_minutes", "audit_chain", "audit_head", "audit_checkpoints"),
+        *("erasures", "restores", "checkpoints", "replays", "response_events"),
+    )
+)
+SECRET_COLUMNS = {"keys": ("hash",), "sessions": ("hash",), "webhooks": ("secret",)}
+
+
+class TenantFile(msgspec.Struct, frozen=True):
+    name: str
+    rows: int | None  # None: not a table
+    bytes: int
+    sha256: str
+
+
+class TenantManifest(msgspec.Struct, frozen=True, kw_only=True):
+    """`unreadable`: stored texts that do not decrypt with the server secret, and are not in the files."""
+
+    tenant_id: str
+    slug: str
+    at: str  # RFC 3339
+    files: list[TenantFile]
+    unreadable: int
+
+
+class FolderTaken(Exception):
+    """The folder for the files exists already."""
+
+
+def write_files(
+    url: str, tenant_id: str, folder: Path, store: AdapterStore, keys: TextKeys, say: Callable[[str], None]
+) -> TenantManifest:
+    """Write the tenant's files to the new `folder`, which gets its name when it is complete. All rows are of one
+    moment; moments are integer microseconds UTC. Raises FolderTaken, OSError."""
+    if folder.exists():
+        raise FolderTaken(f"{folder} exists already")
+    partial = folder.with_name(f".{folder.name}.partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir(mode=0o700, parents=True)
+    try:
+        with dumps.one_view(url) as connection:
+            manifest = _write_all(connection, tenant_id, partial, store, keys, say)
+        (partial / MANIFEST).write_bytes(msgspec.json.format(msgspec.json.encode(manifest)))
+        sync_folder(partial)
+        partial.rename(folder)
+        sync_folder(folder.parent)
+    except BaseException:
+        shutil.rmtree(partial, ignore_errors=True)
+        raise
+    return manifest
+
+
+def rows_of(name: str, tenant_id: str) -> sa.Select[Any] | None:
+    """The tenant's rows of a table, in the order of its primary key; None: the table is left out."""
+    if name in LEFT_OUT:
+        return None
+    table = metadata.tables[name]
+    secret = SECRET_COLUMNS.get(name, ())
+    query = sa.select(*[column for column in table.c if column.name not in secret]).order_by(*table.primary_key)
+    if name == "tenants":
+        return query.where(table.c.id == tenant_id)
+    if name in CHILDREN:
+        own, parent_name, key = CHILDREN[name]
+        parent = metadata.tables[parent_name]
+        return query.where(table.c[own].in_(sa.select(parent.c[key]).where(parent.c.tenant_id == tenant_id)))
+    return query.where(table.c.tenant_id == tenant_id)
+
+
+def _write_all(
+    connection: sa.Connection,
+    tenant_id: str,
+    folder: Path,
+    store: AdapterStore,
+    keys: TextKeys,
+    say: Callable[[str], None],
+) -> TenantManifest:
+    slug = sa.select(billing.tenants.c.slug).where(billing.tenants.c.id == tenant_id)
+    texts = _Texts(_key_of(connection, keys, tenant_id))
+    files = []
+    for name in sorted(metadata.tables):
+        if (query := rows_of(name, tenant_id)) is None:
+            continue
+        path = folder / f"{name}.jsonl"
+        rows = 0
+        with path.open("xb") as file:
+            for row in connection.execution_options(yield_per=ROWS_AT_ONCE).execute(query):
+                file.write(json.dumps(texts.opened(name, dict(row._mapping)), ensure_ascii=False).encode() + b"\n")
+                rows += 1
+        if rows:
+            files.append(_file(folder, path, rows))
+            say(f"{name}: {rows} rows")
+        else:
+            path.unlink()
+    files += _copy_adapters(connection, tenant_id, folder, store, say)
+    return TenantManifest(
+        tenant_id=tenant_id,
+        slug=str(connection.execute(slug).scalar_one()),
+        at=rfc3339(database_now(connection)),
+        files=files,
+        unreadable=texts.unreadable,
+    )
+
+
+def _copy_adapters(
+    connection: sa.Connection, tenant_id: str, folder: Path, store: AdapterStore, say: Callable[[str], None]
+) -> list[TenantFile]:
+    versions, adapters = tables.adapter_versions, tables.adapters
+    joined = versions.join(adapters, adapters.c.id == versions.c.adapter_id)
+    query = sa.select(versions.c.digest).select_from(joined).distinct()
+    own = query.where(adapters.c.tenant_id == tenant_id, versions.c.removed_at.is_(None))
+    files = []
+    for digest in sorted(connection.execute(own).scalars()):
+        if not store.has(digest):
+            say(f"warning: the adapter store of this host lacks {digest}")
+            continue
+        target = folder / "adapters" / digest
+        target.mkdir(mode=0o700, parents=True)
+        for name in FILES:
+            shutil.copyfile(store.path(digest) / name, target / name)
+            files.append(_file(folder, target / name, None))
+    return files
+
+
+def _file(folder: Path, path: Path, rows: int | None) -> TenantFile:
+    with path.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    return TenantFile(str(path.relative_to(folder)), rows, path.stat().st_size, digest)
+
+
+def _key_of(connection: sa.Connection, keys: TextKeys, tenant_id: str) -> TextKey | None:
+    try:
+        return keys.key_of(connection, tenant_id)
+    except TextUnreadable:
+        return None
+
+
+class _Texts:
+    """Makes rows JSON, with stored texts in plain text."""
+
+    def __init__(self, key: TextKey | None) -> None:
+        self._key = key
+        self.unreadable = 0
+
+    def opened(self, table: str, row: dict[str, Any]) -> dict[str, Any]:
+        places: dict[str, str] = {}
+        if table == "responses":
+            places = {"input": input_place(row["id"]), "answer": answer_place(row["id"])}
+        elif table == "conversations":
+            places = {"metadata": metadata_place(row["id"])}
+        elif table == "conversation_items":
+            places = {"item": item_place(row["conversation_id"], row["id"])}
+        return {name: self._text(value, places[name]) if name in places else value for name, value in row.items()}
+
+    def _text(self, sealed: bytes | None, place: str) -> Any:
+        if sealed is None:
+            return None
+        try:
+            if self._key is None:
+                raise TextUnreadable("there is no key")
+            return json.loads(self._key.open(sealed, place))
+        except TextUnreadable:
+            self.unreadable += 1
+            return None

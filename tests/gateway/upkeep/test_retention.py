@@ -1,0 +1,118 @@
+"""`[retention]` on both databases: what is old goes in bounded transactions, what was charged never does, and the audit
+log gets its checkpoints inside and outside the database."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import msgspec
+import pytest
+import sqlalchemy as sa
+
+from billing import tables
+from billing.clock import DAY, database_now
+from billing.database import Database
+from billing.exports import jobs
+from billing.ledger.ledger import Ledger
+from gateway.access import audit_chain, audit_log
+from gateway.access.audit_chain import CheckpointSigner
+from gateway.config.file import Config, ConfigError, parse
+from gateway.config.server_secrets import ServerSecrets
+from gateway.tables import audit_log as log_table
+from gateway.upkeep import retention
+from gateway.upkeep.retention import Retention, read_checkpoints
+from migrations.upgrade import upgrade
+from support.billing.books import make_books, settlement
+
+SECRETS = ServerSecrets(b"s" * 32)
+
+
+def configured(directory: Path, settings: str) -> Config:
+    config = parse(f"[retention]\n{settings}\n".encode(), directory, "test", {})
+    config.data_dir.mkdir(exist_ok=True)
+    return config
+
+
+def count(database: Database, table: sa.Table) -> int:
+    return database.read_sync(lambda c: int(c.execute(sa.select(sa.func.count()).select_from(table)).scalar_one()))
+
+
+async def test_requests_that_were_never_charged(
+    database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(retention, "DELETED_AT_ONCE", 2)
+    monkeypatch.setattr(retention, "DELETED_AT_ONCE_SQLITE", 2)
+    upgrade(database_url)
+    books = make_books(database_url)
+    budget = books.budget(10_000)
+    now = books.database.read_sync(database_now)
+    old, new = (
+        Ledger(books.database, name, clock=lambda _connection, at=at: at)
+        for name, at in (("gw_old", now - 8 * DAY), ("gw_new", now))
+    )
+    for ledger in (old, new):
+        for number in range(5):
+            request = books.request()
+            await ledger.hold(request)
+            if number == 0:
+                await ledger.settle(settlement(request, 5))
+            else:
+                await ledger.void(request.request_id, "engine_failed")
+        await ledger.close()
+    runner = Retention(books.database, configured(tmp_path, "requests_days = 7"), SECRETS)
+    await runner.run_once()
+    assert (count(books.database, tables.holds), count(books.database, tables.hold_charges)) == (6, 6)
+    assert count(books.database, tables.usage) == 2, "usage is never deleted"
+    books.assert_sound()
+    assert books.state(budget) == (30, 0)
+    books.database.close()
+
+
+async def test_the_audit_log(
+    database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(audit_chain, "CHECKPOINT_LINES", 5)
+    now = database.read_sync(database_now)
+    ages = (9, 9, 8, 1, 0)
+    for age in ages:
+        # As an older version writes them: not in the chain yet.
+        row = {"at": now - age * DAY, "actor": "me", "action": "a.b", "object_id": "x", "before": None, "after": None}
+        database.write_sync(lambda c, row=row: c.execute(sa.insert(log_table).values(row)))
+    config = configured(tmp_path, "audit_days = 5")
+    with caplog.at_level(logging.INFO, retention.__name__):
+        await Retention(database, config, SECRETS).run_once()
+    assert count(database, log_table) == 2
+    [kept] = read_checkpoints(config.audit_checkpoints_file)
+    assert [record.__dict__["fields"] for record in caplog.records if record.message == "audit.checkpoint"] == [
+        msgspec.to_builtins(kept)
+    ]
+    known = CheckpointSigner(SECRETS).known
+    found = database.read_sync(lambda c: audit_chain.verify(c, known, [kept]))
+    assert (found.finding, found.lines, found.pruned_to, found.unhashed) == (None, 2, 3, 0)
+    database.write_sync(lambda c: audit_log.record(c, actor="me", action="a.b", object_id="x"))
+    await Retention(database, config, SECRETS).run_once()
+    assert len(read_checkpoints(config.audit_checkpoints_file)) == 1, "no checkpoint is due"
+
+
+async def test_files_of_exports(sqlite_url: str, tmp_path: Path) -> None:
+    upgrade(sqlite_url)
+    database = Database(sqlite_url)
+    now = database.read_sync(database_now)
+    row = {"month": "2026-01", "kind": "focus", "format": "csv", "actor": "me", "created_at": 1, "attempts": 1}
+    row |= {"read_rows": 0, "rows": 0, "file": "a.csv"}
+    rows = [
+        row | {"id": "exp_old", "state": "done", "finished_at": now - 2 * DAY},
+        row | {"id": "exp_new", "state": "done", "finished_at": now},
+        row | {"id": "exp_failed", "state": "failed", "finished_at": now - 2 * DAY},
+    ]
+    database.write_sync(lambda c: c.execute(sa.insert(tables.exports), rows))
+    await Retention(database, configured(tmp_path, "exports_days = 1"), SECRETS).run_once()
+    states = {job.id: job.state for job in database.read_sync(jobs.listing)}
+    assert states == {"exp_old": "removed", "exp_new": "done", "exp_failed": "failed"}
+    database.close()
+
+
+def test_a_limit_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="requests_days is 3; it must be 0"):
+        configured(tmp_path, "requests_days = 3")
