@@ -55,6 +55,8 @@ class Member:
         self.refused: Mapping[str, str] = {}  # models that it refuses, and why
         self.streams = 0  # that it has of this gateway
         self.unconfirmed = 0  # attempts that ended, with tokens, and that the ledger does not have yet
+        self._signed: Mapping[str, ModelInfo] | None = None  # the models of which `_signatures` are
+        self._signatures: Mapping[str, tuple[str, str, str]] = {}
         self._sources = catalog.sources if address.is_remote else None
         self.loader = AdapterLoader(
             engine, catalog.store, self._loadable, catalog.kept, catalog.pinned, sources=self._sources
@@ -96,8 +98,13 @@ class Member:
     def signature(self, model: str) -> tuple[str, str, str] | None:
         """What decides whether this engine continues a text as another one would: contents of the model, layout of the
         KV, numerics. None: it does not serve the model, or does not say."""
-        info = self.engine.models.get(model)
-        return None if info is None or not info.numerics else (info.digest, info.kv_identity, info.numerics)
+        models = self.engine.models
+        if models is not self._signed:
+            self._signed = models
+            self._signatures = {
+                name: (info.digest, info.kv_identity, info.numerics) for name, info in models.items() if info.numerics
+            }
+        return self._signatures.get(model)
 
     async def load_model(self, name: str, path: str | Path, **settings: Any) -> str:
         """As Engine.load_model; an engine on another host receives the digest and the sources. Raises ModelFailed,

@@ -132,6 +132,8 @@ class FleetStream(LocalStream):
     def attempts(self) -> Mapping[str, int]:
         """Tokens by the epoch of the engine that made them; their sum is what was made for this text. The last key is
         the epoch of the text's own newest attempt: a hedge that lost may have ended later."""
+        if self.member is None and len(self._ended) == 1 and self._ended[0].epoch == self.epoch:  # nearly every text
+            return {self.epoch: self._ended[0].tokens}
         tokens: dict[str, int] = {}
         for attempt in self._ended:
             tokens[attempt.epoch] = tokens.get(attempt.epoch, 0) + attempt.tokens
@@ -226,9 +228,12 @@ class FleetStream(LocalStream):
 
     def next_request(self) -> EngineRequest:
         """The Submit of the next attempt: the prompt, and behind it the ids that were made."""
-        request, ids = self.request, self.received_ids()
+        request = self.request
+        if not self.submissions:
+            return request
+        ids = self.received_ids()
         if not ids:
-            return msgspec.structs.replace(request, attempt=self.submissions) if self.submissions else request
+            return msgspec.structs.replace(request, attempt=self.submissions)
         sampling = request.sampling
         if sampling.prompt_logprobs >= 0:
             sampling = msgspec.structs.replace(sampling, prompt_logprobs=-1)
