@@ -168,13 +168,13 @@ class CsrfTokenInvalid(ApiError):
 
 
 class SessionExpired(ApiError):
-    """The cookie's session is unknown, expired or signed out, or its key is revoked."""
+    """The cookie's session is unknown, expired or signed out, its key is revoked, or its person has no role left."""
 
     status = 401
     code = "session_expired"
 
     def __init__(self) -> None:
-        super().__init__("There is no session, or it has ended. Sign in again with an admin key.")
+        super().__init__("There is no session, or it has ended. Sign in again.")
 
 
 class ModelNotFound(ApiError):

@@ -56,6 +56,7 @@ from gateway.routes.admin.requests import get_request, list_requests
 from gateway.routes.admin.session import SessionController
 from gateway.routes.guard import admit_operator
 from gateway.routes.organization import organization_costs, organization_usage
+from gateway.routes.sign_in.provider import ProviderController
 from gateway.services import Services
 
 BODY_BYTES_MAX = 64 * 1024
@@ -81,7 +82,7 @@ def admin_router(services: Services) -> Router:
     )
     return Router(
         path="/v1",
-        route_handlers=[guarded, SessionController],
+        route_handlers=[guarded, SessionController, ProviderController],
         middleware=[reload_after_writes(services)],
         dependencies={
             "by": Provide(by, sync_to_thread=False),
