@@ -43,6 +43,8 @@ ALGORITHMS = (
     "RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA", "Ed25519",
 )  # fmt: skip
 METADATA_S = 3600.0  # metadata and keys are read again after this time
+# At the start of a sign-in after this time: a person must not be sent to a provider that is unreachable.
+FRESH_S = 2.0
 # A token with an unknown key causes one more read of the keys, at most once in this time: a flood of forged tokens
 # causes no flood of requests.
 KEYS_AGAIN_S = 60.0
@@ -97,7 +99,7 @@ class OidcProvider:
 
     async def authorization_url(self, state: str, nonce: str, verifier: str) -> str:
         """Where a browser signs in. Raises ProviderUnreachable."""
-        metadata = await self._read_metadata()
+        metadata = await self._read_metadata(FRESH_S)
         async with self._client(metadata) as client:
             url, _ = client.create_authorization_url(
                 metadata.authorization_endpoint, state=state, nonce=nonce, code_verifier=verifier
@@ -235,10 +237,10 @@ class OidcProvider:
 
     # ---- requests
 
-    async def _read_metadata(self) -> Metadata:
-        """Metadata and keys, from the cache for METADATA_S. Raises ProviderUnreachable."""
+    async def _read_metadata(self, age_s_max: float = METADATA_S) -> Metadata:
+        """Metadata and keys, from the cache for `age_s_max`. Raises ProviderUnreachable."""
         async with self._reading:
-            if self._metadata is not None and self._clock() - self._read_at < METADATA_S:
+            if self._metadata is not None and self._clock() - self._read_at < age_s_max:
                 return self._metadata
             if self._failure is not None and self._clock() - self._failed_at < FAILED_S:
                 raise ProviderUnreachable(str(self._failure))

@@ -157,7 +157,7 @@ class PersonSignIns:
 
     def is_due(self, session: PersonSession, now: int) -> bool:
         """Whether a session must be checked at the provider before it is used. `now` in microseconds UTC."""
-        return now >= session.checked_at + round(self._section.recheck_s * SECOND)
+        return self.provider is None or now >= session.checked_at + round(self._section.recheck_s * SECOND)
 
     async def check_again(self, session: PersonSession, now: int, request_id: str) -> bool:
         """Check a session that is due. False: it has ended. While another gateway checks it, and while the provider is

@@ -71,8 +71,6 @@ class ProviderController(Controller):
         address = request.client.host if request.client else ""
         request_id = line_of(request).record.request_id
         with services.sign_ins.attempt(address) as attempt:
-            if attempt.refusal is not None:
-                raise attempt.refusal
             try:
                 if len(request.scope["query_string"]) > QUERY_CHARS_MAX:
                     raise SignInRefused(f"The provider's answer is over the limit of {QUERY_CHARS_MAX} characters.")
@@ -91,9 +89,9 @@ class ProviderController(Controller):
             except (ProviderUnreachable, SignInRefused) as error:
                 if not isinstance(error, SignInRefused) or isinstance(error, NoGroupHasARole):
                     attempt.succeeded()  # not a sign of an attack
-                answer = _failed(request, error)
-                answer.set_cookie(_cookie(request, "", 0))
-                return answer
+                elif attempt.refusal is not None:
+                    raise attempt.refusal from None
+                return _failed(request, error)
             attempt.succeeded()
         line_of(request).record.key = session.person_id
         answer = Redirect(finished.return_to, status_code=303)

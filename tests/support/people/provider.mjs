@@ -11,6 +11,8 @@ const issuer = `http://localhost:${port}`;
 const people = new Map(); // subject → claims
 const counts = { jwks: 0, token: 0, userinfo: 0 };
 let wrong = null; // what to change in the next ID tokens: {claims, header, stranger}
+let lastLogout = ""; // the form of the last logout that was sent
+let lastTokens = {};
 let keyNumber = 0;
 let key = null;
 let provider = null;
@@ -43,6 +45,10 @@ function made() {
         backchannel_logout_session_required: true,
       },
     ],
+    fetch: (url, options) => {
+      lastLogout = String(options.body);
+      return globalThis.fetch(url, { ...options, dispatcher: undefined }); // which refuses loopback addresses
+    },
     cookies: { keys: ["for tests"] },
     claims: { openid: ["sub"], profile: ["name"], email: ["email"], groups: ["groups"] },
     scopes: ["openid", "profile", "email", "groups"],
@@ -60,6 +66,7 @@ function made() {
     await next();
     const name = ctx.path.slice(1) === "me" ? "userinfo" : ctx.path.slice(1);
     if (name in counts) counts[name] += 1;
+    if (ctx.path === "/token") lastTokens = { ...ctx.body };
     if (wrong !== null && ctx.path === "/token" && ctx.body?.id_token) {
       ctx.body = { ...ctx.body, id_token: await tampered(ctx.body.id_token) };
     }
@@ -71,7 +78,7 @@ function made() {
 const WORDS = {
   person: ({ sub, ...claims }) => void people.set(sub, claims),
   wrong: (what) => void (wrong = Object.keys(what).length ? what : null),
-  counts: () => counts,
+  seen: () => ({ counts, lastLogout, lastTokens }),
   async rotate() {
     key = await newKey();
     provider = made();
@@ -89,7 +96,7 @@ async function control(request, response, word) {
     const answer = await WORDS[word](JSON.parse(Buffer.concat(chunks).toString() || "{}"));
     response.writeHead(200, { "content-type": "application/json" }).end(JSON.stringify(answer ?? {}));
   } catch (error) {
-    response.writeHead(500).end(String(error));
+    response.writeHead(500).end(`${error} ${error.cause}`);
   }
 }
 

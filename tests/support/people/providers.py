@@ -6,6 +6,7 @@ second has groups in the ID token and gives refresh tokens.
 
 from __future__ import annotations
 
+import itertools
 import re
 import shutil
 import subprocess
@@ -104,12 +105,17 @@ class MockProvider(ProviderProcess):
         assert httpx.post(f"{self.issuer}/users/{sub}/revoke-tokens", timeout=30, verify=NO_TLS).status_code == 204
 
 
+_ADDRESSES = itertools.count(1)  # each visitor has an address of its own: refused sign-ins are counted by address
+
+
 class Visitor:
     """A browser without scripts: it has one jar of cookies for gateway and provider, and fills in a login form."""
 
     def __init__(self, gateway: str) -> None:
         self.gateway = gateway
-        self.client = httpx.Client(timeout=30, verify=NO_TLS)
+        high, low = divmod(next(_ADDRESSES), 250)
+        self.transport = httpx.HTTPTransport(local_address=f"127.1.{high}.{low + 1}", verify=NO_TLS)
+        self.client = httpx.Client(timeout=30, transport=self.transport)
 
     def __enter__(self) -> Visitor:
         return self
@@ -124,17 +130,21 @@ class Visitor:
         """Sign in at the provider as `sub`. Returns the URL of the gateway's callback, which is not requested."""
         parameters = {"return_to": return_to} if return_to else {}
         answer = self.get("/v1/admin/session/provider", params=parameters)
+        assert answer.status_code == 303, answer.text
+        return self.follow(answer.headers["location"], sub)
+
+    def follow(self, url: str, sub: str) -> str:
+        """From the provider's page for signing in to the URL of the gateway's callback."""
         for _ in range(12):
-            if answer.has_redirect_location:
-                url = urljoin(str(answer.url), answer.headers["location"])
-                if url.startswith(self.gateway):
-                    return url
-                answer = self.client.get(url)
-                continue
-            assert answer.status_code == 200, answer.text
-            action = re.search(r'<form[^>]*action="([^"]+)"', answer.text)
-            url = urljoin(str(answer.url), unescape(action[1])) if action else str(answer.url)
-            answer = self.client.post(url, data={"prompt": "login", "login": sub, "password": "any", "sub": sub})
+            answer = self.client.get(url)
+            if not answer.has_redirect_location:
+                assert answer.status_code == 200, answer.text
+                action = re.search(r'<form[^>]*action="([^"]+)"', answer.text)
+                url = urljoin(str(answer.url), unescape(action[1])) if action else str(answer.url)
+                answer = self.client.post(url, data={"prompt": "login", "login": sub, "password": "any", "sub": sub})
+            url = urljoin(str(answer.url), answer.headers["location"])
+            if url.startswith(self.gateway):
+                return url
         raise AssertionError("the provider did not send the browser back")
 
     def sign_in(self, sub: str, *, return_to: str = "") -> httpx.Response:
@@ -143,3 +153,8 @@ class Visitor:
 
     def session(self) -> httpx.Response:
         return self.get("/v1/admin/session")
+
+    @property
+    def started(self) -> dict[str, str]:
+        """The cookie of a sign-in that was started."""
+        return {name: value for name, value in self.client.cookies.items() if name.startswith("laneway_sign_in")}
