@@ -315,6 +315,7 @@ HTTP_WRITES: dict[str, tuple[str, str, Any]] = {
 NOT_WRITTEN_HERE = {
     ("POST", "session"),
     ("DELETE", "session"),
+    ("POST", "session/backchannel_logout"),
     *(("POST", "periods/close"), ("POST", "prices/preview"), ("POST", "reconciliations"), ("POST", "adapters/check")),
 }
 
