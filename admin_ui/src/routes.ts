@@ -36,6 +36,7 @@ export const PAGES: readonly Page[] = [
   { path: "/aliases", title: "Aliases", group: "Serve", needs: "models:read", load: () => import("./pages/serve/aliases") },
   { path: "/tenants", title: "Tenants", group: "People", needs: "people:read", load: () => import("./pages/people/tenants") },
   { path: "/tenants/$tenant", title: "Tenant", needs: "people:read", load: () => import("./pages/people/tenant") },
+  { path: "/people", title: "People", group: "People", needs: "keys:read", load: () => import("./pages/people/people") },
   { path: "/keys", title: "Keys", group: "People", needs: "keys:read", load: () => import("./pages/people/keys") },
   { path: "/keys/$key", title: "Key", needs: "keys:read", load: () => import("./pages/people/key") },
   { path: "/budgets", title: "Budgets and limits", group: "Money", needs: "money:read", load: () => import("./pages/money/budgets") },

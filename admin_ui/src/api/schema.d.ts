@@ -1074,6 +1074,23 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/admin/people": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** ListPeople */
+        get: operations["V1AdminPeopleListPeople"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/admin/periods": {
         parameters: {
             query?: never;
@@ -1261,6 +1278,40 @@ export interface paths {
         post: operations["V1AdminSessionSignIn"];
         /** SignOut */
         delete: operations["V1AdminSessionSignOut"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/admin/session/backchannel_logout": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** ProviderLogsOut */
+        post: operations["V1AdminSessionBackchannelLogoutProviderLogsOut"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/admin/session/options": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** SignInOptions */
+        get: operations["V1AdminSessionOptionsSignInOptions"];
+        put?: never;
+        post?: never;
+        delete?: never;
         options?: never;
         head?: never;
         patch?: never;
@@ -2028,6 +2079,7 @@ export interface components {
         AuditLineView: {
             action: string;
             actor: string;
+            actor_name: string | null;
             after: unknown;
             at: number;
             before: unknown;
@@ -3449,6 +3501,7 @@ export interface components {
         };
         /** Key */
         Key: {
+            break_glass: boolean;
             created_at: number;
             default_max_tokens: number | null;
             expires_at: number | null;
@@ -3470,6 +3523,7 @@ export interface components {
         };
         /** KeyChange */
         KeyChange: {
+            break_glass?: boolean | null;
             default_max_tokens?: number | null;
             project?: string | null;
         };
@@ -3970,6 +4024,7 @@ export interface components {
         };
         /** NewKey */
         NewKey: {
+            break_glass?: boolean | null;
             default_max_tokens?: number | null;
             expires_at?: number | null;
             /**
@@ -3988,6 +4043,7 @@ export interface components {
         };
         /** NewKeyView */
         NewKeyView: {
+            break_glass: boolean;
             created_at: number;
             default_max_tokens: number | null;
             expires_at: number | null;
@@ -4267,6 +4323,17 @@ export interface components {
              */
             object: "page";
         };
+        /** Page[PersonView] */
+        Page_PersonView: {
+            data: components["schemas"]["PersonView"][];
+            has_more: boolean;
+            next_page: string | null;
+            /**
+             * @default page
+             * @constant
+             */
+            object: "page";
+        };
         /** Page[PriceView] */
         Page_PriceView: {
             data: components["schemas"]["PriceView"][];
@@ -4376,6 +4443,19 @@ export interface components {
             tenant_id: string;
             time_zone: string;
         };
+        /** PersonView */
+        PersonView: {
+            created_at: number;
+            email: string | null;
+            id: string;
+            issuer: string;
+            name: string | null;
+            /** @enum {null|string} */
+            role: "owner" | "operator" | "finance" | "tenant_admin" | "read_only" | null;
+            signed_in_at: number;
+            subject: string;
+            tenant_id: string | null;
+        };
         /** PlainTextPart */
         PlainTextPart: {
             text: string;
@@ -4457,6 +4537,11 @@ export interface components {
             /** @default 0 */
             audio_tokens: number;
             cached_tokens: number;
+        };
+        /** ProviderView */
+        ProviderView: {
+            name: string;
+            start: string;
         };
         /** QualityLimitsView */
         QualityLimitsView: {
@@ -4844,6 +4929,12 @@ export interface components {
             last_four: string;
             name: string;
         };
+        /** SessionPerson */
+        SessionPerson: {
+            email: string | null;
+            id: string;
+            name: string;
+        };
         /** SessionTenant */
         SessionTenant: {
             id: string;
@@ -4854,8 +4945,9 @@ export interface components {
         SessionView: {
             csrf_token: string;
             expires_at: number;
-            key: components["schemas"]["SessionKey"];
+            key: components["schemas"]["SessionKey"] | null;
             permissions: string[];
+            person: components["schemas"]["SessionPerson"] | null;
             /** @enum {string} */
             role: "owner" | "operator" | "finance" | "tenant_admin" | "read_only";
             tenant: components["schemas"]["SessionTenant"] | null;
@@ -4863,6 +4955,10 @@ export interface components {
         /** SignIn */
         SignIn: {
             key: string;
+        };
+        /** SignInOptions */
+        SignInOptions: {
+            provider: components["schemas"]["ProviderView"] | null;
         };
         /** SignatureDelta */
         SignatureDelta: {
@@ -9075,6 +9171,52 @@ export interface operations {
             };
         };
     };
+    V1AdminPeopleListPeople: {
+        parameters: {
+            query?: {
+                /** @description part of a name or an id; case does not count */
+                search?: string | null;
+                sort?: "signed_in_at" | "-signed_in_at" | "created_at" | "-created_at" | "name" | "-name" | "email" | "-email" | "role" | "-role";
+                limit?: number;
+                /** @description `next_page` of the previous page */
+                page?: string | null;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    "cache-control"?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Page_PersonView"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
     V1AdminPeriodsListPeriods: {
         parameters: {
             query?: {
@@ -9753,6 +9895,82 @@ export interface operations {
                 };
                 content: {
                     "application/json": null;
+                };
+            };
+            /** @description A refusal, with its reason */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    V1AdminSessionBackchannelLogoutProviderLogsOut: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    "cache-control"?: string;
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description A refusal, with its reason */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    V1AdminSessionOptionsSignInOptions: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    "cache-control"?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["SignInOptions"];
                 };
             };
             /** @description A refusal, with its reason */

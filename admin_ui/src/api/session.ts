@@ -4,8 +4,10 @@ import { type ApiError, errorOf } from "./errors";
 import { parseJson } from "./json";
 import type { components } from "./schema";
 
-/** Role, tenant (null: an operator, for all tenants), key, and `area:read` / `area:write` permissions. */
+/** Role, tenant (null: an operator, for all tenants), key or person, and `area:read` / `area:write` permissions. */
 export type Session = components["schemas"]["SessionView"];
+/** The provider at which people sign in. */
+export type Provider = components["schemas"]["ProviderView"];
 
 /** "out": signed out, `session` is null. "expired": the session has ended while a page is open; `session` is the former
  * one. */
@@ -63,6 +65,21 @@ export async function loadSession(): Promise<void> {
   } catch (error) {
     if (current.session !== null) return; // keep the page; its own requests will report the failure
     setCurrent({ state: "unknown", session: null, error: error instanceof Error ? error : new Error(String(error)) });
+  }
+}
+
+/** Who signed in: the person's name, or the key's name and last four characters. */
+export function nameOf({ person, key }: Session): string {
+  return person?.name ?? `${key?.name} …${key?.last_four}`;
+}
+
+/** The provider at which people sign in; null: admin keys alone sign in, or the gateway does not answer. */
+export async function loadProvider(): Promise<Provider | null> {
+  try {
+    const answer = await fetch(`${PATH}/options`, { credentials: "same-origin" });
+    return answer.ok ? ((await answer.json()) as components["schemas"]["SignInOptions"]).provider : null;
+  } catch {
+    return null;
   }
 }
 

@@ -1,5 +1,6 @@
 // The sign-in: a page at first, and a dialog over the current page when the session has ended.
-import { signIn, dismissSignIn, useSessionState } from "../api/session";
+import { useEffect, useState } from "react";
+import { type Provider, dismissSignIn, loadProvider, nameOf, signIn, useSessionState } from "../api/session";
 import { Dialog } from "../kit/dialog";
 import { Form, TextField, useForm, fieldError } from "../kit/form";
 
@@ -38,6 +39,22 @@ function KeyForm() {
   );
 }
 
+/** A link to the provider's sign-in, which returns to this page. Nothing without a provider. */
+function ProviderLink() {
+  const [provider, setProvider] = useState<Provider | null>(null);
+  useEffect(() => void loadProvider().then(setProvider), []);
+  if (provider === null) return null;
+  const here = location.pathname + location.search;
+  return (
+    <div className="sign-in-provider">
+      <a className="button button-main" href={`${provider.start}?return_to=${encodeURIComponent(here)}`}>
+        Sign in with {provider.name}
+      </a>
+      <p className="note">or with an admin key:</p>
+    </div>
+  );
+}
+
 export function SignInPage() {
   return (
     <main className="sign-in">
@@ -45,6 +62,7 @@ export function SignInPage() {
       <Mark />
       <h1>Laneway</h1>
       <p className="note">Operator console</p>
+      <ProviderLink />
       <KeyForm />
     </main>
   );
@@ -61,11 +79,12 @@ export function SignInAgain({ open }: { open: boolean }) {
       title="Your session has ended"
       note={
         <>
-          Sign in again to continue where you were. You were signed in with the key <b>{session?.key.name}</b>, …
-          {session?.key.last_four}.
+          Sign in again to continue where you were. You were signed in {session?.person ? "as" : "with the key"}{" "}
+          <b>{session !== null && nameOf(session)}</b>.
         </>
       }
     >
+      <ProviderLink />
       <KeyForm />
     </Dialog>
   );

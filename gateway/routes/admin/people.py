@@ -93,7 +93,7 @@ class NewKey(msgspec.Struct, forbid_unknown_fields=True):
     expires_at: Annotated[int, Meta(ge=0, le=2**40)] | None = None
     default_max_tokens: Tokens | None = None
     role: Role | None = None
-    break_glass: bool = False
+    break_glass: bool | None = None
 
 
 class KeyChange(msgspec.Struct, forbid_unknown_fields=True):
@@ -204,7 +204,7 @@ class KeyController(Controller):
     async def create_key(self, services: Services, administration: Administration, data: NewKey) -> NewKeyView:
         """Make a key. Only this answer contains its secret."""
         fields: dict[str, Any] = msgspec.structs.asdict(data)
-        tenant = fields.pop("tenant")
+        tenant, fields["break_glass"] = fields.pop("tenant"), bool(data.break_glass)
         made = await services.database.administer(lambda c: administration.keys.create(c, tenant_id=tenant, **fields))
         return NewKeyView.of(made)
 
