@@ -43,7 +43,7 @@ class Spent(Exception):
 _SELECT = sa.select(*(person_sessions.c[name] for name in PersonSession.__struct_fields__))
 
 
-def begin(
+def insert_session(
     connection: sa.Connection,
     person: Person,
     tokens: ProviderTokens,

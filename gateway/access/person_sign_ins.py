@@ -134,7 +134,7 @@ class PersonSignIns:
                 "Ask an operator of Laneway for a group that has one."
             )
         person = people.sign_in(connection, identity, grant, request_id)
-        session = person_sessions.begin(
+        session = person_sessions.insert_session(
             connection,
             person,
             finished.tokens,
