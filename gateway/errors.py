@@ -177,6 +177,20 @@ class SessionExpired(ApiError):
         super().__init__("There is no session, or it has ended. Sign in again.")
 
 
+class TotpRequired(ApiError):
+    """The key of a sign-in is right, and needs a code of its authenticator app too."""
+
+    status = 401
+    code = "totp_required"
+
+
+class TotpInvalid(ApiError):
+    """The code is wrong, or was accepted before."""
+
+    status = 401
+    code = "totp_invalid"
+
+
 class ModelNotFound(ApiError):
     """The model is unknown, or the tenant may not call it. The answer is the same for both, so that it reveals no other
     tenant's names."""

@@ -29,6 +29,7 @@ from gateway.access.callers import USED_FLUSH_S, Callers, unusable
 from gateway.access.deployment_secret import check_secrets
 from gateway.access.person_sign_ins import PersonSignIns
 from gateway.access.sessions import Sessions, SignIns
+from gateway.access.totp import KeyTotp
 from gateway.access.write_limits import WriteLimits
 from gateway.answers.recording import Recordings
 from gateway.answers.responses_shape import usage_of_checkpoint
@@ -173,6 +174,7 @@ class Services:
         self.sessions = Sessions(self.database, self.callers, self.person_sign_ins)
         self.break_glass = BreakGlass(self.database, self.metrics)
         self.sign_ins = SignIns()
+        self.totp = KeyTotp(self.secrets)
         self.refusal_pace = ClientPace(config.gateway.refusals_per_s)
         self.body_memory = BodyMemory(config.gateway.bodies_bytes_max, config.gateway.tenant_bodies_bytes_max)
         self.limiter = Limiter(shared=shared_rates(config), count_gateways=self._count_gateways, metrics=self.metrics)

@@ -38,6 +38,7 @@ export const PAGES: readonly Page[] = [
   { path: "/tenants/$tenant", title: "Tenant", needs: "people:read", load: () => import("./pages/people/tenant") },
   { path: "/people", title: "People", group: "People", needs: "keys:read", load: () => import("./pages/people/people") },
   { path: "/keys", title: "Keys", group: "People", needs: "keys:read", load: () => import("./pages/people/keys") },
+  { path: "/authenticator", title: "Authenticator app", load: () => import("./pages/people/authenticator") },
   { path: "/keys/$key", title: "Key", needs: "keys:read", load: () => import("./pages/people/key") },
   { path: "/budgets", title: "Budgets and limits", group: "Money", needs: "money:read", load: () => import("./pages/money/budgets") },
   { path: "/usage", title: "Usage and costs", group: "Money", needs: "usage:read", load: () => import("./pages/money/usage") },

@@ -66,7 +66,7 @@ _WRONG_CLAIM = {
 _log = logging.getLogger(__name__)
 
 
-class Metadata(msgspec.Struct, frozen=True):
+class ProviderMetadata(msgspec.Struct, frozen=True):
     """What Laneway reads of a provider's metadata (OpenID Connect Discovery 1.0)."""
 
     issuer: str
@@ -85,7 +85,7 @@ class OidcProvider:
         self.section = section
         self._clock = clock
         self._reading = asyncio.Lock()
-        self._metadata: Metadata | None = None
+        self._metadata: ProviderMetadata | None = None
         self._keys: list[Key] = []
         self._read_at = 0.0
         self._keys_again_at = -KEYS_AGAIN_S  # the last read of the keys for an unknown one
@@ -159,7 +159,7 @@ class OidcProvider:
     # ---- the identity
 
     async def _identity(
-        self, metadata: Metadata, claims: Mapping[str, Any], tokens: ProviderTokens, *, again: bool = False
+        self, metadata: ProviderMetadata, claims: Mapping[str, Any], tokens: ProviderTokens, *, again: bool = False
     ) -> Identity:
         """From the ID token, and from the userinfo endpoint if the ID token does not have everything, or `again`."""
         claim = self.section.groups_claim
@@ -188,7 +188,7 @@ class OidcProvider:
         )
 
     async def _userinfo(
-        self, metadata: Metadata, endpoint: str, tokens: ProviderTokens, subject: str
+        self, metadata: ProviderMetadata, endpoint: str, tokens: ProviderTokens, subject: str
     ) -> Mapping[str, Any]:
         """Raises TokensRefused, SignInRefused, ProviderUnreachable."""
         headers = {"authorization": f"Bearer {tokens.access}", "accept": "application/json"}
@@ -237,8 +237,8 @@ class OidcProvider:
 
     # ---- requests
 
-    async def _read_metadata(self, age_s_max: float = METADATA_S) -> Metadata:
-        """Metadata and keys, from the cache for `age_s_max`. Raises ProviderUnreachable."""
+    async def _read_metadata(self, age_s_max: float = METADATA_S) -> ProviderMetadata:
+        """ProviderMetadata and keys, from the cache for `age_s_max`. Raises ProviderUnreachable."""
         async with self._reading:
             if self._metadata is not None and self._clock() - self._read_at < age_s_max:
                 return self._metadata
@@ -264,7 +264,7 @@ class OidcProvider:
             _log.info("oidc.keys_read_again", extra={"fields": {"issuer": self.section.issuer}})
             return True
 
-    async def _get_keys(self, metadata: Metadata) -> list[Key]:
+    async def _get_keys(self, metadata: ProviderMetadata) -> list[Key]:
         found = await self._get(metadata.jwks_uri, "keys")
         listed = found.get("keys")
         keys: list[Key] = []
@@ -275,9 +275,9 @@ class OidcProvider:
                     keys += KeySet.import_key_set({"keys": [one]}).keys
         return keys
 
-    def _checked_metadata(self, found: dict[str, Any]) -> Metadata:
+    def _checked_metadata(self, found: dict[str, Any]) -> ProviderMetadata:
         try:
-            metadata = msgspec.convert(found, Metadata)
+            metadata = msgspec.convert(found, ProviderMetadata)
         except msgspec.ValidationError as error:
             raise self._unreachable(f"its metadata is not valid: {error}") from error
         if metadata.issuer != self.section.issuer:
@@ -292,7 +292,7 @@ class OidcProvider:
         async with self._asking(), self._client(None) as client:
             return self._json(await client.request("GET", url, withhold_token=True), what)
 
-    async def _fetch(self, metadata: Metadata, **grant: Any) -> Mapping[str, Any]:
+    async def _fetch(self, metadata: ProviderMetadata, **grant: Any) -> Mapping[str, Any]:
         """One request to the token endpoint, by a code or a refresh token. Raises TokensRefused, SignInRefused,
         ProviderUnreachable."""
         refresh = grant.pop("refresh_token", None)
@@ -314,7 +314,7 @@ class OidcProvider:
         return dict(token)
 
     @contextlib.asynccontextmanager
-    async def _client(self, metadata: Metadata | None) -> AsyncIterator[AsyncOAuth2Client]:
+    async def _client(self, metadata: ProviderMetadata | None) -> AsyncIterator[AsyncOAuth2Client]:
         section = self.section
         secret = None
         if metadata is not None and section.client_secret_file:
@@ -398,7 +398,7 @@ def _validate(claims: CodeIDToken, what: str) -> None:
         raise SignInRefused(f"The {what} {reason}.") from None
 
 
-def _auth_method(metadata: Metadata | None, secret: str | None) -> str:
+def _auth_method(metadata: ProviderMetadata | None, secret: str | None) -> str:
     """How the client authenticates at the token endpoint."""
     if secret is None:
         return "none"

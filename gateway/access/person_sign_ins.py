@@ -102,7 +102,7 @@ class PersonSignIns:
         """Check the provider's answer against the cookie, and exchange its code. `answer`: the query of the
         callback."""
         provider = self._provider
-        started = self._open(cookie)
+        started = self._read_cookie(cookie)
         state = answer.get("state", "")
         if not hmac.compare_digest(state.encode(), started.state.encode()):
             raise SignInRefused("The answer belongs to another sign-in (state). Begin again in one window.")
@@ -253,7 +253,7 @@ class PersonSignIns:
         lasts_s = self._section.recheck_s + max(self._section.unreachable_s, person_sessions.CLAIM_S)
         return now >= session.checked_at + round(lasts_s * SECOND)
 
-    def _open(self, cookie: str | None) -> StartedSignIn:
+    def _read_cookie(self, cookie: str | None) -> StartedSignIn:
         """Raises SignInRefused."""
         if not cookie or len(cookie) > COOKIE_CHARS_MAX:
             raise SignInRefused("This browser has not started a sign-in, or did so too long ago.")

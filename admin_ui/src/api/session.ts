@@ -83,13 +83,13 @@ export async function loadProvider(): Promise<Provider | null> {
   }
 }
 
-/** Throws the API's error for a wrong key. */
-export async function signIn(key: string): Promise<void> {
+/** `code`: of the key's authenticator app; "" at first. Throws the API's error for a wrong key or code. */
+export async function signIn(key: string, code: string): Promise<void> {
   const headers = { "content-type": "application/json" };
   const answer = await fetch(PATH, {
     method: "POST",
     headers,
-    body: JSON.stringify({ key }),
+    body: JSON.stringify(code === "" ? { key } : { key, code }),
     credentials: "same-origin",
   });
   enter(await sessionOf(answer));

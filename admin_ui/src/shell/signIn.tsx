@@ -1,21 +1,26 @@
 // The sign-in: a page at first, and a dialog over the current page when the session has ended.
 import { useEffect, useState } from "react";
+import { ApiError } from "../api/errors";
 import { type Provider, dismissSignIn, loadProvider, nameOf, signIn, useSessionState } from "../api/session";
 import { Dialog } from "../kit/dialog";
 import { Form, TextField, useForm, fieldError } from "../kit/form";
 
 function KeyForm() {
-  const form = useForm({ key: "" });
+  const form = useForm({ key: "", code: "" });
+  const [needsCode, setNeedsCode] = useState(false);
   return (
     <Form
       form={form}
       verb="Sign in"
-      save={async ({ key }) => {
+      save={async ({ key, code }) => {
         if (key.trim() === "") throw fieldError("key", "Enter an admin key.");
         try {
-          await signIn(key.trim());
+          await signIn(key.trim(), code.trim());
         } catch (error) {
-          throw fieldError("key", error instanceof Error ? error.message : String(error));
+          const about = error instanceof ApiError ? error.code : null;
+          if (about === "totp_required") setNeedsCode(true);
+          const field = about === "totp_required" || about === "totp_invalid" ? "code" : "key";
+          throw fieldError(field, error instanceof Error ? error.message : String(error));
         }
       }}
     >
@@ -35,6 +40,17 @@ function KeyForm() {
           </>
         }
       />
+      {needsCode && (
+        <TextField
+          form={form}
+          name="code"
+          label="Code of the authenticator app"
+          mono
+          autoFocus
+          autoComplete="one-time-code"
+          hint="Six digits, or a recovery code."
+        />
+      )}
     </Form>
   );
 }

@@ -58,6 +58,7 @@ from gateway.routes.guard import admit_operator
 from gateway.routes.organization import organization_costs, organization_usage
 from gateway.routes.sign_in.people import list_people
 from gateway.routes.sign_in.provider import ProviderController
+from gateway.routes.sign_in.totp import TotpController
 from gateway.services import Services
 
 BODY_BYTES_MAX = 64 * 1024
@@ -83,7 +84,7 @@ def admin_router(services: Services) -> Router:
     )
     return Router(
         path="/v1",
-        route_handlers=[guarded, SessionController, ProviderController],
+        route_handlers=[guarded, SessionController, ProviderController, TotpController],
         middleware=[reload_after_writes(services)],
         dependencies={
             "by": Provide(by, sync_to_thread=False),

@@ -23,18 +23,22 @@ from gateway.access.callers import Caller
 from gateway.access.person_sessions import PersonSession
 from gateway.access.roles import Role
 from gateway.access.sessions import REFUSED_S, SESSION_S_MAX, AnySession, Attempt, Session, csrf_token
-from gateway.errors import InvalidApiKey, RateLimited, SessionExpired
+from gateway.access.totp import CODE_CHARS_MAX
+from gateway.errors import InvalidApiKey, RateLimited, SessionExpired, TotpRequired
 from gateway.http.exchange import line_of
 from gateway.routes.guard import admit_session, check_fresh, check_own_page, cookie_name, is_secure, session_cookie
+from gateway.routes.sign_in.totp import check_code
 from gateway.services import Services
 
 OWN = {"route": "/v1/admin/session", "area": None}  # for every session
 
 
 class SignIn(msgspec.Struct, forbid_unknown_fields=True):
-    """`key`: an admin key's secret."""
+    """`key`: an admin key's secret. `code`: of the key's authenticator app, or a recovery code, for a key that has
+    one."""
 
     key: Annotated[str, Meta(max_length=200)]
+    code: Annotated[str, Meta(max_length=CODE_CHARS_MAX)] | None = None
 
 
 class SessionTenant(msgspec.Struct, frozen=True):
@@ -87,6 +91,7 @@ class SessionController(Controller):
                 caller = await services.callers.identify(f"Bearer {data.key}")
                 await _take_write(services, caller, attempt)
                 request_id, replaced = line_of(request).record.request_id, session_cookie(request)
+                await _check_code(services, caller, data.code, request_id, attempt)
                 cookie, session = await services.sessions.sign_in(caller, request_id, replaced=replaced)
             except InvalidApiKey:
                 if attempt.refusal is not None:
@@ -119,6 +124,15 @@ async def _take_write(services: Services, caller: Caller, attempt: Attempt) -> N
     try:
         await services.write_limits.count_write(caller)
     except RateLimited:
+        attempt.succeeded()
+        raise
+
+
+async def _check_code(services: Services, caller: Caller, code: str | None, request_id: str, attempt: Attempt) -> None:
+    """The first step of a sign-in with a code does not count as a wrong key. Raises as `check_code`."""
+    try:
+        await check_code(services, caller, code, request_id)
+    except TotpRequired:
         attempt.succeeded()
         raise
 

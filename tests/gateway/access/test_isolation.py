@@ -144,6 +144,9 @@ OF_A_SESSION = {(method, "/v1/admin/session") for method in ("POST", "GET", "DEL
 OF_A_SIGN_IN = {
     ("GET", "/v1/admin/session/options"), ("GET", "/v1/admin/session/provider"), ("GET", "/v1/admin/session/callback"),
     ("POST", "/v1/admin/session/backchannel_logout"),
+    # test_totp has these.
+    ("POST", "/v1/admin/session/totp"), ("POST", "/v1/admin/session/totp/confirm"),
+    ("POST", "/v1/admin/session/totp/remove"),
 }  # fmt: skip
 BELOW_TENANT = "/t/{tenant:str}"
 FILES = (("focus", "csv"), ("focus", "jsonl"), ("focus", "parquet"), ("events", "jsonl"))
