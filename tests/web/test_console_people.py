@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from base64 import b32decode
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,8 +12,10 @@ from urllib.parse import urlsplit
 import pytest
 import sqlalchemy as sa
 
-from billing.clock import SECOND
-from gateway.tables import person_sessions
+from billing.clock import SECOND, database_now
+from gateway.access import keys
+from gateway.access.totp import STEP_S, code_at
+from gateway.tables import key_totp, person_sessions
 from support.paths import REPO
 from support.people.people_stack import start_people_stack
 from support.people.providers import NodeProvider
@@ -108,6 +111,32 @@ def test_a_role_that_shrinks_while_the_page_is_open(place: Place, page: Page) ->
     make_due(place)
     page.reload()
     page.get_by_role("link", name="Sign in with Example SSO").wait_for()
+
+
+def test_an_admin_key_signs_in_with_an_authenticator_app(place: Place, page: Page) -> None:
+    key = place.stack.write(lambda c: keys.create(c, tenant_id=None, name="with an app", kind="admin"))
+
+    def code() -> str:
+        """As if the codes before were of earlier time steps."""
+        place.stack.write(lambda c: c.execute(sa.update(key_totp).values(last_counter=0)))
+        return code_at(b32decode(secret), place.stack.read(database_now) // (STEP_S * SECOND))
+
+    page.goto("/admin/authenticator")
+    page.get_by_label("Admin key").fill(key.secret)
+    page.get_by_role("button", name="Sign in").click()
+    page.get_by_role("button", name="Set up").click()
+    secret = page.locator("pre").inner_text()
+    page.get_by_label("Code").fill(code())
+    page.get_by_role("button", name="Confirm").click()
+    page.get_by_text("recovery codes").wait_for()
+    assert len(page.locator("pre").inner_text().split()) == 10
+    assert serious_faults(page) == []
+    page.get_by_role("button", name="Sign out").click()
+    page.get_by_label("Admin key").fill(key.secret)
+    page.get_by_role("button", name="Sign in").click()
+    page.get_by_label("Code of the authenticator app").fill(code())
+    page.get_by_role("button", name="Sign in").click()
+    page.get_by_role("button", name="Sign out").wait_for()
 
 
 def make_due(place: Place) -> None:
