@@ -49,17 +49,18 @@ console-if-npm:
 	elif [ ! -f admin_ui/dist/index.html ]; then \
 	echo "==> $(CONSOLE_STEPS) left out: there is no npm here, and the console at /admin is not built"; fi
 
-# The npm packages whose snippets of docs/users/clients.md the tests run.
+# The npm packages whose snippets of docs/users/clients.md the tests run, and the OpenID Connect provider of the tests.
 CLIENTS := tests/clients/connect
-client-packages: $(CLIENTS)/node_modules/.package-lock.json
+PROVIDER := tests/support/people
+client-packages: $(CLIENTS)/node_modules/.package-lock.json $(PROVIDER)/node_modules/.package-lock.json
 
-$(CLIENTS)/node_modules/.package-lock.json: $(CLIENTS)/package.json $(CLIENTS)/package-lock.json
-	cd $(CLIENTS) && $(NPM) ci --silent
+tests/%/node_modules/.package-lock.json: tests/%/package.json tests/%/package-lock.json
+	cd tests/$* && $(NPM) ci --silent
 	@touch $@
 
 client-packages-if-npm:
 	@if command -v $(NPM) >/dev/null; then $(MAKE) --no-print-directory -s client-packages || \
-	echo "==> the npm packages of $(CLIENTS) could not be installed (see above); their tests skip"; fi
+	echo "==> the npm packages of $(CLIENTS) and $(PROVIDER) could not be installed (see above); their tests skip"; fi
 
 test: $(VENV)/.dev console-if-npm client-packages-if-npm
 	$(BIN)/python -m pytest $(PYTEST_ARGS)

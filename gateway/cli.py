@@ -28,6 +28,7 @@ from gateway.commands.keys import keys_group
 from gateway.commands.limits import limits_group
 from gateway.commands.models import models_group
 from gateway.commands.money import budgets_group, prices_group
+from gateway.commands.people import people_group
 from gateway.commands.run import engine_command, gateway_command, serve_command
 from gateway.commands.secret import secret_group
 from gateway.commands.simulate import simulate_command
@@ -63,6 +64,7 @@ for command in (
     tenants_group,
     projects_group,
     keys_group,
+    people_group,
     budgets_group,
     webhooks_group,
     limits_group,

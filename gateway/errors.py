@@ -168,13 +168,27 @@ class CsrfTokenInvalid(ApiError):
 
 
 class SessionExpired(ApiError):
-    """The cookie's session is unknown, expired or signed out, or its key is revoked."""
+    """The cookie's session is unknown, expired or signed out, its key is revoked, or its person has no role left."""
 
     status = 401
     code = "session_expired"
 
     def __init__(self) -> None:
-        super().__init__("There is no session, or it has ended. Sign in again with an admin key.")
+        super().__init__("There is no session, or it has ended. Sign in again.")
+
+
+class TotpRequired(ApiError):
+    """The key of a sign-in is right, and needs a code of its authenticator app too."""
+
+    status = 401
+    code = "totp_required"
+
+
+class TotpInvalid(ApiError):
+    """The code is wrong, or was accepted before."""
+
+    status = 401
+    code = "totp_invalid"
 
 
 class ModelNotFound(ApiError):

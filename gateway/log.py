@@ -144,4 +144,5 @@ def configure(level: int = logging.INFO) -> None:
     root = logging.getLogger()
     root.handlers[:] = handlers(JsonFormatter())
     root.setLevel(level)
-    logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
+    for name in ("uvicorn.error", "httpx2"):  # the second writes a line with the URL of each of its requests
+        logging.getLogger(name).setLevel(logging.WARNING)

@@ -148,6 +148,9 @@ class Metrics:
             "laneway_problem", "1 while this part keeps the process from serving, as /health/ready says", ["part"],
             registry=registry,
         )  # fmt: skip
+        self.break_glass_uses = Counter(
+            "laneway_break_glass_uses", "Requests with an admin key for emergencies", registry=registry
+        )
         self.drain = Gauge(
             "laneway_drain_seconds", "How long the process has been draining; 0 before, and when it is drained",
             registry=registry,

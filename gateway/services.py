@@ -11,7 +11,7 @@ import logging
 import os
 from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from adapters.files.store import AdapterStore
 from billing.clock import database_now
@@ -24,9 +24,12 @@ from billing.ledger.ledger import CLOSE_PATIENCE_S, Ledger
 from billing.ledger.settler import Settler
 from billing.revision import Change
 from engine.protocol.frames import ModelInfo, RaisedTargets
+from gateway.access.break_glass import BreakGlass
 from gateway.access.callers import USED_FLUSH_S, Callers, unusable
 from gateway.access.deployment_secret import check_secrets
+from gateway.access.person_sign_ins import PersonSignIns
 from gateway.access.sessions import Sessions, SignIns
+from gateway.access.totp import KeyTotp
 from gateway.access.write_limits import WriteLimits
 from gateway.answers.recording import Recordings
 from gateway.answers.responses_shape import usage_of_checkpoint
@@ -55,7 +58,7 @@ from gateway.http.console_files import ConsoleFiles
 from gateway.large_work.pool import LargeWork
 from gateway.limits.body_memory import BodyMemory
 from gateway.limits.client_pace import ClientPace
-from gateway.limits.limiter import SLOT_LEASE_S, Limiter
+from gateway.limits.limiter import Limiter, shared_rates
 from gateway.limits.turn_pace import RequestPace
 from gateway.metrics import Metrics
 from gateway.recovery.erasures import replay_file
@@ -81,9 +84,6 @@ from gateway.uploads.sweeper import Sweeper
 from gateway.uploads.uploads import Uploads
 from gateway.views.engines import measure_fleet
 from gateway.views.overview import Overviews
-
-if TYPE_CHECKING:
-    from gateway.limits.redis_rates import SharedRates
 
 LEDGER_SHARE = 0.5  # the part of StopTimes.close_s in which the ledger finishes its writes
 # Starting the processes for large prompts takes half a second of a core, and first requests have priority.
@@ -173,11 +173,14 @@ class Services:
             wall_clock=self.watch.now_s,
             freshen=self.watch.freshen,
         )
-        self.sessions = Sessions(self.database, self.callers)
+        self.person_sign_ins = PersonSignIns(self.database, config.oidc, self.secrets)
+        self.sessions = Sessions(self.database, self.callers, self.person_sign_ins)
+        self.break_glass = BreakGlass(self.database, self.metrics)
         self.sign_ins = SignIns()
+        self.totp = KeyTotp(self.secrets)
         self.refusal_pace = ClientPace(config.gateway.refusals_per_s)
         self.body_memory = BodyMemory(config.gateway.bodies_bytes_max, config.gateway.tenant_bodies_bytes_max)
-        self.limiter = Limiter(shared=_shared_rates(config), count_gateways=self._count_gateways, metrics=self.metrics)
+        self.limiter = Limiter(shared=shared_rates(config), count_gateways=self._count_gateways, metrics=self.metrics)
         self.write_limits = WriteLimits(self.limiter, config.administration)
 
     def _build_catalog(self) -> None:
@@ -481,14 +484,6 @@ def _exporter(config: Config, database: Database, gateway_id: str) -> Exporter:
     return Exporter(
         database, gateway_id, config.exports_dir, bytes_max=files.bytes_max, free_min_bytes=free, provider=seller
     )
-
-
-def _shared_rates(config: Config) -> SharedRates | None:
-    if not config.redis.url:
-        return None
-    from gateway.limits.redis_rates import SharedRates  # importing its client takes 0.2 s
-
-    return SharedRates(config.redis.url, round(SLOT_LEASE_S * 1e6), config.redis.answer_ms / 1000)
 
 
 async def _cancel(tasks: list[asyncio.Task[None]]) -> None:

@@ -34,6 +34,8 @@ keys = sa.Table(
     # The first key of this key's rotations; null: the key replaced no other key. The keys of a rotation share their
     # budgets and rate limits.
     sa.Column("first_key_id", sa.String(64), nullable=True),
+    # An admin key for emergencies, whose use raises an alert (gateway.access.break_glass).
+    sa.Column("break_glass", sa.Boolean, nullable=False, server_default=sa.false()),
     sa.CheckConstraint("kind IN ('live', 'test', 'admin')", name="kind"),
     sa.CheckConstraint("kind = 'admin' OR tenant_id IS NOT NULL", name="tenant"),
     sa.CheckConstraint(
@@ -58,6 +60,69 @@ sessions = sa.Table(
 )
 sa.Index("ix_sessions_key_id", sessions.c.key_id)
 sa.Index("ix_sessions_expires_at", sessions.c.expires_at)
+
+# People who have signed in at the provider of [oidc]. Audit lines name them by id.
+people = sa.Table(
+    "people",
+    metadata,
+    sa.Column("id", sa.String(64), primary_key=True),  # psn_…
+    sa.Column("issuer", sa.String(300), nullable=False),
+    sa.Column("subject", sa.String(255), nullable=False),  # the provider's name of the person, `sub`
+    sa.Column("name", sa.String(200), nullable=True),
+    sa.Column("email", sa.String(320), nullable=True),
+    sa.Column("role", sa.String(16), nullable=True),  # by the groups of the last check; null: no group has a role
+    sa.Column("tenant_id", sa.ForeignKey("tenants.id"), nullable=True),  # of a tenant_admin
+    sa.Column("created_at", sa.BigInteger, nullable=False),
+    sa.Column("signed_in_at", sa.BigInteger, nullable=False),  # the last sign-in
+    sa.CheckConstraint(
+        "role IS NULL OR (role IN ('owner', 'operator', 'finance', 'tenant_admin', 'read_only') "
+        "AND (role = 'tenant_admin') = (tenant_id IS NOT NULL))",
+        name="role",
+    ),
+)
+sa.Index("uq_people_issuer_subject", people.c.issuer, people.c.subject, unique=True)
+sa.Index("ix_people_tenant_id", people.c.tenant_id)
+
+# Sessions of people, apart from those of keys: the version before knows only these.
+person_sessions = sa.Table(
+    "person_sessions",
+    metadata,
+    sa.Column("id", sa.String(64), primary_key=True),  # ses_…
+    sa.Column("hash", sa.String(64), nullable=False, unique=True),  # as of sessions
+    sa.Column("person_id", sa.ForeignKey("people.id"), nullable=False),
+    sa.Column("provider_sid", sa.String(255), nullable=True),  # the provider's session, for back-channel logout
+    sa.Column("tokens", sa.LargeBinary, nullable=False),  # encrypted, see gateway.access.person_sessions
+    sa.Column("created_at", sa.BigInteger, nullable=False),
+    sa.Column("seen_at", sa.BigInteger, nullable=False),
+    sa.Column("expires_at", sa.BigInteger, nullable=False),
+    sa.Column("checked_at", sa.BigInteger, nullable=False),  # when the provider last confirmed the groups
+    sa.Column("claimed_until", sa.BigInteger, nullable=False),  # until then one gateway checks, or none tries again
+)
+sa.Index("ix_person_sessions_person_id", person_sessions.c.person_id)
+sa.Index("ix_person_sessions_expires_at", person_sessions.c.expires_at)
+
+# States of sign-ins and ids of logout tokens that were used, so that neither is accepted twice.
+spent_tokens = sa.Table(
+    "spent_tokens",
+    metadata,
+    sa.Column("hash", sa.String(64), primary_key=True),  # SHA-256, hex
+    sa.Column("expires_at", sa.BigInteger, nullable=False),  # from then on it is refused for its age
+)
+sa.Index("ix_spent_tokens_expires_at", spent_tokens.c.expires_at)
+
+# One-time passwords (TOTP) of admin keys that sign in to the console.
+key_totp = sa.Table(
+    "key_totp",
+    metadata,
+    sa.Column("key_id", sa.ForeignKey("keys.id"), primary_key=True),
+    sa.Column("secret", sa.LargeBinary, nullable=False),  # encrypted, see gateway.access.totp
+    sa.Column("created_at", sa.BigInteger, nullable=False),
+    sa.Column("confirmed_at", sa.BigInteger, nullable=True),  # null: enrolled, not required yet
+    sa.Column("last_counter", sa.BigInteger, nullable=False),  # of the last code accepted: no earlier one is
+    sa.Column("recovery_hashes", sa.JSON, nullable=False),  # SHA-256 of the codes that are left, hex
+    sa.Column("wrong_codes", sa.BigInteger, nullable=False),  # since the last accepted code, see totp.WRONG_MAX
+    sa.Column("refused_until", sa.BigInteger, nullable=False),
+)
 
 # Rate limits of single keys and tenants; null: as laneway.toml has it.
 rate_limits = sa.Table(
@@ -292,7 +357,7 @@ audit_log = sa.Table(
     metadata,
     sa.Column("id", Sequence, primary_key=True, autoincrement=True),
     sa.Column("at", sa.BigInteger, nullable=False),
-    sa.Column("actor", sa.String(80), nullable=False),  # a key id, or "cli:" and a user of the host
+    sa.Column("actor", sa.String(80), nullable=False),  # the id of a key or a person, or "cli:" and a user of the host
     sa.Column("action", sa.String(80), nullable=False),  # e.g. key.create
     sa.Column("object_id", sa.String(80), nullable=False),
     sa.Column("request_id", sa.String(80), nullable=True),

@@ -36,7 +36,10 @@ export const PAGES: readonly Page[] = [
   { path: "/aliases", title: "Aliases", group: "Serve", needs: "models:read", load: () => import("./pages/serve/aliases") },
   { path: "/tenants", title: "Tenants", group: "People", needs: "people:read", load: () => import("./pages/people/tenants") },
   { path: "/tenants/$tenant", title: "Tenant", needs: "people:read", load: () => import("./pages/people/tenant") },
+  // engine:read: a tenant's admins have keys:read, and people are of all tenants.
+  { path: "/people", title: "People", group: "People", needs: "engine:read", load: () => import("./pages/people/people") },
   { path: "/keys", title: "Keys", group: "People", needs: "keys:read", load: () => import("./pages/people/keys") },
+  { path: "/authenticator", title: "Authenticator app", load: () => import("./pages/people/authenticator") },
   { path: "/keys/$key", title: "Key", needs: "keys:read", load: () => import("./pages/people/key") },
   { path: "/budgets", title: "Budgets and limits", group: "Money", needs: "money:read", load: () => import("./pages/money/budgets") },
   { path: "/usage", title: "Usage and costs", group: "Money", needs: "usage:read", load: () => import("./pages/money/usage") },

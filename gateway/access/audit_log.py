@@ -17,7 +17,7 @@ import sqlalchemy as sa
 from billing import clock
 from billing.lists import ListColumns, ListPage, ListQuery, page
 from gateway.access import audit_chain
-from gateway.tables import audit_log
+from gateway.tables import audit_log, people
 
 LIST_MAX = 1000
 
@@ -31,16 +31,20 @@ _SORTED = ListColumns(
         audit_log.c.actor,
         sa.func.coalesce(audit_log.c.request_id, ""),
         sa.func.coalesce(audit_log.c.tenant_id, ""),
+        sa.func.coalesce(people.c.name, ""),
+        sa.func.coalesce(people.c.email, ""),
     ),
 )
 
 
 class AuditLine(msgspec.Struct, frozen=True, kw_only=True):
-    """One administrative write. `at` in microseconds UTC; `tenant_id` None: the object is the operator's."""
+    """One administrative write. `at` in microseconds UTC; `tenant_id` None: the object is the operator's. `actor_name`:
+    of a person, whose id is in the line itself."""
 
     id: int
     at: int
     actor: str
+    actor_name: str | None
     action: str
     object_id: str
     tenant_id: str | None
@@ -50,7 +54,8 @@ class AuditLine(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AuditFilter(msgspec.Struct, frozen=True, kw_only=True):
-    """Every given value must match; `start` ≤ at < `end`, in microseconds UTC."""
+    """Every given value must match; `start` ≤ at < `end`, in microseconds UTC. `names_of`: only people of this tenant
+    are named."""
 
     tenant_id: str | None = None
     actor: str | None = None
@@ -58,6 +63,7 @@ class AuditFilter(msgspec.Struct, frozen=True, kw_only=True):
     object_id: str | None = None
     start: int | None = None
     end: int | None = None
+    names_of: str | None = None
 
 
 def host_actor() -> str:
@@ -79,8 +85,8 @@ def record(
     after: Any = None,
     request_id: str | None = None,
 ) -> None:
-    """Add one line. `actor` is a key id or `host_actor`; `before` and `after` are structs or plain JSON data. The
-    chain's end is locked until the transaction ends."""
+    """Add one line. `actor` is the id of a key or a person, or `host_actor`; `before` and `after` are structs or plain
+    JSON data. The chain's end is locked until the transaction ends."""
     head = audit_chain.lock_head(connection)  # before the clock is read, so that ids, moments and positions agree
     insert = sa.insert(audit_log).values(
         at=clock.database_now(connection),
@@ -113,7 +119,11 @@ def found(connection: sa.Connection, only: AuditFilter, query: ListQuery) -> Lis
 
 
 def _matching(only: AuditFilter) -> sa.Select[Any]:
-    query = sa.select(audit_log)
+    named = people.c.id == audit_log.c.actor
+    if only.names_of is not None:
+        named &= people.c.tenant_id == only.names_of
+    actor_name = sa.func.coalesce(people.c.name, people.c.email, people.c.subject).label("actor_name")
+    query = sa.select(audit_log, actor_name).select_from(audit_log.outerjoin(people, named))
     for name in ("tenant_id", "actor", "action", "object_id"):
         if getattr(only, name) is not None:
             query = query.where(audit_log.c[name] == getattr(only, name))

@@ -18,12 +18,13 @@ from billing.database import Database, DatabaseUnavailable
 from billing.tables import projects, tenants
 from billing.timeouts import StallTolerantTimeout
 from gateway.access import keys as key_rules
+from gateway.access import people as people_rules
 from gateway.access.roles import Role
 from gateway.config.allowance import Allowance
 from gateway.errors import InvalidApiKey, Overloaded
 from gateway.limits.overrides import NAMES
 from gateway.limits.rates import Scope, Subject
-from gateway.tables import keys, rate_limits
+from gateway.tables import keys, people, rate_limits
 
 # Entries of the cache of usable keys, and of the separate cache of unusable keys: a flood of wrong keys evicts no valid
 # key.
@@ -56,7 +57,7 @@ class Caller(msgspec.Struct, frozen=True, kw_only=True):
     """The bearer of a key, with the settings of key, project and tenant that a request needs. `tier`: the highest tier
     at which the caller may be served."""
 
-    key_id: str
+    key_id: str  # in a person's session: the person's id
     tenant_id: str | None  # None: an operator
     tenant_slug: str | None
     project_id: str | None
@@ -72,6 +73,7 @@ class Caller(msgspec.Struct, frozen=True, kw_only=True):
     currency: str = "USD"  # the tenant's
     cheapest: bool = False  # the tenant's setting: an alias that allows it is served by its cheapest model
     stores_responses: bool = False  # the tenant's setting
+    break_glass: bool = False  # an admin key for emergencies
 
 
 async def _always() -> bool:
@@ -136,6 +138,29 @@ class Callers:
         caller = _load(connection, keys.c.id == key_id, self._ranks, self._defaults, self._age)
         now = clock.database_now(connection) // clock.SECOND
         return None if caller is None or (caller.expires_at is not None and caller.expires_at <= now) else caller
+
+    def of_person(self, connection: sa.Connection, person_id: str) -> Caller | None:
+        """A person in a session, with the role of the last check. None: the person has no role."""
+        query = sa.select(people.c.role, people.c.tenant_id, tenants.c.slug, tenants.c.status)
+        joined = query.select_from(people.outerjoin(tenants, people.c.tenant_id == tenants.c.id))
+        row = connection.execute(joined.where(people.c.id == person_id)).one_or_none()
+        if row is None or row.role is None or row.status not in (None, "active"):
+            return None
+        return Caller(
+            key_id=person_id,
+            tenant_id=row.tenant_id,
+            tenant_slug=row.slug,
+            project_id=None,
+            first_key_id=person_id,
+            tier=max(self._ranks, key=self._ranks.__getitem__),
+            scopes=frozenset((key_rules.ADMIN,)),
+            default_max_tokens=None,
+            share_weight=1.0,
+            subjects=(),
+            expires_at=None,
+            age=self._age,
+            role=row.role,
+        )
 
     def note_used(self, caller: Caller) -> None:
         self._used[caller.key_id] = int(self._wall_clock())
@@ -219,9 +244,12 @@ class Callers:
 
 
 def unusable(connection: sa.Connection, key_ids: Collection[str]) -> set[str]:
-    """The subset of `key_ids` that is revoked, deleted or of a tenant that is not active."""
-    usable = _USABLE.rows(connection, {"key_ids": list(key_ids)})
-    return set(key_ids) - {key_id for (key_id,) in usable}
+    """The subset of `key_ids` that is revoked, deleted or of a tenant that is not active; of people in sessions, those
+    without a role or a session."""
+    usable = {key_id for (key_id,) in _USABLE.rows(connection, {"key_ids": list(key_ids)})}
+    if persons := [id_ for id_ in key_ids if people_rules.is_person(id_)]:
+        usable |= people_rules.usable(connection, persons)
+    return set(key_ids) - usable
 
 
 _OF_KEY, _OF_TENANT = rate_limits.alias("of_key"), rate_limits.alias("of_tenant")
@@ -279,6 +307,7 @@ def _load(
         currency=row.currency or "USD",
         cheapest=bool(row.cheapest),
         stores_responses=row.store_responses_s is not None,
+        break_glass=bool(row.break_glass),
     )
 
 

@@ -94,6 +94,7 @@ class Key(msgspec.Struct, frozen=True, kw_only=True):
     rotated_to: str | None
     role: Role | None  # of an admin key
     first_key_id: str | None  # the first key of this key's rotations; None: the key replaced no other key
+    break_glass: bool  # an admin key for emergencies: its use raises an alert
 
     @property
     def shares_as(self) -> str:
@@ -150,6 +151,7 @@ def create(
     secret: str | None = None,
     role: Role | None = None,
     first_key_id: str | None = None,
+    break_glass: bool = False,
 ) -> MadeKey:
     """Make a key. `scopes` None: the admin scope for an admin key, else the inference scope. `role` None: "owner" for
     an admin key. An admin key of the role tenant_admin needs a tenant; every other admin key is the operator's and has
@@ -166,6 +168,7 @@ def create(
             raise KeyRefused(f"scope {scope!r} is not known; there are {', '.join(SCOPES)}")
     if ADMIN in chosen and kind != "admin":
         raise KeyRefused("the admin scope needs a key of kind admin")
+    _check_break_glass(break_glass, kind)
     role = _checked_role(role, kind, tenant_id)
     secret = secret or make_secret(kind)
     assert is_well_formed(secret)
@@ -187,6 +190,7 @@ def create(
         "expires_at": None if expires_at is None else expires_at * clock.SECOND,
         "role": role,
         "first_key_id": first_key_id,
+        "break_glass": break_glass,
     }
     connection.execute(sa.insert(keys).values(row))
     revision.bump(connection, Change("keys", tenant_id))
@@ -205,6 +209,11 @@ def _checked_role(role: Role | None, kind: Kind, tenant_id: str | None) -> Role 
         needs = "needs a tenant" if tenant_id is None else "is the operator's: it belongs to no tenant"
         raise KeyRefused(f"an admin key of the role {role} {needs}")
     return role
+
+
+def _check_break_glass(break_glass: bool, kind: str) -> None:
+    if break_glass and kind != "admin":
+        raise KeyRefused(f"break_glass is for admin keys: this key is of kind {kind}")
 
 
 def get(connection: sa.Connection, key_id: str) -> Key | None:
@@ -298,6 +307,7 @@ def update(
     *,
     project_id: str | None = None,
     default_max_tokens: int | msgspec.UnsetType | None = msgspec.UNSET,
+    break_glass: bool | None = None,
 ) -> Key:
     """Change the given fields. Raises KeyRefused for a revoked or expired key."""
     before = _required(connection, key_id, for_update=True)
@@ -306,6 +316,9 @@ def update(
     values: dict[str, object] = {} if project_id is None else {"project_id": project_id}
     if default_max_tokens is not msgspec.UNSET:
         values["default_max_tokens"] = default_max_tokens
+    if break_glass is not None:
+        _check_break_glass(break_glass, before.kind)
+        values["break_glass"] = break_glass
     if values:
         connection.execute(sa.update(keys).where(keys.c.id == key_id).values(values))
     revision.bump(connection, Change("keys", before.tenant_id))
@@ -334,6 +347,7 @@ def rotate(connection: sa.Connection, key_id: str, *, overlap_s: int) -> MadeKey
         default_max_tokens=old.default_max_tokens,
         role=old.role,
         first_key_id=old.shares_as,
+        break_glass=old.break_glass,
     )
     ends = _now(connection) + overlap_s
     connection.execute(

@@ -1,4 +1,5 @@
-"""Sessions of the console: a person signs in with an admin key, and a cookie authenticates the browser afterwards.
+"""Sessions of the console: somebody signs in with an admin key or at the provider of [oidc], and a cookie
+authenticates the browser afterwards.
 
 A session is a row of the database, so every gateway accepts it. The row holds only the hash of the cookie's value.
 Sessions are not cached, so a sign-out, a revoked key or a suspended tenant takes effect at the next request.
@@ -21,9 +22,11 @@ from billing import revision
 from billing.clock import SECOND, database_now
 from billing.database import Database
 from billing.ids import new_id
-from gateway.access import audit_log, keys
+from gateway.access import audit_log, keys, people, person_sessions
 from gateway.access.callers import Caller, Callers
 from gateway.access.keys import ADMIN
+from gateway.access.person_sessions import PersonSession
+from gateway.access.person_sign_ins import FinishedSignIn, PersonSignIns
 from gateway.errors import InvalidApiKey, Overloaded, RateLimited, SessionExpired
 from gateway.limits.connection_limits import client_of
 from gateway.tables import sessions
@@ -58,12 +61,16 @@ class Session(msgspec.Struct, frozen=True, kw_only=True):
     expires_at: int
 
 
+AnySession = Session | PersonSession
+
+
 class Sessions:
     """Signs in and out, and finds the caller of a cookie. All gateways of a database share the sessions."""
 
-    def __init__(self, database: Database, callers: Callers) -> None:
+    def __init__(self, database: Database, callers: Callers, person_sign_ins: PersonSignIns) -> None:
         self._database = database
         self._callers = callers
+        self._person_sign_ins = person_sign_ins
         self._look_up_slots = asyncio.Semaphore(LOOK_UPS_AT_ONCE)
         self._looking_up = 0
 
@@ -85,27 +92,57 @@ class Sessions:
 
         return cookie, await self._database.write_in_background(begin_session)
 
-    async def identify(self, cookie: str) -> tuple[Caller, Session]:
-        """The caller and the session of a cookie's value. Raises SessionExpired, Overloaded, DatabaseUnavailable."""
+    async def sign_in_person(
+        self, finished: FinishedSignIn, request_id: str, *, replaced: str | None = None
+    ) -> tuple[str, PersonSession]:
+        """`sign_in` for a person, whom the provider has signed in. Raises SignInRefused."""
+        cookie = secrets.token_urlsafe(SECRET_BYTES)
+
+        def begin_session(connection: sa.Connection) -> PersonSession:
+            _, session = self._person_sign_ins.begin_session(connection, finished, _hash(cookie), request_id)
+            if replaced is not None:
+                _end_replaced(connection, replaced, request_id)
+            return session
+
+        return cookie, await self._database.write_in_background(begin_session)
+
+    async def identify(self, cookie: str, request_id: str) -> tuple[Caller, AnySession]:
+        """The caller and the session of a cookie's value. A person's session that is due is checked at the provider
+        first. Raises SessionExpired, Overloaded, DatabaseUnavailable."""
         if len(cookie) != COOKIE_CHARS:
             raise SessionExpired()
         now, session, caller = await self._look_up(cookie)
+        if isinstance(session, PersonSession) and self._person_sign_ins.is_due(session, now):
+            if not await self._person_sign_ins.check_again(session, now, request_id):
+                raise SessionExpired()
+            now, session, caller = await self._look_up(cookie)  # the role may have changed
         if session is None or caller is None:
             raise SessionExpired()
-        self._callers.note_used(caller)
+        if isinstance(session, Session):
+            self._callers.note_used(caller)
         if session.seen_at + SEEN_S * SECOND <= now:
-            seen = sa.update(sessions).where(sessions.c.id == session.id, sessions.c.seen_at < now)
-            await self._database.write_in_background(lambda c: c.execute(seen.values(seen_at=now)))
+            await self._note_seen(session, now)
         return caller, session
 
-    async def sign_out(self, caller: Caller, session: Session, request_id: str) -> None:
+    async def sign_out(self, caller: Caller, session: AnySession, request_id: str) -> None:
+        if isinstance(session, PersonSession):
+            await self._person_sign_ins.end(session, request_id)
+            return
+
         def end_session(connection: sa.Connection) -> None:
             revision.lock(connection)
             _end(connection, caller.key_id, caller.tenant_id, session.id, request_id)
 
         await self._database.write_in_background(end_session)
 
-    async def _look_up(self, cookie: str) -> tuple[int, Session | None, Caller | None]:
+    async def _note_seen(self, session: AnySession, now: int) -> None:
+        if isinstance(session, PersonSession):
+            await self._database.write_in_background(lambda c: person_sessions.note_seen(c, session, now))
+            return
+        seen = sa.update(sessions).where(sessions.c.id == session.id, sessions.c.seen_at < now)
+        await self._database.write_in_background(lambda c: c.execute(seen.values(seen_at=now)))
+
+    async def _look_up(self, cookie: str) -> tuple[int, AnySession | None, Caller | None]:
         if self._looking_up >= LOOK_UPS_MAX:
             raise Overloaded("Too many sessions are being looked up. Try again in a moment.")
         self._looking_up += 1
@@ -115,13 +152,16 @@ class Sessions:
         finally:
             self._looking_up -= 1
 
-    def _find(self, connection: sa.Connection, cookie: str) -> tuple[int, Session | None, Caller | None]:
+    def _find(self, connection: sa.Connection, cookie: str) -> tuple[int, AnySession | None, Caller | None]:
         now = database_now(connection)
         columns = (sessions.c[name] for name in Session.__struct_fields__)
         row = connection.execute(sa.select(*columns).where(sessions.c.hash == _hash(cookie))).one_or_none()
-        if row is None or row.expires_at <= now or row.seen_at + SESSION_IDLE_S * SECOND <= now:
+        found = person_sessions.by_cookie(connection, _hash(cookie)) if row is None else Session(**row._mapping)
+        if found is None or found.expires_at <= now or found.seen_at + SESSION_IDLE_S * SECOND <= now:
             return now, None, None
-        return now, Session(**row._mapping), self._callers.of_key(connection, row.key_id)
+        if isinstance(found, PersonSession):
+            return now, found, self._callers.of_person(connection, found.person_id)
+        return now, found, self._callers.of_key(connection, found.key_id)
 
 
 def csrf_token(cookie: str) -> str:
@@ -216,11 +256,15 @@ def _forget_old(connection: sa.Connection, key_id: str, now: int) -> None:
 
 
 def _end_replaced(connection: sa.Connection, cookie: str, request_id: str) -> None:
-    """End the session of this cookie; it may belong to another key."""
+    """End the session of this cookie; it may belong to another key or person."""
     query = sa.select(sessions.c.id, sessions.c.key_id).where(sessions.c.hash == _hash(cookie))
     if (row := connection.execute(query).one_or_none()) is not None:
         key = keys.get(connection, row.key_id)
         _end(connection, row.key_id, None if key is None else key.tenant_id, row.id, request_id)
+        return
+    session = person_sessions.by_cookie(connection, _hash(cookie))
+    if session is not None and (person := people.get(connection, session.person_id)) is not None:
+        person_sessions.end(connection, session.id, person, request_id)
 
 
 def _end(connection: sa.Connection, key_id: str, tenant_id: str | None, session_id: str, request_id: str) -> None:

@@ -15,7 +15,10 @@ from gateway.tables import (
     adapter_versions,
     adapters,
     erasures,
+    key_totp,
     keys,
+    people,
+    person_sessions,
     rate_limits,
     replays,
     sessions,
@@ -38,6 +41,7 @@ def erase(connection: sa.Connection, erasure_id: str, tenant_id: str, at: int) -
         return
     delete_text_key(connection, tenant_id)  # stored texts cannot be read from now on, and are deleted by the gateways
     _erase_keys(connection, tenant_id, at)
+    _erase_people(connection, tenant_id)
     _erase_adapters(connection, tenant_id, at)
     _erase_accounts(connection, tenant_id)
     audit_chain.erase_contents(connection, tenant_id)
@@ -47,11 +51,20 @@ def erase(connection: sa.Connection, erasure_id: str, tenant_id: str, at: int) -
 def _erase_keys(connection: sa.Connection, tenant_id: str, at: int) -> None:
     own = sa.select(keys.c.id).where(keys.c.tenant_id == tenant_id)
     connection.execute(sa.delete(sessions).where(sessions.c.key_id.in_(own)))
+    connection.execute(sa.delete(key_totp).where(key_totp.c.key_id.in_(own)))
     connection.execute(sa.delete(replays).where(replays.c.key_id.in_(own)))
     connection.execute(sa.delete(rate_limits).where(rate_limits.c.tenant_id == tenant_id))
     revoked = sa.func.coalesce(keys.c.revoked_at, at)
     values = {"name": ERASED, "hash": keys.c.id, "prefix": "", "last4": "", "revoked_at": revoked}
     connection.execute(sa.update(keys).where(keys.c.tenant_id == tenant_id).values(values))
+
+
+def _erase_people(connection: sa.Connection, tenant_id: str) -> None:
+    """The provider is not asked: a person who signs in again gets a new row."""
+    own = sa.select(people.c.id).where(people.c.tenant_id == tenant_id)
+    connection.execute(sa.delete(person_sessions).where(person_sessions.c.person_id.in_(own)))
+    values = {"subject": people.c.id, "name": None, "email": None, "role": None}
+    connection.execute(sa.update(people).where(people.c.tenant_id == tenant_id).values(values))
 
 
 def _erase_adapters(connection: sa.Connection, tenant_id: str, at: int) -> None:

@@ -34,6 +34,7 @@ class KeyWrites:
         default_max_tokens: int | None = None,
         secret: str | None = None,
         role: Role | None = None,
+        break_glass: bool = False,
     ) -> MadeKey:
         """Make a key. `expires_at` in Unix seconds. Admin keys belong to the operator, except for those of the role
         tenant_admin. These and all other keys belong to a tenant, in `project` (id or name) or its default project.
@@ -62,6 +63,7 @@ class KeyWrites:
             default_max_tokens=default_max_tokens,
             secret=secret,
             role=role,
+            break_glass=break_glass,
         )
         self._writes.record(connection, "key.create", None, made.key)
         return made
@@ -73,6 +75,7 @@ class KeyWrites:
         *,
         project: str | None = None,
         default_max_tokens: int | msgspec.UnsetType | None = msgspec.UNSET,
+        break_glass: bool | None = None,
     ) -> Key:
         """Change the fields that are given. From then on the key's requests count in the budgets of `project` (id or
         name)."""
@@ -85,7 +88,13 @@ class KeyWrites:
             if before.tenant_id is None:
                 raise InvalidValue("an admin key belongs to the operator, and to no project", "project")
             project_id = project_of(connection, before.tenant_id, project).id
-        after = keys.update(connection, key_id, project_id=project_id, default_max_tokens=default_max_tokens)
+        after = keys.update(
+            connection,
+            key_id,
+            project_id=project_id,
+            default_max_tokens=default_max_tokens,
+            break_glass=break_glass,
+        )
         return self._writes.record(connection, "key.update", before, after)
 
     def rotate(self, connection: sa.Connection, key_id: str, *, overlap_s: int) -> MadeKey:

@@ -17,7 +17,7 @@ from billing.accounts.tenants import Project, Tenant
 from billing.clock import SECOND, database_now
 from billing.errors import InvalidValue, RowNotFound
 from billing.revision import Change
-from gateway.access import audit_log, keys, roles
+from gateway.access import audit_log, keys, people, roles
 from gateway.access.keys import Key
 from gateway.access.roles import Role
 from gateway.admin.refusals import ActorKeyEnded, NotPermitted
@@ -26,8 +26,8 @@ from gateway.config.file import Config
 
 
 class Actor(msgspec.Struct, frozen=True):
-    """Who reads or writes: a key, with the request that it made, or a person on the host. An actor with a `tenant_id`
-    sees the rows of this tenant only."""
+    """Who reads or writes: a key or a person in a session, with the request that it made, or a user of the host. An
+    actor with a `tenant_id` sees the rows of this tenant only."""
 
     id: str
     request_id: str | None = None
@@ -37,6 +37,10 @@ class Actor(msgspec.Struct, frozen=True):
     @property
     def is_key(self) -> bool:
         return self.id.startswith("key_")
+
+    @property
+    def is_person(self) -> bool:
+        return people.is_person(self.id)
 
     def sees(self, tenant_id: str | None) -> bool:
         """Whether the actor sees rows of this tenant (None: the operator's rows)."""
@@ -93,6 +97,8 @@ class Writes:
         # A slow request may outlive its key. The revision's row is locked, so every earlier revocation is visible here.
         if self.actor.is_key and not keys.is_usable(connection, self.actor.id):
             raise ActorKeyEnded("the key was revoked or has expired")
+        if self.actor.is_person and not people.usable(connection, [self.actor.id]):
+            raise ActorKeyEnded("the person has no session or no role any more")
         # Each write checks this itself, with a message about its own rows. A write that forgets is refused here.
         if not self.actor.sees(tenant_id):
             raise RowNotFound(f"there is no {object_id!r}")

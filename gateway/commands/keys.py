@@ -49,6 +49,7 @@ def keys_group() -> None:
 @click.option("--scope", "scopes", multiple=True, type=click.Choice(keys.SCOPES), help="Repeatable.")
 @click.option("--expires-days", type=click.FloatRange(min=0, min_open=True, max=36500))
 @click.option("--default-max-tokens", type=int, help="For requests without max_tokens.")
+@click.option("--break-glass", is_flag=True, help="An admin key for emergencies: its use raises an alert.")
 @json_option
 @pass_console
 def create_command(
@@ -63,6 +64,7 @@ def create_command(
     scopes: tuple[str, ...],
     expires_days: float | None,
     default_max_tokens: int | None,
+    break_glass: bool,
     as_json: bool,
 ) -> None:
     """Make a key. Its secret is shown only now."""
@@ -80,6 +82,7 @@ def create_command(
             scopes=list(scopes) or None,
             expires_at=None if expires_days is None else int(time.time() + expires_days * DAY_S),
             default_max_tokens=default_max_tokens,
+            break_glass=break_glass,
         ),
     )
     show_row(msgspec.to_builtins(NewKeyView.of(made)), as_json=as_json)
@@ -102,6 +105,7 @@ def list_command(console: Console, tenant: str | None, as_json: bool) -> None:
 )
 @click.option("--default-max-tokens", type=int, help="For requests without max_tokens.")
 @click.option("--no-default-max-tokens", is_flag=True, help="Use the default of the project, tenant or model.")
+@click.option("--break-glass/--no-break-glass", default=None, help="Whether the use of this admin key raises an alert.")
 @json_option
 @pass_console
 def set_command(
@@ -110,16 +114,22 @@ def set_command(
     project: str | None,
     default_max_tokens: int | None,
     no_default_max_tokens: bool,
+    break_glass: bool | None,
     as_json: bool,
 ) -> None:
     """Change settings of KEY_ID. A setting that is not given does not change. Gateways follow within a second."""
     if default_max_tokens is not None and no_default_max_tokens:
         fail("--default-max-tokens and --no-default-max-tokens cannot both be")
-    if project is None and default_max_tokens is None and not no_default_max_tokens:
+    if project is None and default_max_tokens is None and not no_default_max_tokens and break_glass is None:
         fail("nothing was given to change; see --help")
     administration = console.administration
     default = default_max_tokens if default_max_tokens is not None or no_default_max_tokens else msgspec.UNSET
-    key = write(console, lambda c: administration.keys.update(c, key_id, project=project, default_max_tokens=default))
+    key = write(
+        console,
+        lambda c: administration.keys.update(
+            c, key_id, project=project, default_max_tokens=default, break_glass=break_glass
+        ),
+    )
     show_row(msgspec.to_builtins(key), as_json=as_json)
 
 

@@ -47,6 +47,7 @@ from gateway.config.settings import (
     is_tls_address,
     safe_url,
 )
+from gateway.config.sign_in import OidcSection
 
 DEFAULT_FILE = "laneway.toml"
 _PACKAGE = Path(package.__path__[0]).resolve()
@@ -56,6 +57,7 @@ REMOVED_SETTINGS = {
 }
 # sockaddr_un.sun_path holds 108 bytes with the closing zero.
 SOCKET_PATH_BYTES_MAX = 107
+OIDC_FILES = ("client_secret_file", "authority_file")
 # Settings of [engine] for the supervisor, or that the engine has as arguments.
 NOT_OF_ENGINE_FILE = ("socket", "listen", "lease_s", "streams_max", "still_s_max")
 
@@ -86,6 +88,7 @@ class Config(Section, frozen=True, kw_only=True):
     telemetry: TelemetrySection = TelemetrySection()
     billing: BillingSection = BillingSection()
     adapters: AdaptersSection = AdaptersSection()
+    oidc: OidcSection = OidcSection()
     fleet: FleetSection = FleetSection()
     engines: Annotated[tuple[ListedEngineSection, ...], Meta(max_length=1024)] = ()  # none: the engine of [engine]
 
@@ -377,6 +380,9 @@ def _resolved(config: Config, base: Path) -> Config:
         telemetry=msgspec.structs.replace(
             config.telemetry,
             headers_file=str(base / file) if (file := config.telemetry.headers_file) else "",
+        ),
+        oidc=msgspec.structs.replace(
+            config.oidc, **{name: str(base / file) for name in OIDC_FILES if (file := getattr(config.oidc, name))}
         ),
         models=tuple(
             msgspec.structs.replace(

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 from billing.database import DatabaseUnavailable
 from billing.ids import new_id
+from gateway.config.file import Config
 from gateway.errors import ApiError
 from gateway.limits import rates
 from gateway.limits.rates import Decision, Rates, Subject, SubjectUse
@@ -328,3 +329,10 @@ class Limiter:
     def _now(self) -> int:
         """Microseconds by Redis's clock, as last seen."""
         return self._clock() + self._redis_ahead_us
+
+
+def shared_rates(config: Config) -> SharedRates | None:
+    """The Redis of the configuration, by which gateways share their limits; None without."""
+    if not config.redis.url:
+        return None
+    return SharedRates(config.redis.url, round(SLOT_LEASE_S * 1e6), config.redis.answer_ms / 1000)

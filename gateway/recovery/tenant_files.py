@@ -30,6 +30,8 @@ ROWS_AT_ONCE = 1000
 # Table → its column, and the tenant's table and column that it refers to.
 CHILDREN: dict[str, tuple[str, str, str]] = {
     "sessions": ("key_id", "keys", "id"),
+    "person_sessions": ("person_id", "people", "id"),
+    "key_totp": ("key_id", "keys", "id"),
     "budget_windows": ("budget_id", "budgets", "id"),
     "alert_deliveries": ("alert_id", "alerts", "id"),
     "hold_charges": ("request_id", "holds", "request_id"),
@@ -48,10 +50,16 @@ LEFT_OUT = frozenset(
         *("revision", "revision_log", "price_versions", "unit_prices", "audits", "leases", "rollup_cursor"),
         *("engine_ledger", "engine_readings", "engine_counts", "reconciliations", "server_secret", "text_keys"),
         *("base_models", "model_aliases", "first_token_minutes", "audit_chain", "audit_head", "audit_checkpoints"),
-        *("erasures", "restores", "checkpoints", "replays", "response_events"),
+        *("erasures", "restores", "checkpoints", "replays", "response_events", "spent_tokens"),
     )
 )
-SECRET_COLUMNS = {"keys": ("hash",), "sessions": ("hash",), "webhooks": ("secret",)}
+SECRET_COLUMNS = {
+    "keys": ("hash",),
+    "key_totp": ("secret", "recovery_hashes"),
+    "sessions": ("hash",),
+    "person_sessions": ("hash", "tokens"),
+    "webhooks": ("secret",),
+}
 
 
 class TenantFile(msgspec.Struct, frozen=True):

@@ -13,7 +13,7 @@ from gateway.access import roles
 from gateway.access.callers import Caller
 from gateway.access.keys import ADMIN, INFERENCE
 from gateway.access.roles import Access
-from gateway.access.sessions import Session, is_csrf_token
+from gateway.access.sessions import AnySession, is_csrf_token
 from gateway.admin.writes import Actor
 from gateway.api.dialects import speaks_anthropic
 from gateway.api.endpoints import not_found
@@ -68,6 +68,7 @@ async def admit_operator(services: Services, request: Request[Any, Any, Any], op
         raise errors.InsufficientRole(f"The role {caller.role} lacks the permission {opt['area']}:{access}.")
     if opt.get("everyones") and caller.tenant_id is not None:
         raise errors.InsufficientRole(f"The role {caller.role} may not do this: it concerns all tenants.")
+    await services.break_glass.note_use(caller, line_of(request).record.request_id)
     if access == "write":
         await services.write_limits.count_write(caller)
     return Actor(caller.key_id, line_of(request).record.request_id, caller.role, caller.tenant_id)
@@ -92,13 +93,13 @@ def is_secure(request: Request[Any, Any, Any]) -> bool:
     return proto.split(",")[0].strip() == "https"
 
 
-async def admit_session(services: Services, request: Request[Any, Any, Any], cookie: str) -> tuple[Caller, Session]:
+async def admit_session(services: Services, request: Request[Any, Any, Any], cookie: str) -> tuple[Caller, AnySession]:
     """The caller and the session of a cookie. Browsers send cookies by themselves, so a write must come from our own
     page and carry the session's CSRF token. Raises DatabaseDown, SessionExpired, CsrfTokenInvalid."""
     await check_fresh(services)
     request.state.by_cookie = True
-    caller, session = await services.sessions.identify(cookie)
     record = line_of(request).record
+    caller, session = await services.sessions.identify(cookie, record.request_id)
     record.tenant, record.key = caller.tenant_id, caller.key_id
     if request.method not in READING:
         check_own_page(request)

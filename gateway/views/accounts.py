@@ -233,12 +233,13 @@ class ListedAlertView(AlertView, frozen=True, kw_only=True):
 
 
 class AuditLineView(msgspec.Struct, frozen=True, kw_only=True):
-    """One administrative write: its actor (a key's id, or cli:USER), its action, and the object before and after.
-    `tenant_id`: the tenant that owns the object; null: the operator."""
+    """One administrative write: its actor (the id of a key or a person, or cli:USER), its action, and the object before
+    and after. `actor_name`: of a person. `tenant_id`: the tenant that owns the object; null: the operator."""
 
     id: int
     at: int
     actor: str
+    actor_name: str | None
     action: str
     object_id: str
     tenant_id: str | None

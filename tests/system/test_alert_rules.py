@@ -108,6 +108,7 @@ FAULTS = [
     Fault("CertificateExpires", "ticket", expires_in(14 * 86_400 + 600), 25, 9),
     Fault("CertificateExpires", "page", expires_in(2 * 86_400 + 600), 25, 9, ticket=""),
     Fault("InternalErrors", "ticket", {'laneway_internal_errors_total{instance="a"}': "0x20 1x100"}, 22, 20),
+    Fault("BreakGlassKeyUsed", "page", {'laneway_break_glass_uses_total{instance="a"}': "0x20 1x100"}, 22, 20),
     Fault("LimitsNotShared", "ticket", {'laneway_limits_shared{instance="a"}': "1x9 0x100"}, 20, 10),
     Fault(
         "ConnectionsFull", "ticket",

@@ -37,6 +37,9 @@ def addresses(console: Console) -> dict[str, str]:
     }
 
 
+OWN_KEYS = "/authenticator"  # each role sets up the app of its own key
+
+
 def session(console: Console, role: str) -> dict[str, Any]:
     cookies = {console.cookie_name: console.cookie(role)["value"]}
     return dict(httpx.get(f"{console.stack.url}/v1/admin/session", cookies=cookies).json())
@@ -91,7 +94,11 @@ def test_each_role_opens_what_it_may_and_is_shown_nothing_else(
         if closed == may[route.path]:
             wrong.append(f"{route.path}: {'not shown' if may[route.path] else 'shown'} to {role}")
         wrong += wrong_on(page, route)
-        if role == "read_only" and (deeds := page.locator("main .button-main, main .button-bad").all_inner_texts()):
+        if (
+            role == "read_only"
+            and route.path != OWN_KEYS
+            and (deeds := page.locator("main .button-main, main .button-bad").all_inner_texts())
+        ):
             wrong.append(f"{route.path}: who only reads is offered {deeds}")
     assert wrong == []
     assert refused == []

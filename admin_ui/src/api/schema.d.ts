@@ -1074,6 +1074,23 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/admin/people": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** ListPeople */
+        get: operations["V1AdminPeopleListPeople"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/admin/periods": {
         parameters: {
             query?: never;
@@ -1261,6 +1278,91 @@ export interface paths {
         post: operations["V1AdminSessionSignIn"];
         /** SignOut */
         delete: operations["V1AdminSessionSignOut"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/admin/session/backchannel_logout": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** ProviderLogsOut */
+        post: operations["V1AdminSessionBackchannelLogoutProviderLogsOut"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/admin/session/options": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** SignInOptions */
+        get: operations["V1AdminSessionOptionsSignInOptions"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/admin/session/totp": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** Enrol */
+        post: operations["V1AdminSessionTotpEnrol"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/admin/session/totp/confirm": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** Confirm */
+        post: operations["V1AdminSessionTotpConfirmConfirm"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/admin/session/totp/remove": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** Remove */
+        post: operations["V1AdminSessionTotpRemoveRemove"];
+        delete?: never;
         options?: never;
         head?: never;
         patch?: never;
@@ -2028,6 +2130,7 @@ export interface components {
         AuditLineView: {
             action: string;
             actor: string;
+            actor_name: string | null;
             after: unknown;
             at: number;
             before: unknown;
@@ -3458,6 +3561,7 @@ export interface components {
         };
         /** Key */
         Key: {
+            break_glass: boolean;
             created_at: number;
             default_max_tokens: number | null;
             expires_at: number | null;
@@ -3479,6 +3583,7 @@ export interface components {
         };
         /** KeyChange */
         KeyChange: {
+            break_glass?: boolean | null;
             default_max_tokens?: number | null;
             project?: string | null;
         };
@@ -3979,6 +4084,7 @@ export interface components {
         };
         /** NewKey */
         NewKey: {
+            break_glass?: boolean | null;
             default_max_tokens?: number | null;
             expires_at?: number | null;
             /**
@@ -3997,6 +4103,7 @@ export interface components {
         };
         /** NewKeyView */
         NewKeyView: {
+            break_glass: boolean;
             created_at: number;
             default_max_tokens: number | null;
             expires_at: number | null;
@@ -4276,6 +4383,17 @@ export interface components {
              */
             object: "page";
         };
+        /** Page[PersonView] */
+        Page_PersonView: {
+            data: components["schemas"]["PersonView"][];
+            has_more: boolean;
+            next_page: string | null;
+            /**
+             * @default page
+             * @constant
+             */
+            object: "page";
+        };
         /** Page[PriceView] */
         Page_PriceView: {
             data: components["schemas"]["PriceView"][];
@@ -4385,6 +4503,19 @@ export interface components {
             tenant_id: string;
             time_zone: string;
         };
+        /** PersonView */
+        PersonView: {
+            created_at: number;
+            email: string | null;
+            id: string;
+            issuer: string;
+            name: string | null;
+            /** @enum {null|string} */
+            role: "owner" | "operator" | "finance" | "tenant_admin" | "read_only" | null;
+            signed_in_at: number;
+            subject: string;
+            tenant_id: string | null;
+        };
         /** PlainTextPart */
         PlainTextPart: {
             text: string;
@@ -4467,6 +4598,11 @@ export interface components {
             audio_tokens: number;
             cached_tokens: number;
         };
+        /** ProviderView */
+        ProviderView: {
+            name: string;
+            start: string;
+        };
         /** QualityLimitsView */
         QualityLimitsView: {
             layer_error_max: number;
@@ -4537,6 +4673,10 @@ export interface components {
             sound: boolean;
             sums: components["schemas"]["Sums"][];
             took_s: number;
+        };
+        /** RecoveryCodes */
+        RecoveryCodes: {
+            recovery_codes: string[];
         };
         /**
          * RedactedThinkingBlock
@@ -4854,6 +4994,12 @@ export interface components {
             last_four: string;
             name: string;
         };
+        /** SessionPerson */
+        SessionPerson: {
+            email: string | null;
+            id: string;
+            name: string;
+        };
         /** SessionTenant */
         SessionTenant: {
             id: string;
@@ -4864,15 +5010,21 @@ export interface components {
         SessionView: {
             csrf_token: string;
             expires_at: number;
-            key: components["schemas"]["SessionKey"];
+            key: components["schemas"]["SessionKey"] | null;
             permissions: string[];
+            person: components["schemas"]["SessionPerson"] | null;
             /** @enum {string} */
             role: "owner" | "operator" | "finance" | "tenant_admin" | "read_only";
             tenant: components["schemas"]["SessionTenant"] | null;
         };
         /** SignIn */
         SignIn: {
+            code?: string | null;
             key: string;
+        };
+        /** SignInOptions */
+        SignInOptions: {
+            provider: components["schemas"]["ProviderView"] | null;
         };
         /** SignatureDelta */
         SignatureDelta: {
@@ -5311,6 +5463,15 @@ export interface components {
             };
             requests: number;
             swapped_tokens: number;
+        };
+        /** TotpCode */
+        TotpCode: {
+            code: string;
+        };
+        /** TotpSecret */
+        TotpSecret: {
+            secret: string;
+            uri: string;
         };
         /** UnitPrices */
         UnitPrices: {
@@ -9087,6 +9248,52 @@ export interface operations {
             };
         };
     };
+    V1AdminPeopleListPeople: {
+        parameters: {
+            query?: {
+                /** @description part of a name or an id; case does not count */
+                search?: string | null;
+                sort?: "signed_in_at" | "-signed_in_at" | "created_at" | "-created_at" | "name" | "-name" | "email" | "-email" | "role" | "-role";
+                limit?: number;
+                /** @description `next_page` of the previous page */
+                page?: string | null;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    "cache-control"?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Page_PersonView"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
     V1AdminPeriodsListPeriods: {
         parameters: {
             query?: {
@@ -9766,6 +9973,205 @@ export interface operations {
                 content: {
                     "application/json": null;
                 };
+            };
+            /** @description A refusal, with its reason */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    V1AdminSessionBackchannelLogoutProviderLogsOut: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    "cache-control"?: string;
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description A refusal, with its reason */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    V1AdminSessionOptionsSignInOptions: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    "cache-control"?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["SignInOptions"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    V1AdminSessionTotpEnrol: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    "cache-control"?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["TotpSecret"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    V1AdminSessionTotpConfirmConfirm: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["TotpCode"];
+            };
+        };
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    "cache-control"?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["RecoveryCodes"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    V1AdminSessionTotpRemoveRemove: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["TotpCode"];
+            };
+        };
+        responses: {
+            /** @description Request fulfilled, nothing follows */
+            204: {
+                headers: {
+                    "cache-control"?: string;
+                    [name: string]: unknown;
+                };
+                content?: never;
             };
             /** @description A refusal, with its reason */
             "4XX": {

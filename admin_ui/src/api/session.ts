@@ -4,8 +4,10 @@ import { type ApiError, errorOf } from "./errors";
 import { parseJson } from "./json";
 import type { components } from "./schema";
 
-/** Role, tenant (null: an operator, for all tenants), key, and `area:read` / `area:write` permissions. */
+/** Role, tenant (null: an operator, for all tenants), key or person, and `area:read` / `area:write` permissions. */
 export type Session = components["schemas"]["SessionView"];
+/** The provider at which people sign in. */
+export type Provider = components["schemas"]["ProviderView"];
 
 /** "out": signed out, `session` is null. "expired": the session has ended while a page is open; `session` is the former
  * one. */
@@ -66,13 +68,28 @@ export async function loadSession(): Promise<void> {
   }
 }
 
-/** Throws the API's error for a wrong key. */
-export async function signIn(key: string): Promise<void> {
+/** Who signed in: the person's name, or the key's name and last four characters. */
+export function nameOf({ person, key }: Session): string {
+  return person?.name ?? `${key?.name} …${key?.last_four}`;
+}
+
+/** The provider at which people sign in; null: admin keys alone sign in, or the gateway does not answer. */
+export async function loadProvider(): Promise<Provider | null> {
+  try {
+    const answer = await fetch(`${PATH}/options`, { credentials: "same-origin" });
+    return answer.ok ? ((await answer.json()) as components["schemas"]["SignInOptions"]).provider : null;
+  } catch {
+    return null;
+  }
+}
+
+/** `code`: of the key's authenticator app; "" at first. Throws the API's error for a wrong key or code. */
+export async function signIn(key: string, code: string): Promise<void> {
   const headers = { "content-type": "application/json" };
   const answer = await fetch(PATH, {
     method: "POST",
     headers,
-    body: JSON.stringify({ key }),
+    body: JSON.stringify(code === "" ? { key } : { key, code }),
     credentials: "same-origin",
   });
   enter(await sessionOf(answer));

@@ -1,7 +1,7 @@
 // The frame of every page: navigation, session, settings, command palette and toasts.
 import { Outlet, useRouterState } from "@tanstack/react-router";
 import { useEffect, useState } from "react";
-import { signOut, useSession } from "../api/session";
+import { nameOf, signOut, useSession } from "../api/session";
 import { Toasts } from "../kit/dialog";
 import { Link } from "../kit/links";
 import { type Theme, setSetting, useTheme, useZone } from "../kit/settings";
@@ -129,16 +129,14 @@ function Switches() {
 }
 
 function Who() {
-  const { role, tenant, key } = useSession();
+  const session = useSession();
+  const { role, tenant } = session;
   return (
     <div className="who">
       <span className="who-words">
         <b>{role.replace("_", " ")}</b>
         {tenant !== null && <> of {tenant.slug}</>}
-        <span className="faint">
-          {" "}
-          {key.name} …{key.last_four}
-        </span>
+        <span className="faint"> {nameOf(session)}</span>
       </span>
       <button type="button" className="button button-quiet" onClick={() => void signOut()}>
         Sign out

@@ -1,20 +1,26 @@
 // The sign-in: a page at first, and a dialog over the current page when the session has ended.
-import { signIn, dismissSignIn, useSessionState } from "../api/session";
+import { useEffect, useState } from "react";
+import { ApiError } from "../api/errors";
+import { type Provider, dismissSignIn, loadProvider, nameOf, signIn, useSessionState } from "../api/session";
 import { Dialog } from "../kit/dialog";
 import { Form, TextField, useForm, fieldError } from "../kit/form";
 
 function KeyForm() {
-  const form = useForm({ key: "" });
+  const form = useForm({ key: "", code: "" });
+  const [needsCode, setNeedsCode] = useState(false);
   return (
     <Form
       form={form}
       verb="Sign in"
-      save={async ({ key }) => {
+      save={async ({ key, code }) => {
         if (key.trim() === "") throw fieldError("key", "Enter an admin key.");
         try {
-          await signIn(key.trim());
+          await signIn(key.trim(), code.trim());
         } catch (error) {
-          throw fieldError("key", error instanceof Error ? error.message : String(error));
+          const about = error instanceof ApiError ? error.code : null;
+          if (about === "totp_required") setNeedsCode(true);
+          const field = about === "totp_required" || about === "totp_invalid" ? "code" : "key";
+          throw fieldError(field, error instanceof Error ? error.message : String(error));
         }
       }}
     >
@@ -34,7 +40,34 @@ function KeyForm() {
           </>
         }
       />
+      {needsCode && (
+        <TextField
+          form={form}
+          name="code"
+          label="Code of the authenticator app"
+          mono
+          autoFocus
+          autoComplete="one-time-code"
+          hint="Six digits, or a recovery code."
+        />
+      )}
     </Form>
+  );
+}
+
+/** A link to the provider's sign-in, which returns to this page. Nothing without a provider. */
+function ProviderLink() {
+  const [provider, setProvider] = useState<Provider | null>(null);
+  useEffect(() => void loadProvider().then(setProvider), []);
+  if (provider === null) return null;
+  const here = location.pathname + location.search;
+  return (
+    <div className="sign-in-provider">
+      <a className="button button-main" href={`${provider.start}?return_to=${encodeURIComponent(here)}`}>
+        Sign in with {provider.name}
+      </a>
+      <p className="note">or with an admin key:</p>
+    </div>
   );
 }
 
@@ -45,6 +78,7 @@ export function SignInPage() {
       <Mark />
       <h1>Laneway</h1>
       <p className="note">Operator console</p>
+      <ProviderLink />
       <KeyForm />
     </main>
   );
@@ -61,11 +95,12 @@ export function SignInAgain({ open }: { open: boolean }) {
       title="Your session has ended"
       note={
         <>
-          Sign in again to continue where you were. You were signed in with the key <b>{session?.key.name}</b>, …
-          {session?.key.last_four}.
+          Sign in again to continue where you were. You were signed in {session?.person ? "as" : "with the key"}{" "}
+          <b>{session !== null && nameOf(session)}</b>.
         </>
       }
     >
+      <ProviderLink />
       <KeyForm />
     </Dialog>
   );

@@ -81,7 +81,8 @@ class ProjectChange(msgspec.Struct, forbid_unknown_fields=True):
 class NewKey(msgspec.Struct, forbid_unknown_fields=True):
     """`tenant`: an id or a slug; admin keys have none, except for the role tenant_admin. `project`: an id or a name; by
     default the default project. `tier`: the tenant's or a lower one. `expires_at` in Unix seconds. `role`: of an admin
-    key, the role of the key that makes it or a lower one; by default the same role."""
+    key, the role of the key that makes it or a lower one; by default the same role. `break_glass`: an admin key for
+    emergencies, whose use raises an alert."""
 
     tenant: str | None = None
     project: str | None = None
@@ -92,14 +93,16 @@ class NewKey(msgspec.Struct, forbid_unknown_fields=True):
     expires_at: Annotated[int, Meta(ge=0, le=2**40)] | None = None
     default_max_tokens: Tokens | None = None
     role: Role | None = None
+    break_glass: bool | None = None
 
 
 class KeyChange(msgspec.Struct, forbid_unknown_fields=True):
     """Only the given fields change. `project`: an id or a name; from then on the key's requests count in its budgets.
-    `default_max_tokens` null: the default of the project, the tenant or the model."""
+    `default_max_tokens` null: the default of the project, the tenant or the model. `break_glass`: of an admin key."""
 
     project: str | None = None
     default_max_tokens: Tokens | UnsetType | None = UNSET
+    break_glass: bool | None = None
 
 
 class Rotation(msgspec.Struct, forbid_unknown_fields=True):
@@ -201,7 +204,7 @@ class KeyController(Controller):
     async def create_key(self, services: Services, administration: Administration, data: NewKey) -> NewKeyView:
         """Make a key. Only this answer contains its secret."""
         fields: dict[str, Any] = msgspec.structs.asdict(data)
-        tenant = fields.pop("tenant")
+        tenant, fields["break_glass"] = fields.pop("tenant"), bool(data.break_glass)
         made = await services.database.administer(lambda c: administration.keys.create(c, tenant_id=tenant, **fields))
         return NewKeyView.of(made)
 

@@ -112,6 +112,7 @@ async def list_audit_log(
             object_id=object_id,
             start=None if start_time is None else start_time * SECOND,
             end=None if end_time is None else end_time * SECOND,
+            names_of=by.tenant_id,
         )
         return audit_log.found(connection, which, wanted)
 

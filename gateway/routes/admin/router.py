@@ -56,6 +56,9 @@ from gateway.routes.admin.requests import get_request, list_requests
 from gateway.routes.admin.session import SessionController
 from gateway.routes.guard import admit_operator
 from gateway.routes.organization import organization_costs, organization_usage
+from gateway.routes.sign_in.people import list_people
+from gateway.routes.sign_in.provider import ProviderController
+from gateway.routes.sign_in.totp import TotpController
 from gateway.services import Services
 
 BODY_BYTES_MAX = 64 * 1024
@@ -66,7 +69,7 @@ CONTROLLERS = (
 FUNCTIONS = (
     list_alerts, usage_totals, usage_requests, audit_findings, list_audit_log, engine_status, engine_live, list_tiers,
     health_report, list_periods, close_period, list_invoices, get_invoice, make_correction, list_corrections,
-    list_engines, drain_engine,
+    list_engines, drain_engine, list_people,
     tier_margins, list_reconciliations, reconciliation_standing, reconcile_now, overview, list_requests, get_request,
 )  # fmt: skip
 
@@ -81,7 +84,7 @@ def admin_router(services: Services) -> Router:
     )
     return Router(
         path="/v1",
-        route_handlers=[guarded, SessionController],
+        route_handlers=[guarded, SessionController, ProviderController, TotpController],
         middleware=[reload_after_writes(services)],
         dependencies={
             "by": Provide(by, sync_to_thread=False),

@@ -1,4 +1,5 @@
-"""/v1/admin/session: signing in to the console with an admin key, and signing out.
+"""/v1/admin/session: signing in to the console with an admin key, and signing out. `gateway/routes/sign_in` has the
+sign-in at a provider.
 
 It needs no permission: every admin key and every session may read its own permissions.
 """
@@ -17,22 +18,27 @@ from msgspec import Meta
 
 from billing.accounts import tenants
 from billing.clock import SECOND
-from gateway.access import keys, roles
+from gateway.access import keys, people, roles
 from gateway.access.callers import Caller
+from gateway.access.person_sessions import PersonSession
 from gateway.access.roles import Role
-from gateway.access.sessions import REFUSED_S, SESSION_S_MAX, Attempt, Session, csrf_token
-from gateway.errors import InvalidApiKey, RateLimited, SessionExpired
+from gateway.access.sessions import REFUSED_S, SESSION_S_MAX, AnySession, Attempt, Session, csrf_token
+from gateway.access.totp import CODE_CHARS_MAX
+from gateway.errors import InvalidApiKey, RateLimited, SessionExpired, TotpRequired
 from gateway.http.exchange import line_of
 from gateway.routes.guard import admit_session, check_fresh, check_own_page, cookie_name, is_secure, session_cookie
+from gateway.routes.sign_in.totp import check_code
 from gateway.services import Services
 
 OWN = {"route": "/v1/admin/session", "area": None}  # for every session
 
 
 class SignIn(msgspec.Struct, forbid_unknown_fields=True):
-    """`key`: an admin key's secret."""
+    """`key`: an admin key's secret. `code`: of the key's authenticator app, or a recovery code, for a key that has
+    one."""
 
     key: Annotated[str, Meta(max_length=200)]
+    code: Annotated[str, Meta(max_length=CODE_CHARS_MAX)] | None = None
 
 
 class SessionTenant(msgspec.Struct, frozen=True):
@@ -47,14 +53,23 @@ class SessionKey(msgspec.Struct, frozen=True):
     last_four: str
 
 
+class SessionPerson(msgspec.Struct, frozen=True):
+    """Who signed in at the provider. `name`: the person's name, else the email address, else the provider's id."""
+
+    id: str
+    name: str
+    email: str | None
+
+
 class SessionView(msgspec.Struct, frozen=True, kw_only=True):
     """The session's role and its permissions, `area:read` and `area:write`. `tenant`: the only tenant that it sees;
-    null: all. Writes carry `csrf_token` as x-csrf-token. The session ends at `expires_at` (Unix seconds), or after an
-    hour without use."""
+    null: all. Either `key` or `person` signed in; the other is null. Writes carry `csrf_token` as x-csrf-token. The
+    session ends at `expires_at` (Unix seconds), or after an hour without use."""
 
     role: Role
     tenant: SessionTenant | None
-    key: SessionKey
+    key: SessionKey | None
+    person: SessionPerson | None
     permissions: list[str]
     csrf_token: str
     expires_at: int
@@ -76,6 +91,7 @@ class SessionController(Controller):
                 caller = await services.callers.identify(f"Bearer {data.key}")
                 await _take_write(services, caller, attempt)
                 request_id, replaced = line_of(request).record.request_id, session_cookie(request)
+                await _check_code(services, caller, data.code, request_id, attempt)
                 cookie, session = await services.sessions.sign_in(caller, request_id, replaced=replaced)
             except InvalidApiKey:
                 if attempt.refusal is not None:
@@ -83,6 +99,7 @@ class SessionController(Controller):
                 await asyncio.sleep(began + REFUSED_S - time.monotonic())
                 raise
             attempt.succeeded()
+        await services.break_glass.note_use(caller, request_id)
         record = line_of(request).record
         record.tenant, record.key = caller.tenant_id, caller.key_id
         view = await services.database.read(lambda c: _view(c, caller, session, cookie))
@@ -111,6 +128,15 @@ async def _take_write(services: Services, caller: Caller, attempt: Attempt) -> N
         raise
 
 
+async def _check_code(services: Services, caller: Caller, code: str | None, request_id: str, attempt: Attempt) -> None:
+    """The first step of a sign-in with a code does not count as a wrong key. Raises as `check_code`."""
+    try:
+        await check_code(services, caller, code, request_id)
+    except TotpRequired:
+        attempt.succeeded()
+        raise
+
+
 def _sent(request: Request[Any, Any, Any]) -> str:
     cookie = session_cookie(request)
     if cookie is None:
@@ -118,15 +144,16 @@ def _sent(request: Request[Any, Any, Any]) -> str:
     return cookie
 
 
-def _view(connection: sa.Connection, caller: Caller, session: Session, cookie: str) -> SessionView:
-    key = keys.get(connection, caller.key_id)
+def _view(connection: sa.Connection, caller: Caller, session: AnySession, cookie: str) -> SessionView:
+    key = keys.get(connection, caller.key_id) if isinstance(session, Session) else None
+    person = people.get(connection, session.person_id) if isinstance(session, PersonSession) else None
     tenant = None if caller.tenant_id is None else tenants.get(connection, caller.tenant_id)
-    assert key is not None
     assert caller.role is not None
     return SessionView(
         role=caller.role,
         tenant=None if tenant is None else SessionTenant(tenant.id, tenant.slug, tenant.name),
-        key=SessionKey(key.id, key.name, key.last4),
+        key=None if key is None else SessionKey(key.id, key.name, key.last4),
+        person=None if person is None else SessionPerson(person.id, person.shown_name, person.email),
         permissions=roles.permissions(caller.role),
         csrf_token=csrf_token(cookie),
         expires_at=session.expires_at // SECOND,

@@ -316,6 +316,8 @@ HTTP_WRITES: dict[str, tuple[str, str, Any]] = {
 NOT_WRITTEN_HERE = {
     ("POST", "session"),
     ("DELETE", "session"),
+    ("POST", "session/backchannel_logout"),
+    *(("POST", "session/totp"), ("POST", "session/totp/confirm"), ("POST", "session/totp/remove")),
     *(("POST", "periods/close"), ("POST", "prices/preview"), ("POST", "reconciliations"), ("POST", "adapters/check")),
 }
 

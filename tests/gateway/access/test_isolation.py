@@ -21,7 +21,8 @@ from billing.books import corrections, invoices, periods, rollups
 from billing.exports import jobs
 from billing.exports.export import ExportSpec
 from billing.tables import metadata
-from gateway.access import audit_log, keys
+from gateway.access import audit_log, keys, people
+from gateway.access.people import Grant, Identity
 from gateway.limits import overrides
 from gateway.limits.overrides import LimitsChange
 from support.gateway.admin_routes import served_routes
@@ -121,7 +122,7 @@ OPERATORS = {
     ("PATCH", "/v1/admin/models/{model:path}"), ("DELETE", "/v1/admin/models/{model:path}"),
     ("GET", "/v1/admin/aliases"), ("GET", "/v1/admin/aliases/{alias:path}"),
     ("PUT", "/v1/admin/aliases/{alias:path}"), ("DELETE", "/v1/admin/aliases/{alias:path}"),
-    ("GET", "/v1/admin/health"), ("GET", "/metrics"),
+    ("GET", "/v1/admin/health"), ("GET", "/metrics"), ("GET", "/v1/admin/people"),
     ("GET", "/v1/admin/engines"), ("POST", "/v1/admin/engines/{name:str}/drain"),
     ("GET", "/v1/admin/requests/{request_id:str}"),
     ("POST", "/v1/admin/periods/close"), ("GET", "/v1/admin/invoices/{invoice_id:str}"),
@@ -139,6 +140,14 @@ OPERATORS = {
 }  # fmt: skip
 # Of whoever signs in with an admin key: test_sessions has them.
 OF_A_SESSION = {(method, "/v1/admin/session") for method in ("POST", "GET", "DELETE")}
+# Of whoever signs in at a provider, and of the provider: test_person_sign_in has them.
+OF_A_SIGN_IN = {
+    ("GET", "/v1/admin/session/options"), ("GET", "/v1/admin/session/provider"), ("GET", "/v1/admin/session/callback"),
+    ("POST", "/v1/admin/session/backchannel_logout"),
+    # test_totp has these.
+    ("POST", "/v1/admin/session/totp"), ("POST", "/v1/admin/session/totp/confirm"),
+    ("POST", "/v1/admin/session/totp/remove"),
+}  # fmt: skip
 BELOW_TENANT = "/t/{tenant:str}"
 FILES = (("focus", "csv"), ("focus", "jsonl"), ("focus", "parquet"), ("events", "jsonl"))
 
@@ -189,6 +198,8 @@ def fill(connection: sa.Connection, stack: Stack, slug: str) -> None:
             kind="soft",
             thresholds=(1,),
         )
+    person = Identity(issuer="https://sso", subject=slug, name=slug, email=None, groups=())
+    people.sign_in(connection, person, Grant("tenant_admin", tenant_id), "req_0")
     overrides.change(
         connection, scope="tenant", subject_id=tenant_id, tenant_id=tenant_id, change=LimitsChange(concurrency=9)
     )
@@ -238,7 +249,7 @@ def test_every_route_is_listed() -> None:
     below = {(method, BELOW_TENANT + path) for method, path in OWN}
     of_a_tenant = {("GET", path) for path in OF_A_TENANT}
     of_tenants = {*OWN, *below, *STORED, *of_a_tenant}
-    assert routes() == {*of_tenants, *PUBLIC, *OPERATORS, *OF_A_SESSION, *CONSOLE, *OF_WHO_ASKS}
+    assert routes() == {*of_tenants, *PUBLIC, *OPERATORS, *OF_A_SESSION, *OF_A_SIGN_IN, *CONSOLE, *OF_WHO_ASKS}
 
 
 def test_a_tenants_key_sees_its_own(served: Stack, marks: dict[str, set[str]]) -> None:

@@ -15,7 +15,8 @@ import sqlalchemy as sa
 
 from billing.database import Database
 from gateway.access import audit_log as audit
-from gateway.access import keys
+from gateway.access import keys, people
+from gateway.access.people import Identity
 from gateway.cli import main
 from gateway.commands.bench import install_line
 from gateway.tables import audit_log
@@ -108,6 +109,26 @@ def test_limits(laneway: Laneway, database_url: str) -> None:
     assert laneway.refusal("limits", "set", "acme", "--key", "key_no", "--concurrency", "1").startswith("key_id: there")
     lines = rows(database_url, sa.select(audit_log).order_by(audit_log.c.id))
     assert [line.action for line in lines][2:] == [*["limits.set"] * 3, "limits.remove"]
+
+
+def test_people(laneway: Laneway, database_url: str) -> None:
+    identity = Identity(issuer="https://sso", subject="ada", name="Ada", email="ada@example.com", groups=())
+    database = Database(database_url)
+    database.write_sync(lambda c: people.sign_in(c, identity, people.Grant("owner", None), "req_1"))
+    database.close()
+    [row] = laneway.json("people", "list")
+    assert (row["subject"], row["role"], row["email"]) == ("ada", "owner", "ada@example.com")
+    assert laneway.json("people", "list", "--search", "grace") == []
+    assert laneway.text("people", "list").splitlines()[0].split()[:3] == ["ID", "ROLE", "TENANT_ID"]
+
+
+def test_break_glass_keys(laneway: Laneway) -> None:
+    made = laneway.json("keys", "create", "--admin", "--break-glass")
+    assert made["break_glass"] is True
+    assert laneway.json("keys", "set", made["id"], "--no-break-glass")["break_glass"] is False
+    laneway.text("tenants", "create", "acme", "--tier", "standard")
+    refusal = laneway.refusal("keys", "create", "--tenant", "acme", "--break-glass")
+    assert refusal == "break_glass is for admin keys: this key is of kind live"
 
 
 def test_keys(laneway: Laneway) -> None:
@@ -347,6 +368,7 @@ WRITES: dict[str, list[tuple[str, ...]]] = {
     "billing credit": [("acme", "0.5", "--reason", "goodwill")],
 }
 READS = {
+    "people list",
     *("tenants list", "projects list", "keys list", "budgets list", "webhooks list", "webhooks alerts", "prices list"),
     *(
         "adapters list",

@@ -21,7 +21,12 @@ const COLUMNS: readonly Column<Line>[] = [
   { id: "at", header: "When", cell: (line) => <Time at={line.at} absolute />, csv: (line) => iso(line.at) },
   { id: "action", header: "Action", cell: (line) => <b>{line.action}</b>, csv: (line) => line.action },
   { id: "object", header: "Object", cell: (line) => <ShortId value={line.object_id} />, csv: (line) => line.object_id },
-  { id: "actor", header: "By", cell: (line) => <ShortId value={line.actor} />, csv: (line) => line.actor },
+  {
+    id: "actor",
+    header: "By",
+    cell: (line) => (line.actor_name === null ? <ShortId value={line.actor} /> : <>{line.actor_name}</>),
+    csv: (line) => line.actor_name ?? line.actor,
+  },
   {
     id: "changed",
     header: "Changed",

@@ -144,7 +144,7 @@ function KeyDetails({ of: key }: { of: Key }) {
         }}
       >
         Every gateway refuses it within a second. This cannot be undone; its usage and invoices are kept.
-        {key.id === session.key.id && <b> You are signed in with it: this ends your session.</b>}
+        {key.id === session.key?.id && <b> You are signed in with it: this ends your session.</b>}
       </ConfirmDialog>
       <SecretDialog shown={shown} onStored={() => setShown(null)} />
     </>

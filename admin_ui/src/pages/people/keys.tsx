@@ -49,7 +49,13 @@ export function KeyState({ of: key }: { of: Key }) {
 }
 
 export function KindOf({ of: key }: { of: Key }) {
-  return key.kind === "admin" ? <Badge tone="accent">{key.role?.replace("_", " ") ?? "admin"}</Badge> : <>{key.kind}</>;
+  if (key.kind !== "admin") return <>{key.kind}</>;
+  return (
+    <>
+      <Badge tone="accent">{key.role?.replace("_", " ") ?? "admin"}</Badge>
+      {key.break_glass && <Badge tone="warn">break glass</Badge>}
+    </>
+  );
 }
 
 /** The tier of its requests; faint if it is the tenant's. */

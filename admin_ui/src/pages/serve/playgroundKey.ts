@@ -20,7 +20,7 @@ export function usePlaygroundKey(session: Session) {
   const gone = useRef(false);
   const make = async (tenant: string) => {
     const expires_at = Math.floor(Date.now() / 1000) + KEY_S;
-    const name = `playground of ${session.key.name}`.slice(0, 64);
+    const name = `playground of ${session.person?.name ?? session.key?.name}`.slice(0, 64);
     const made = await api.post("/v1/admin/keys", { body: { tenant, name, kind: "live", expires_at } });
     held.current = { id: made.id, secret: made.secret, tenant, expires_at };
     if (gone.current)

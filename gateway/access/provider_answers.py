@@ -1,0 +1,37 @@
+"""What an OpenID Connect provider can answer: tokens for a session, a logout, a refusal, or nothing."""
+
+from __future__ import annotations
+
+import msgspec
+
+SKEW_S = 60  # clocks may differ by this much
+TOKEN_CHARS_MAX = 64 * 1024
+LOGOUT_TOKEN_S = 3600  # an older logout token is refused
+
+
+class ProviderUnreachable(Exception):
+    """The provider did not answer, or not as OpenID Connect demands; the message names it and the cause."""
+
+
+class SignInRefused(Exception):
+    """The provider refused, or what it sent is not accepted. The message is shown to the person."""
+
+
+class TokensRefused(SignInRefused):
+    """The provider does not accept the tokens of a session any more: the session ends."""
+
+
+class ProviderTokens(msgspec.Struct, frozen=True):
+    """What a session keeps to ask the provider again. `expires_at`: of the access token, Unix seconds; 0: unknown."""
+
+    access: str
+    refresh: str | None
+    expires_at: float
+
+
+class SignedLogout(msgspec.Struct, frozen=True):
+    """What a valid logout token says: `subject`, `provider_sid` or both are given."""
+
+    token_id: str
+    subject: str | None
+    provider_sid: str | None

@@ -1,0 +1,33 @@
+"""`laneway people list`."""
+
+from __future__ import annotations
+
+import click
+import msgspec
+
+from billing.clock import SECOND
+from billing.lists import LIMIT_MAX, ListQuery
+from gateway.access import people
+from gateway.commands.console import Console, json_option, pass_console, show_rows
+from gateway.commands.database import read
+
+COLUMNS = ("id", "role", "tenant_id", "email", "signed_in_at", "subject", "name")
+
+
+@click.group("people")
+def people_group() -> None:
+    """People who sign in at the provider of [oidc]."""
+
+
+@people_group.command("list")
+@click.option("--search", help="Part of a name, an address or an id.")
+@click.option("--limit", type=click.IntRange(1, LIMIT_MAX), default=100, show_default=True)
+@json_option
+@pass_console
+def list_command(console: Console, search: str | None, limit: int, as_json: bool) -> None:
+    """People, the last sign-in first; without a role those whose groups have lost it."""
+    query = ListQuery(sort="-signed_in_at", search=search, limit=limit)
+    rows = [msgspec.structs.asdict(person) for person in read(console, lambda c: people.found(c, query)).items]
+    for row in rows:
+        row |= {name: row[name] // SECOND for name in ("created_at", "signed_in_at")}
+    show_rows(rows, COLUMNS, as_json=as_json)

@@ -1,0 +1,42 @@
+"""GET /v1/admin/people: the people who have signed in at the provider of [oidc]."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+from litestar import get
+
+from billing.clock import SECOND
+from gateway.access import people
+from gateway.access.people import Person
+from gateway.routes.admin.paging import PAGE_DEFAULT, After, Limit, Search, list_page, list_query
+from gateway.services import Services
+from gateway.views.accounts import Page
+
+PersonSort = Literal[
+    "signed_in_at", "-signed_in_at", "created_at", "-created_at", "name", "-name", "email", "-email", "role", "-role"
+]
+
+
+class PersonView(Person, frozen=True, kw_only=True):
+    """A person. `role` null: at the last check none of the groups had a role. `signed_in_at`: the last sign-in;
+    moments in Unix seconds."""
+
+    @classmethod
+    def of(cls, person: Person) -> PersonView:
+        moments = {name: getattr(person, name) // SECOND for name in ("created_at", "signed_in_at")}
+        return cls(**msgspec.structs.asdict(person) | moments)
+
+
+@get("/people", opt={"route": "/v1/admin/people", "area": "keys", "everyones": True})
+async def list_people(
+    services: Services,
+    search: Search = None,
+    sort: PersonSort = "-signed_in_at",
+    limit: Limit = PAGE_DEFAULT,
+    after: After = None,
+) -> Page[PersonView]:
+    """The people who have signed in, those without a role too."""
+    wanted = list_query(sort, search, after, limit)
+    return list_page(await services.database.read(lambda c: people.found(c, wanted)), PersonView.of)
