@@ -134,6 +134,7 @@ def test_a_provider_that_is_away(place: Place) -> None:
             assert visitor.session().status_code == 401
         finally:
             place.provider.start(place.stack.url)
+        eventually(lambda: visitor.get("/v1/admin/session/provider").status_code == 303)  # its absence is remembered
     [line, *_] = [line for line in place.stack.log_lines("oidc.unreachable") if "session" in line]
     assert place.provider.issuer in line["reason"]
 
