@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 import msgspec
 import sqlalchemy as sa
 
@@ -34,6 +36,9 @@ class KeyWrites:
         default_max_tokens: int | None = None,
         secret: str | None = None,
         role: Role | None = None,
+        models: Sequence[str] | None = None,
+        allowed_ips: Sequence[str] | None = None,
+        tags: Mapping[str, str] | None = None,
     ) -> MadeKey:
         """Make a key. `expires_at` in Unix seconds. Admin keys belong to the operator, except for those of the role
         tenant_admin. These and all other keys belong to a tenant, in `project` (id or name) or its default project.
@@ -62,6 +67,9 @@ class KeyWrites:
             default_max_tokens=default_max_tokens,
             secret=secret,
             role=role,
+            models=models,
+            allowed_ips=allowed_ips,
+            tags=tags,
         )
         self._writes.record(connection, "key.create", None, made.key)
         return made
@@ -73,9 +81,12 @@ class KeyWrites:
         *,
         project: str | None = None,
         default_max_tokens: int | msgspec.UnsetType | None = msgspec.UNSET,
+        models: Sequence[str] | msgspec.UnsetType | None = msgspec.UNSET,
+        allowed_ips: Sequence[str] | msgspec.UnsetType | None = msgspec.UNSET,
+        tags: Mapping[str, str] | msgspec.UnsetType = msgspec.UNSET,
     ) -> Key:
         """Change the fields that are given. From then on the key's requests count in the budgets of `project` (id or
-        name)."""
+        name), and have `tags`."""
         self._writes.lock(connection)
         before = self._changeable(connection, key_id)
         if default_max_tokens is not msgspec.UNSET:
@@ -85,7 +96,15 @@ class KeyWrites:
             if before.tenant_id is None:
                 raise InvalidValue("an admin key belongs to the operator, and to no project", "project")
             project_id = project_of(connection, before.tenant_id, project).id
-        after = keys.update(connection, key_id, project_id=project_id, default_max_tokens=default_max_tokens)
+        after = keys.update(
+            connection,
+            key_id,
+            project_id=project_id,
+            default_max_tokens=default_max_tokens,
+            models=models,
+            allowed_ips=allowed_ips,
+            tags=tags,
+        )
         return self._writes.record(connection, "key.update", before, after)
 
     def rotate(self, connection: sa.Connection, key_id: str, *, overlap_s: int) -> MadeKey:
