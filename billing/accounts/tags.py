@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Collection, Mapping
+from typing import Any
 
 import msgspec
 import sqlalchemy as sa
@@ -61,6 +62,19 @@ def store_tag_set(connection: sa.Connection, tenant_id: str, tags: Mapping[str, 
     return tag_set_id
 
 
+def has_tags(tag_set_id: sa.ColumnElement[Any], wanted: Collection[tuple[str, str]]) -> list[sa.ColumnElement[bool]]:
+    """Conditions for the tag set of a row: for each name one of the wanted values. "" matches rows without the name."""
+    conditions: list[sa.ColumnElement[bool]] = []
+    for name in dict.fromkeys(name for name, _ in wanted):
+        values = [value for name_, value in wanted if name_ == name]
+        named = sa.select(tag_sets.c.tag_set_id).where(tag_sets.c.name == name)
+        one_of: sa.ColumnElement[bool] = tag_set_id.in_(named.where(tag_sets.c.value.in_(values)))
+        if "" in values:
+            one_of = sa.or_(one_of, tag_set_id.is_(None), tag_set_id.not_in(named))
+        conditions.append(one_of)
+    return conditions
+
+
 def tags_of(connection: sa.Connection, tag_set_ids: Collection[str]) -> dict[str, dict[str, str]]:
     """The tags of these sets by id, each in the order of its names."""
     found: dict[str, dict[str, str]] = {}
@@ -68,6 +82,6 @@ def tags_of(connection: sa.Connection, tag_set_ids: Collection[str]) -> dict[str
         return found
     query = sa.select(tag_sets.c.tag_set_id, tag_sets.c.name, tag_sets.c.value)
     query = query.where(tag_sets.c.tag_set_id.in_(tag_set_ids))
-    for tag_set_id, name, value in sorted(connection.execute(query).tuples()):
+    for tag_set_id, name, value in sorted(tuple(row) for row in connection.execute(query)):
         found.setdefault(tag_set_id, {})[name] = value
     return found
