@@ -2857,6 +2857,9 @@ export interface components {
             project_id?: string | null;
             quantity?: number | null;
             service_tier?: string | null;
+            tags?: {
+                [key: string]: string | null;
+            } | null;
             tenant_id?: string | null;
             tier?: string | null;
         };
@@ -3449,6 +3452,7 @@ export interface components {
         };
         /** Key */
         Key: {
+            allowed_ips?: string[] | null;
             created_at: number;
             default_max_tokens: number | null;
             expires_at: number | null;
@@ -3457,6 +3461,7 @@ export interface components {
             kind: string;
             last4: string;
             last_used_at: number | null;
+            models?: string[] | null;
             name: string;
             prefix: string;
             project_id: string | null;
@@ -3465,13 +3470,21 @@ export interface components {
             role: "owner" | "operator" | "finance" | "tenant_admin" | "read_only" | null;
             rotated_to: string | null;
             scopes: string[];
+            tags?: {
+                [key: string]: string;
+            };
             tenant_id: string | null;
             tier: string | null;
         };
         /** KeyChange */
         KeyChange: {
+            allowed_ips?: string[] | null;
             default_max_tokens?: number | null;
+            models?: string[] | null;
             project?: string | null;
+            tags?: {
+                [key: string]: string;
+            };
         };
         /** LimitsSetting */
         LimitsSetting: {
@@ -3970,6 +3983,7 @@ export interface components {
         };
         /** NewKey */
         NewKey: {
+            allowed_ips?: string[] | null;
             default_max_tokens?: number | null;
             expires_at?: number | null;
             /**
@@ -3977,17 +3991,22 @@ export interface components {
              * @enum {string}
              */
             kind: "live" | "test" | "admin";
+            models?: string[] | null;
             /** @default api */
             name: string;
             project?: string | null;
             /** @enum {null|string} */
             role?: "owner" | "operator" | "finance" | "tenant_admin" | "read_only" | null;
             scopes?: string[] | null;
+            tags?: {
+                [key: string]: string;
+            };
             tenant?: string | null;
             tier?: string | null;
         };
         /** NewKeyView */
         NewKeyView: {
+            allowed_ips?: string[] | null;
             created_at: number;
             default_max_tokens: number | null;
             expires_at: number | null;
@@ -3996,6 +4015,7 @@ export interface components {
             kind: string;
             last4: string;
             last_used_at: number | null;
+            models?: string[] | null;
             name: string;
             prefix: string;
             project_id: string | null;
@@ -4005,6 +4025,9 @@ export interface components {
             rotated_to: string | null;
             scopes: string[];
             secret: string;
+            tags?: {
+                [key: string]: string;
+            };
             tenant_id: string | null;
             tier: string | null;
         };
@@ -4961,6 +4984,7 @@ export interface components {
         };
         /** TenantChange */
         TenantChange: {
+            allowed_ips?: string[] | null;
             cheapest?: boolean | null;
             default_max_tokens?: number | null;
             name?: string | null;
@@ -4980,6 +5004,7 @@ export interface components {
         };
         /** TenantView */
         TenantView: {
+            allowed_ips: string[] | null;
             cheapest: boolean;
             created_at: number;
             currency: string;
@@ -5388,6 +5413,9 @@ export interface components {
             preemptions: number;
             project_id?: string | null;
             service_tier?: string | null;
+            tags?: {
+                [key: string]: string | null;
+            } | null;
             tenant_id?: string | null;
             tier?: string | null;
             user_id?: null;
@@ -5421,6 +5449,9 @@ export interface components {
             sequence: number;
             started_at: number;
             swapped_tokens: number;
+            tags: {
+                [key: string]: string;
+            };
             tenant_id: string;
             tier: string;
             ttft_s: number;
@@ -9999,6 +10030,8 @@ export interface operations {
                 model?: string | null;
                 adapter?: string | null;
                 tier?: string | null;
+                /** @description NAME=VALUE: one value of each name matches; NAME=: usage without it */
+                tags?: string[] | null;
                 /** @description Unix seconds */
                 start_time?: number | null;
                 /** @description Unix seconds */
@@ -10050,6 +10083,8 @@ export interface operations {
                 model?: string | null;
                 adapter?: string | null;
                 tier?: string | null;
+                /** @description NAME=VALUE: one value of each name matches; NAME=: usage without it */
+                tags?: string[] | null;
                 /** @description Unix seconds */
                 start_time?: number | null;
                 /** @description Unix seconds */
@@ -10911,7 +10946,10 @@ export interface operations {
                 models?: string[] | null;
                 adapters?: string[] | null;
                 tiers?: string[] | null;
+                tags?: string[] | null;
                 group_by?: ("tenant_id" | "project_id" | "api_key_id" | "model" | "adapter" | "service_tier" | "line_item")[] | null;
+                /** @description Names of tags whose values are groups */
+                group_by_tags?: string[] | null;
                 limit?: number | null;
                 /** @description `next_page` of the previous page */
                 page?: string | null;
@@ -10966,7 +11004,10 @@ export interface operations {
                 models?: string[] | null;
                 adapters?: string[] | null;
                 tiers?: string[] | null;
+                tags?: string[] | null;
                 group_by?: ("tenant_id" | "project_id" | "api_key_id" | "model" | "adapter" | "service_tier")[] | null;
+                /** @description Names of tags whose values are groups */
+                group_by_tags?: string[] | null;
                 limit?: number | null;
                 /** @description `next_page` of the previous page */
                 page?: string | null;

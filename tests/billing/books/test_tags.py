@@ -42,7 +42,7 @@ def use(books: Books, now: int, tags: Mapping[str, str], made: int = 5, **names:
 
 @pytest.fixture
 def used(books: Books) -> dict[str, Mapping[str, str]]:
-    """Tags by request: of a key whose tags changed within an hour, of another key, without tags, and another tenant's."""
+    """Tags by request: of a key whose tags changed within an hour, of another key, of none, and another tenant's."""
     other = second_tenant(books)
     found = {
         use(books, JANUARY, SEARCH): SEARCH,
