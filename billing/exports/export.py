@@ -28,6 +28,7 @@ from billing.clock import rfc3339
 from billing.errors import InvalidValue, RowNotFound
 from billing.exports import events, labels, writers
 from billing.exports.amounts import decimal_text
+from billing.exports.hours import hours_of
 from billing.exports.rows import BooksDiffer, PeriodRows, Price, Row, UsageHour
 from billing.exports.writers import MissingLibrary
 from billing.focus import manifest as manifests
@@ -302,7 +303,7 @@ class _Export:
         """The number of rows to read: rows of the roll-ups (FOCUS) or usage rows (events), and corrections."""
         read = sa.select(sa.func.coalesce(sa.func.sum(_hours.c.requests), 0)).where(_hours.c.period_id == period.id)
         if self._writer:
-            read = sa.select(sa.func.count()).select_from(self._hours_of(period).subquery())
+            read = sa.select(sa.func.count()).select_from(hours_of(self._connection, period).subquery())
         made = sa.select(sa.func.count()).where(tables.corrections.c.period_id == period.id)
         return int(self._connection.execute(read).scalar_one()) + int(self._connection.execute(made).scalar_one())
 
@@ -331,7 +332,7 @@ class _Export:
 
     def _focus(self, period: Period, invoice_id: str | None, total: int) -> None:
         rows = PeriodRows(period, invoice_id, labels.stored_names(self._connection, period))
-        found = self._hours_of(period).subquery()
+        found = hours_of(self._connection, period).subquery()
         order = ("key_id", "model", "adapter", "tier", "price_version_id", "project_id", "tag_set_id")
         query = sa.select(*(found.c[name] for name in UsageHour.__struct_fields__))
         query = query.order_by(found.c.hour, *(self._bytewise(found.c[name]) for name in order))
@@ -358,35 +359,6 @@ class _Export:
             self._load_tags(set() if tag_set_id is None else {tag_set_id})
             tags = self._tags.get(tag_set_id or tables.NONE, {})
             self._write_rows([rows.correction(made, used_at, price, tags)], 1, total)
-
-    def _hours_of(self, period: Period) -> sa.Select[Any] | sa.CompoundSelect[Any]:
-        """The period's rows of the roll-ups with the columns of UsageHour: usage with tags by its tag set, the rest
-        without."""
-        tagged = tables.tag_hours
-        names = [name for name in UsageHour.__struct_fields__ if name != "tag_set_id"]
-        untagged = rollups.NOTHING.label("tag_set_id")
-        columns = [_hours.c[name] for name in names]
-        any_tags = sa.select(sa.exists().where(tagged.c.period_id == period.id))
-        if not self._connection.execute(any_tags).scalar_one():
-            return sa.select(*columns, untagged).where(_hours.c.period_id == period.id)
-        key = [column.name for column in _hours.primary_key]
-        counted = ("input_tokens", "cached_input_tokens", "output_tokens", "cost_picos", "requests")
-        # PostgreSQL's sum is numeric, which drivers return as Decimal.
-        sums = [sa.cast(sa.func.sum(tagged.c[name]), sa.BigInteger).label(name) for name in counted]
-        marked = (
-            sa.select(*(tagged.c[name] for name in key), *sums)
-            .where(tagged.c.period_id == period.id)
-            .group_by(*(tagged.c[name] for name in key))
-            .subquery()
-        )
-        rest = {name: _hours.c[name] - sa.func.coalesce(marked.c[name], 0) for name in counted}
-        same = sa.and_(*(_hours.c[name] == marked.c[name] for name in key))
-        return sa.union_all(
-            sa.select(*(rest[name].label(name) if name in rest else _hours.c[name] for name in names), untagged)
-            .select_from(_hours.outerjoin(marked, same))
-            .where(_hours.c.period_id == period.id, rest["requests"] > 0),
-            sa.select(*(tagged.c[name] for name in names), tagged.c.tag_set_id).where(tagged.c.period_id == period.id),
-        )
 
     def _load_tags(self, wanted: set[str]) -> None:
         """Load the missing tags of these tag sets."""

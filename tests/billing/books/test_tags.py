@@ -44,7 +44,7 @@ def use(books: Books, now: int, tags: Mapping[str, str], made: int = 5, **names:
 def used(books: Books) -> dict[str, Mapping[str, str]]:
     """Tags by request: of a key whose tags changed within an hour, of another key, of none, and another tenant's."""
     other = second_tenant(books)
-    found = {
+    found: dict[str, Mapping[str, str]] = {
         use(books, JANUARY, SEARCH): SEARCH,
         use(books, JANUARY + MINUTE, SEARCH, 7): SEARCH,
         use(books, JANUARY + 2 * MINUTE, CHAT, 11): CHAT,
@@ -92,7 +92,7 @@ def test_reports_split_the_cost(books: Books, used: dict[str, Mapping[str, str]]
         assert report(books, "tag:team", width=width) == by_team
         assert report(books, "tag:team", "tag:env", width=width) == by_both
     assert report(books, "tag:none") == {(None,): sum(by_team.values())} == {(None,): report(books)[()]}
-    for tags, expected in (
+    filters: tuple[tuple[tuple[tuple[str, str], ...], int], ...] = (
         ((("team", "chat"),), by_team["chat",]),
         ((("team", "chat"), ("team", "search")), by_team["chat",] + by_team["search",]),
         ((("team", "chat"), ("env", "live")), 0),
@@ -100,11 +100,12 @@ def test_reports_split_the_cost(books: Books, used: dict[str, Mapping[str, str]]
         ((("team", ""),), by_team[None,]),
         ((("team", "none"),), 0),
         ((("none", ""),), sum(by_team.values())),
-    ):
-        assert report(books, tags=tags)[()] == expected, tags
-        by_line = report(books, "line_item", "tag:team", tags=tags)
+    )
+    for wanted, expected in filters:
+        assert report(books, tags=wanted)[()] == expected, wanted
+        by_line = report(books, "line_item", "tag:team", tags=wanted)
         assert sum(by_line.values()) == expected
-        which = UsageFilter(tenant_id=books.tenant.id, tags=tags, start=JANUARY, end=END)
+        which = UsageFilter(tenant_id=books.tenant.id, tags=wanted, start=JANUARY, end=END)
         totals = books.database.read_sync(lambda c, w=which: usage.totals(c, w))
         assert sum(totals.cost_picos.values()) == expected
         page = books.database.read_sync(lambda c, w=which: usage.page(c, w))

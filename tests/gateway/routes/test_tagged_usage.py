@@ -58,7 +58,7 @@ def test_usage_keeps_the_tags_of_its_time(stack: Stack, operator: httpx.Client) 
     key_ids = [made["id"], rotated["id"]]
 
     def listed(**query: Any) -> dict[str, dict[str, str]]:
-        found = {}
+        found: dict[str, dict[str, str]] = {}
         for key_id in key_ids:
             answer = operator.get("/v1/admin/usage/requests", params={"tenant": "acme", "key_id": key_id, **query})
             assert answer.status_code == 200, answer.text
@@ -76,7 +76,12 @@ def test_usage_keeps_the_tags_of_its_time(stack: Stack, operator: httpx.Client) 
     whole = operator.get(f"/v1/admin/requests/{first}").json()
     assert whole["usage"]["tags"] == expected[first]
     picos = {request_id: stack.usage(request_id).cost_picos for request_id in expected}  # type: ignore[union-attr]
-    query = {"start_time": START, "api_key_ids": key_ids, "group_by_tags": ["team", "env"], "bucket_width": "all"}
+    query: dict[str, Any] = {
+        "start_time": START,
+        "api_key_ids": key_ids,
+        "group_by_tags": ["team", "env"],
+        "bucket_width": "all",
+    }
     costs = operator.get("/v1/organization/costs", params=query).json()["data"][0]["results"]
     assert {(row["tags"]["team"], row["tags"]["env"]): row["amount"]["picos"] for row in costs} == {
         ("search", "live"): picos[first],
@@ -126,7 +131,13 @@ def test_lists_of_a_key_over_http(stack: Stack, operator: httpx.Client) -> None:
     assert (shown["models"], shown["allowed_ips"]) == (made["models"], made["allowed_ips"])
     opened = operator.patch(f"/v1/admin/keys/{made['id']}", json={"models": None, "allowed_ips": None}).json()
     assert (opened["models"], opened["allowed_ips"]) == (None, None)
-    for refused in ({"models": []}, {"models": ["a b"]}, {"allowed_ips": []}, {"allowed_ips": ["10.0.0.1/8"]}):
+    refusals: list[dict[str, Any]] = [
+        {"models": []},
+        {"models": ["a b"]},
+        {"allowed_ips": []},
+        {"allowed_ips": ["10.0.0.1/8"]},
+    ]
+    for refused in refusals:
         answer = operator.patch(f"/v1/admin/keys/{made['id']}", json=refused)
         assert answer.status_code == 400, (refused, answer.text)
         assert next(iter(refused)) in answer.text
