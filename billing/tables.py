@@ -6,6 +6,8 @@ Triggers in the migrations refuse changes to rows of the tables in APPEND_ONLY.
 
 from __future__ import annotations
 
+from typing import Any
+
 import sqlalchemy as sa
 
 metadata = sa.MetaData(
@@ -74,6 +76,8 @@ tenants = sa.Table(
     # Aliases that allow it choose the cheapest model that can serve a request.
     sa.Column("cheapest", sa.Boolean, nullable=False, server_default=sa.false()),
     sa.Column("store_responses_s", sa.BigInteger, nullable=True),  # how long responses are stored; null: not at all
+    # Networks from which its keys may be used, a list of texts; null: all.
+    sa.Column("allowed_ips", sa.JSON(none_as_null=True), nullable=True),
     sa.CheckConstraint("status IN ('active', 'suspended')", name="status"),
 )
 
@@ -198,6 +202,17 @@ sa.Index(
     postgresql_where=alert_deliveries.c.state == "pending",
 )
 
+# The tags of tag sets. A set is never changed (billing/accounts/tags.py).
+tag_sets = sa.Table(
+    "tag_sets",
+    metadata,
+    sa.Column("tag_set_id", sa.String(64), primary_key=True),  # tag_…
+    sa.Column("name", sa.String(64), primary_key=True),
+    sa.Column("value", sa.String(256), nullable=False),
+    sa.Column("tenant_id", sa.ForeignKey("tenants.id"), nullable=False),
+    sa.Index("ix_tag_sets_tenant_id_name", "tenant_id", "name"),
+)
+
 holds = sa.Table(
     "holds",
     metadata,
@@ -219,6 +234,7 @@ holds = sa.Table(
     sa.Column("ending", sa.String(64)),  # stop, length, client_left, refused, …
     sa.Column("settled_picos", sa.BigInteger, nullable=False),
     sa.Column("lost_tokens", sa.BigInteger, nullable=False),  # of a settlement after the hold had expired; not charged
+    sa.Column("tag_set_id", sa.String(64)),  # the key's tags when the hold was made; null: none
     sa.CheckConstraint("state IN ('held', 'settled', 'voided', 'expired')", name="state"),
     sa.CheckConstraint("settled_picos <= hold_picos", name="settled_picos"),
 )
@@ -309,6 +325,7 @@ usage = sa.Table(
     # the others. Null: settled by a version without this column, or no engine ran.
     sa.Column("engine_epoch", sa.String(64)),
     sa.Column("trace_id", sa.String(32)),  # hexadecimal; null: the request has no trace
+    sa.Column("tag_set_id", sa.String(64)),  # of its hold
     sa.Index("ix_usage_tenant_id_sequence", "tenant_id", "sequence"),
     sa.Index("ix_usage_key_id_sequence", "key_id", "sequence"),
     sa.Index("ix_usage_finished_at", "finished_at"),
@@ -476,6 +493,25 @@ def _hour() -> sa.Column[int]:
     return sa.Column("hour", sa.BigInteger, primary_key=True, autoincrement=False)
 
 
+def _summed() -> list[sa.Column[Any]]:
+    """The columns of a roll-up that are no part of its key."""
+    return [
+        sa.Column("currency", sa.String(3), nullable=False),
+        sa.Column("requests", sa.BigInteger, nullable=False),
+        sa.Column("input_tokens", sa.BigInteger, nullable=False),  # uncached prompt tokens
+        sa.Column("cached_input_tokens", sa.BigInteger, nullable=False),
+        sa.Column("output_tokens", sa.BigInteger, nullable=False),  # billed
+        sa.Column("made_tokens", sa.BigInteger, nullable=False),
+        sa.Column("discarded_tokens", sa.BigInteger, nullable=False),
+        sa.Column("preemptions", sa.BigInteger, nullable=False),
+        sa.Column("swapped_tokens", sa.BigInteger, nullable=False),
+        sa.Column("cost_picos", sa.BigInteger, nullable=False),
+        sa.Column("device_s", sa.Double, nullable=False),
+        sa.Column("sequence_min", sa.BigInteger, nullable=False),
+        sa.Column("sequence_max", sa.BigInteger, nullable=False),
+    ]
+
+
 # Sums of usage by the UTC hour of finished_at and by period, derived from the rows up to `rollup_cursor.sequence`
 # (rollups.py); period_id is the id of the period that counts the row.
 usage_hours = sa.Table(
@@ -484,19 +520,7 @@ usage_hours = sa.Table(
     *_rolled_up("tenant_id"),
     _hour(),
     *_rolled_up("key_id", "model", "adapter", "tier", "price_version_id", "period_id", "project_id"),
-    sa.Column("currency", sa.String(3), nullable=False),
-    sa.Column("requests", sa.BigInteger, nullable=False),
-    sa.Column("input_tokens", sa.BigInteger, nullable=False),  # uncached prompt tokens
-    sa.Column("cached_input_tokens", sa.BigInteger, nullable=False),
-    sa.Column("output_tokens", sa.BigInteger, nullable=False),  # billed
-    sa.Column("made_tokens", sa.BigInteger, nullable=False),
-    sa.Column("discarded_tokens", sa.BigInteger, nullable=False),
-    sa.Column("preemptions", sa.BigInteger, nullable=False),
-    sa.Column("swapped_tokens", sa.BigInteger, nullable=False),
-    sa.Column("cost_picos", sa.BigInteger, nullable=False),
-    sa.Column("device_s", sa.Double, nullable=False),
-    sa.Column("sequence_min", sa.BigInteger, nullable=False),
-    sa.Column("sequence_max", sa.BigInteger, nullable=False),
+    *_summed(),
     sa.Index("ix_usage_hours_hour", "hour"),
     sa.Index("ix_usage_hours_period_id", "period_id"),
 )
@@ -512,6 +536,19 @@ recompute_hours = sa.Table(
     sa.Column("device_s", sa.Double, nullable=False),
     sa.Index("ix_recompute_hours_hour", "hour"),
     sa.Index("ix_recompute_hours_period_id", "period_id"),
+)
+
+# The sums of usage_hours over the rows with tags, by tag set. Usage with tags that a version without this table folded
+# is missing here.
+tag_hours = sa.Table(
+    "tag_hours",
+    metadata,
+    *_rolled_up("tenant_id"),
+    _hour(),
+    *_rolled_up("key_id", "model", "adapter", "tier", "price_version_id", "period_id", "project_id", "tag_set_id"),
+    *_summed(),
+    sa.Index("ix_tag_hours_hour", "hour"),
+    sa.Index("ix_tag_hours_period_id", "period_id"),
 )
 
 # One row: every usage row up to `sequence` is committed, in a period and in the roll-ups, and no row can appear below

@@ -159,6 +159,19 @@ class InsufficientRole(ApiError):
     code = "insufficient_role"
 
 
+class AddressNotAllowed(ApiError):
+    """The key or its tenant has a list of networks, and the client's address is in none of them. The message has the
+    address, which shows a proxy that is not trusted, and never the list."""
+
+    status = 403
+    type = "permission_error"
+    code = "ip_not_allowed"
+
+    def __init__(self, address: str | None) -> None:
+        named = "an unknown address" if address is None else f"the address {address}"
+        super().__init__(f"This key may not be used from {named}.")
+
+
 class CsrfTokenInvalid(ApiError):
     """A write that a session's cookie authenticates lacks a valid CSRF token."""
 

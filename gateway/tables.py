@@ -36,6 +36,11 @@ keys = sa.Table(
     sa.Column("first_key_id", sa.String(64), nullable=True),
     # An admin key for emergencies, whose use raises an alert (gateway.access.break_glass).
     sa.Column("break_glass", sa.Boolean, nullable=False, server_default=sa.false()),
+    sa.Column("models", sa.JSON(none_as_null=True), nullable=True),  # names that it may call; null: all of its tenant
+    # Networks from which it may be used, a list of texts; null: all.
+    sa.Column("allowed_ips", sa.JSON(none_as_null=True), nullable=True),
+    sa.Column("tags", sa.JSON(none_as_null=True), nullable=True),  # name → value; null: none
+    sa.Column("tag_set_id", sa.String(64), nullable=True),  # of `tags`, see billing.accounts.tags
     sa.CheckConstraint("kind IN ('live', 'test', 'admin')", name="kind"),
     sa.CheckConstraint("kind = 'admin' OR tenant_id IS NOT NULL", name="tenant"),
     sa.CheckConstraint(

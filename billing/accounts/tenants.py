@@ -47,7 +47,8 @@ class Tenant(msgspec.Struct, frozen=True):
     """`slug`: the name in /t/<slug>. `tier`: the highest tier of the tenant's keys. `time_zone`: of its budget windows
     and periods. `share_weight`: while two tenants wait in a tier, the tenant with twice the weight is served twice as
     much. `cheapest`: aliases that allow it choose the cheapest model that can serve a request. `store_responses_s`: for
-    how long its responses are stored; None: they are not."""
+    how long its responses are stored; None: they are not. `allowed_ips`: the networks from which its keys may be used;
+    None: every address."""
 
     id: str
     slug: str
@@ -61,6 +62,7 @@ class Tenant(msgspec.Struct, frozen=True):
     time_zone: str = "UTC"
     cheapest: bool = False
     store_responses_s: int | None = None
+    allowed_ips: list[str] | None = None
 
 
 class Project(msgspec.Struct, frozen=True):
@@ -142,9 +144,11 @@ def update(
     time_zone: str | None = None,
     cheapest: bool | None = None,
     store_responses_s: int | msgspec.UnsetType | None = msgspec.UNSET,
+    allowed_ips: list[str] | msgspec.UnsetType | None = msgspec.UNSET,
 ) -> Tenant:
-    """Change the given fields. Raises InvalidValue, RowNotFound. After a change of the time zone, budgets by day and
-    month count in windows of the new zone, which do not include the use of the old zone's windows."""
+    """Change the given fields; `allowed_ips` are checked networks. Raises InvalidValue, RowNotFound. After a change of
+    the time zone, budgets by day and month count in windows of the new zone, which do not include the use of the old
+    zone's windows."""
     limit = None if default_max_tokens is msgspec.UNSET else default_max_tokens
     weight = 1.0 if share_weight is None else share_weight
     _check("-" if name is None else name, "-" if tier is None else tier, limit, weight)
@@ -167,6 +171,8 @@ def update(
             limits = f"it must be {STORED_S_MIN} to {STORED_S_MAX}"
             raise InvalidValue(f"is {store_responses_s} seconds; {limits}", "store_responses_s")
         values["store_responses_s"] = store_responses_s
+    if allowed_ips is not msgspec.UNSET:
+        values["allowed_ips"] = allowed_ips
     return _change(connection, tenant_id, values)
 
 

@@ -4,7 +4,7 @@ rows, so that a report is complete and exact at any moment. This module only rea
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
 import msgspec
@@ -12,6 +12,7 @@ import sqlalchemy as sa
 
 from billing import tables
 from billing.accounts.prices import METERS
+from billing.accounts.tags import has_tags
 from billing.books import rollups
 from billing.books.rollups import HOUR
 from billing.clock import DAY, SECOND
@@ -24,6 +25,8 @@ ROWS_MAX = 5_000  # of one page
 VALUES_MAX = 100  # of one filter
 
 Group = Literal["tenant_id", "project_id", "key_id", "model", "adapter", "tier", "line_item"]
+TAG_GROUP = "tag:"  # before the name of a tag, whose values are the groups
+TAG_GROUPS_MAX = 4  # of one report
 LINE_ITEM: Group = "line_item"  # a group for each meter of each model or adapter, with cost and tokens only
 # Groups that are columns of the tables.
 GROUPS: tuple[Group, ...] = ("tenant_id", "project_id", "key_id", "model", "adapter", "tier")
@@ -41,7 +44,8 @@ _unit = tables.unit_prices
 
 class ReportFilter(msgspec.Struct, frozen=True, kw_only=True):
     """start ≤ moment < end, in microseconds UTC. A row must match one value of each given list; tables.NONE
-    matches rows without a value."""
+    matches rows without a value. `tags`: names and values; a row must match one value of each
+    name."""
 
     start: int
     end: int
@@ -51,10 +55,13 @@ class ReportFilter(msgspec.Struct, frozen=True, kw_only=True):
     models: tuple[str, ...] = ()
     adapters: tuple[str, ...] = ()
     tiers: tuple[str, ...] = ()
+    tags: tuple[tuple[str, str], ...] = ()
 
-    def of(self, table: sa.Table) -> list[sa.ColumnElement[bool]]:
+    def of(self, table: sa.FromClause) -> list[sa.ColumnElement[bool]]:
+        """Conditions on the columns that the table has: tables of sums may have no tags."""
         given = (self.tenant_ids, self.project_ids, self.key_ids, self.models, self.adapters, self.tiers)
-        return [_among(table.c[name], values) for name, values in zip(GROUPS, given, strict=True) if values]
+        named = [_among(table.c[name], values) for name, values in zip(GROUPS, given, strict=True) if values]
+        return [*named, *has_tags(table.c.tag_set_id, self.tags)] if "tag_set_id" in table.c else named
 
 
 class GroupSums(msgspec.Struct, frozen=True, kw_only=True):
@@ -98,22 +105,27 @@ def buckets(
     which: ReportFilter,
     *,
     width: Width,
-    group_by: Iterable[Group] = (),
+    group_by: Iterable[str] = (),
     place: ReportCursor | None = None,
     limit: int,
 ) -> Report:
     """A page of at most `limit` buckets and ROWS_MAX rows. Buckets begin at multiples of their width in UTC; `which`
-    limits the first and the last bucket. Groups are always divided by currency."""
+    limits the first and the last bucket. `group_by`: names of Group, and TAG_GROUP with the name of a tag. Groups are
+    always divided by currency."""
     step = WIDTHS[width]
     place = place or ReportCursor(which.start - which.start % step)
     covered_to = min(which.end, place.bucket + limit * step)
     part = msgspec.structs.replace(which, start=max(which.start, place.bucket), end=covered_to)
-    names = [name for name in (*GROUPS, LINE_ITEM) if name in set(group_by)]
+    chosen = list(dict.fromkeys(group_by))
+    names: list[str] = [name for name in (*GROUPS, LINE_ITEM) if name in chosen]
+    names += [name for name in chosen if name.startswith(TAG_GROUP)]
     source = sa.union_all(*_sources(connection, part, names, step), _corrected(part, names)).subquery()
     bucket = (source.c.at - source.c.at % sa.literal_column(str(step), sa.BigInteger)).label("bucket")
     keys = [bucket, *(source.c[name] for name in names), source.c.currency]
     sums = [sa.func.sum(source.c[name]).label(name) for name in (*_SUMMED, "device_s")]
     query = sa.select(*keys, *sums).group_by(*keys).order_by(*keys).limit(ROWS_MAX + 1)
+    if _is_tagged(which, names):  # usage without tags is all usage less usage with tags: nothing may be left
+        query = query.having(sa.or_(*(sa.func.sum(source.c[name]) != 0 for name in _SUMMED)))
     if place.after:
         query = query.having(sa.tuple_(*keys) > (place.bucket, *place.after))
     rows = connection.execute(query).all()
@@ -137,11 +149,15 @@ def totals(connection: sa.Connection, which: ReportFilter) -> list[GroupSums]:
 
 
 def recomputed(connection: sa.Connection, which: ReportFilter) -> dict[str, tuple[int, float]]:
-    """Tokens and device seconds of the matching requests' recomputes, by the tier whose preemptions caused them."""
+    """Tokens and device seconds of the matching requests' recomputes, by the tier whose preemptions caused them. The
+    roll-up of recomputes has no tags: a filter by tags reads every request."""
     folded = rollups.read_cursor(connection).sequence
     first, last = _up(which.start), which.end - which.end % HOUR
     hours, rows = tables.recompute_hours, tables.usage_recompute
     edges = sa.or_(_within(which.start, min(first, which.end)), _within(max(first, last), which.end))
+    if which.tags:
+        first = last = which.end
+        edges = _within(which.start, which.end)
     raw = sa.or_(
         sa.and_(_usage.c.sequence <= folded, edges),
         sa.and_(_usage.c.sequence > folded, _within(which.start, which.end)),
@@ -158,7 +174,7 @@ def recomputed(connection: sa.Connection, which: ReportFilter) -> dict[str, tupl
     return {row[0]: (int(row[1]), row[2]) for row in connection.execute(query.group_by(parts.c.caused_by))}
 
 
-def _sums(row: sa.Row[Any], names: list[Group]) -> GroupSums:
+def _sums(row: sa.Row[Any], names: list[str]) -> GroupSums:
     """From a row with the bucket, the groups, the currency, then the sums in the order of _SUMMED, and device_s.
     Columns are read by index, for speed."""
     values = tuple(row)
@@ -168,7 +184,11 @@ def _sums(row: sa.Row[Any], names: list[Group]) -> GroupSums:
     return GroupSums(bucket=int(values[0]), groups=groups, currency=values[at], device_s=values[-1], **counted)
 
 
-def _sources(connection: sa.Connection, which: ReportFilter, names: list[Group], step: int) -> list[sa.Select[Any]]:
+def _is_tagged(which: ReportFilter, names: list[str]) -> bool:
+    return bool(which.tags) or any(name.startswith(TAG_GROUP) for name in names)
+
+
+def _sources(connection: sa.Connection, which: ReportFilter, names: list[str], step: int) -> list[sa.Select[Any]]:
     """Selects of the same columns; each row that `which` matches is in exactly one of them."""
     folded = rollups.read_cursor(connection).sequence
     first, last = _up(which.start), which.end - which.end % HOUR
@@ -196,25 +216,45 @@ def _within(start: int, end: int) -> sa.ColumnElement[bool]:
     return sa.and_(_usage.c.finished_at >= start, _usage.c.finished_at < end)
 
 
-def _rolled_up(which: ReportFilter, names: list[Group], first: int, last: int, step: int) -> sa.Select[Any]:
+def _rolled_up(which: ReportFilter, names: list[str], first: int, last: int, step: int) -> sa.Select[Any]:
+    hours: sa.FromClause = _tagged_hours(which, first, last) if _is_tagged(which, names) else _hours
+    between = sa.and_(hours.c.hour >= first, hours.c.hour < last)
     if LINE_ITEM in names:
-        tokens = {f"{meter}_tokens": _hours.c[f"{meter}_tokens"].expression for meter in METERS}
-        hours = sa.and_(_hours.c.hour >= first, _hours.c.hour < last)
-        return _by_meter(_hours, _hours.c.hour, tokens, names).where(hours, *which.of(_hours))
-    sums = [sa.func.sum(_hours.c[name]).label(name) for name in (*COUNTED, "device_s")]
-    at = (_hours.c.hour - _hours.c.hour % sa.literal_column(str(step), sa.BigInteger)).label("at")
-    keys = [at, *(_hours.c[name] for name in names), _hours.c.currency]
-    between = sa.and_(_hours.c.hour >= first, _hours.c.hour < last)
-    query = sa.select(*keys, *sums, sa.literal_column("0").label("correction_picos"))
-    return query.where(between, *which.of(_hours)).group_by(*keys)
+        tokens = {f"{meter}_tokens": hours.c[f"{meter}_tokens"] for meter in METERS}
+        return _by_meter(hours, hours.c.hour, tokens, names).where(between, *which.of(hours))
+    sums = [sa.func.sum(hours.c[name]).label(name) for name in (*COUNTED, "device_s")]
+    at = (hours.c.hour - hours.c.hour % sa.literal_column(str(step), sa.BigInteger)).label("at")
+    joined, groups = _grouped(hours, names)
+    keys = [at, *groups, hours.c.currency]
+    query = sa.select(*keys, *sums, sa.literal_column("0").label("correction_picos")).select_from(joined)
+    return query.where(between, *which.of(hours)).group_by(*keys)
+
+
+def _tagged_hours(which: ReportFilter, first: int, last: int) -> sa.FromClause:
+    """The rows of usage_hours with the column tag_set_id: the rows with tags, and all rows less the rows with tags."""
+    counted = (*COUNTED, "device_s")
+    key = [column.name for column in _hours.c if column.name not in counted]
+    untagged = sa.literal_column("NULL", sa.String).label("tag_set_id")
+
+    def rows(table: sa.Table, sign: int, tag_set_id: sa.ColumnElement[Any]) -> sa.Select[Any]:
+        sums = [(table.c[name] if sign > 0 else -table.c[name]).label(name) for name in counted]
+        between = sa.and_(table.c.hour >= first, table.c.hour < last)
+        limits = msgspec.structs.replace(which, tags=()).of(table)
+        return sa.select(*(table.c[name] for name in key), *sums, tag_set_id).where(between, *limits)
+
+    tagged = tables.tag_hours
+    return sa.union_all(
+        rows(_hours, 1, untagged), rows(tagged, -1, untagged), rows(tagged, 1, tagged.c.tag_set_id)
+    ).subquery()
 
 
 def _by_meter(
-    table: sa.Table, at: sa.ColumnElement[int], tokens: dict[str, sa.ColumnElement[int]], names: list[Group]
+    table: sa.FromClause, at: sa.ColumnElement[int], tokens: Mapping[str, sa.ColumnElement[int]], names: list[str]
 ) -> sa.Select[Any]:
     """A row for each meter with tokens of each row of usage or of the roll-ups: the meter's tokens and their cost."""
     own = sa.case(*((_unit.c.meter == meter, tokens[f"{meter}_tokens"]) for meter in METERS), else_=0)
-    columns: list[Any] = [at.label("at"), *_named(table, names), table.c.currency]
+    joined, groups = _grouped(table, names)
+    columns: list[Any] = [at.label("at"), *groups, table.c.currency]
     for name in COUNTED:
         meter = name.removesuffix("_tokens")
         nothing = sa.literal_column("0", sa.BigInteger)
@@ -222,45 +262,60 @@ def _by_meter(
         columns.append((own * _unit.c.picos if name == "cost_picos" else value).label(name))
     columns += [sa.literal_column("0.0", sa.Double).label("device_s"), sa.literal_column("0").label("correction_picos")]
     price = sa.and_(_unit.c.price_version_id == table.c.price_version_id, _unit.c.tier == table.c.tier)
-    return sa.select(*columns).join(_unit, price).where(own != 0)
+    return sa.select(*columns).select_from(joined.join(_unit, price)).where(own != 0)
 
 
-def _raw(which: ReportFilter, names: list[Group], rows: sa.ColumnElement[bool]) -> sa.Select[Any]:
+def _raw(which: ReportFilter, names: list[str], rows: sa.ColumnElement[bool]) -> sa.Select[Any]:
     meters = rollups.meters()
     if LINE_ITEM in names:
         return _by_meter(_usage, _usage.c.finished_at.expression, meters, names).where(rows, *which.of(_usage))
-    columns: list[Any] = [_usage.c.finished_at.label("at"), *_named(_usage, names), _usage.c.currency]
+    joined, groups = _grouped(_usage, names)
+    columns: list[Any] = [_usage.c.finished_at.label("at"), *groups, _usage.c.currency]
     for name in COUNTED:
         one = sa.literal_column("1") if name == "requests" else meters.get(name, _usage.c.get(name))
         columns.append(one.label(name))  # type: ignore[union-attr]
     columns += [_usage.c.device_s, sa.literal_column("0").label("correction_picos")]
-    return sa.select(*columns).where(rows, *which.of(_usage))
+    return sa.select(*columns).select_from(joined).where(rows, *which.of(_usage))
 
 
-def _corrected(which: ReportFilter, names: list[Group]) -> sa.Select[Any]:
-    columns: list[Any] = [_corrections.c.created_at.label("at"), *_named(_corrections, names), _corrections.c.currency]
+def _corrected(which: ReportFilter, names: list[str]) -> sa.Select[Any]:
+    made: sa.FromClause = _corrections
+    if _is_tagged(which, names):  # a correction has the tags of its request
+        of_request = _corrections.outerjoin(_usage, _usage.c.request_id == _corrections.c.request_id)
+        made = sa.select(_corrections, _usage.c.tag_set_id).select_from(of_request).subquery()
+    joined, groups = _grouped(made, names)
+    columns: list[Any] = [made.c.created_at.label("at"), *groups, made.c.currency]
     for name in COUNTED[:-1]:
         meter = name.removesuffix("_tokens")
         of_meter = LINE_ITEM in names and meter in METERS
-        moved = sa.case((_corrections.c.meter == meter, _corrections.c.tokens), else_=0)
+        moved = sa.case((made.c.meter == meter, made.c.tokens), else_=0)
         columns.append((moved if of_meter else sa.literal_column("0")).label(name))
-    columns += [_corrections.c.picos.label("cost_picos"), sa.literal_column("0.0", sa.Double).label("device_s")]
-    columns.append(_corrections.c.picos.label("correction_picos"))
-    between = sa.and_(_corrections.c.created_at >= which.start, _corrections.c.created_at < which.end)
-    return sa.select(*columns).where(between, *which.of(_corrections))
+    columns += [made.c.picos.label("cost_picos"), sa.literal_column("0.0", sa.Double).label("device_s")]
+    columns.append(made.c.picos.label("correction_picos"))
+    between = sa.and_(made.c.created_at >= which.start, made.c.created_at < which.end)
+    return sa.select(*columns).select_from(joined).where(between, *which.of(made))
 
 
-def _named(table: sa.Table, names: list[Group]) -> list[Any]:
-    """The groups' columns, with NONE in place of null as in the roll-ups."""
-    return [
-        (_line_item(table) if name == LINE_ITEM else sa.func.coalesce(table.c[name], tables.NONE)).label(name)
-        for name in names
-    ]
+def _grouped(table: sa.FromClause, names: list[str]) -> tuple[sa.FromClause, list[sa.ColumnElement[Any]]]:
+    """The table joined with its tags, and the groups' columns, with NONE in place of null as in the roll-ups."""
+    joined = table
+    groups: list[sa.ColumnElement[Any]] = []
+    for name in names:
+        column: sa.ColumnElement[Any]
+        if name.startswith(TAG_GROUP):
+            tag = tables.tag_sets.alias()
+            is_own = sa.and_(tag.c.tag_set_id == table.c.tag_set_id, tag.c.name == name.removeprefix(TAG_GROUP))
+            joined = joined.outerjoin(tag, is_own)
+            column = sa.func.coalesce(tag.c.value, rollups.NOTHING)
+        else:
+            column = _line_item(table) if name == LINE_ITEM else sa.func.coalesce(table.c[name], rollups.NOTHING)
+        groups.append(column.label(name))
+    return joined, groups
 
 
-def _line_item(table: sa.Table) -> sa.ColumnElement[str]:
+def _line_item(table: sa.FromClause) -> sa.ColumnElement[str]:
     """For example `model-a, input`, or `adp_…, output` of an adapter; a correction may have no meter."""
     called = sa.func.coalesce(sa.func.nullif(table.c.adapter, tables.NONE), table.c.model)
-    meter = table.c.meter if table is _corrections else _unit.c.meter
+    meter = table.c.meter if "meter" in table.c else _unit.c.meter
     words = sa.func.coalesce(sa.func.replace(meter, "_", " "), "correction")
     return sa.case((called.is_(None), words), else_=called + ", " + words)

@@ -104,6 +104,7 @@ def fold_usage(connection: sa.Connection, *, limit: int = FOLD_MAX, clock: Clock
     ).one()
     before = _requests_in(connection, batch)
     _add(connection, _hours, *_sums(batch))
+    _add(connection, tables.tag_hours, *_tag_sums(batch))
     _add(connection, _recompute_hours, *_recompute_sums(batch))
     _add(connection, tables.engine_ledger, *_engine_sums(batch))
     added = _requests_in(connection, batch) - before
@@ -197,6 +198,14 @@ def _sums(batch: sa.ColumnElement[bool]) -> tuple[sa.Select[Any], dict[str, sa.C
     columns = key | sums() | sequences
     source = _usage.join(open_periods, _is_counted_in(open_periods))
     return sa.select(*columns.values()).select_from(source).where(batch).group_by(*key.values()), columns
+
+
+def _tag_sums(batch: sa.ColumnElement[bool]) -> tuple[sa.Select[Any], dict[str, sa.ColumnElement[Any]]]:
+    """The sums of the rows with tags, by tag set too."""
+    rows, columns = _sums(batch)
+    tag_set_id = _usage.c.tag_set_id
+    rows = rows.add_columns(tag_set_id).where(tag_set_id.is_not(None)).group_by(tag_set_id)
+    return rows, columns | {"tag_set_id": tag_set_id.expression}
 
 
 def _recompute_sums(batch: sa.ColumnElement[bool]) -> tuple[sa.Select[Any], dict[str, sa.ColumnElement[Any]]]:

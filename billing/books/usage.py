@@ -8,6 +8,7 @@ import msgspec
 import sqlalchemy as sa
 
 from billing import tables
+from billing.accounts.tags import has_tags, tags_of
 from billing.books import reports, rollups
 from billing.books.periods import SEQUENCE_MAX
 from billing.books.rollups import HOUR
@@ -22,7 +23,7 @@ _recompute = tables.usage_recompute
 
 class UsageRow(msgspec.Struct, frozen=True):
     """One settled request, in the order of the table's columns. `recomputed`: its recomputes, by the tier whose
-    preemptions caused them."""
+    preemptions caused them. `tags`: the key's, when the request began."""
 
     sequence: int
     request_id: str
@@ -52,6 +53,7 @@ class UsageRow(msgspec.Struct, frozen=True):
     finished_at: int
     trace_id: str | None
     recomputed: dict[str, Recompute]
+    tags: dict[str, str]
 
 
 class Totals(msgspec.Struct, frozen=True):
@@ -72,7 +74,8 @@ class Totals(msgspec.Struct, frozen=True):
 
 
 class UsageFilter(msgspec.Struct, frozen=True, kw_only=True):
-    """Selects rows: every given value must match, and `start` ≤ finished_at < `end`, in microseconds UTC."""
+    """Selects rows: every given value must match, of `tags` one value of each name, and `start` ≤ finished_at < `end`,
+    in microseconds UTC."""
 
     tenant_id: str | None = None
     project_id: str | None = None
@@ -80,6 +83,7 @@ class UsageFilter(msgspec.Struct, frozen=True, kw_only=True):
     model: str | None = None
     adapter: str | None = None
     tier: str | None = None
+    tags: tuple[tuple[str, str], ...] = ()
     start: int | None = None
     end: int | None = None
 
@@ -92,17 +96,17 @@ class UsageFilter(msgspec.Struct, frozen=True, kw_only=True):
             found.append(_usage.c.finished_at >= self.start)
         if self.end is not None:
             found.append(_usage.c.finished_at < self.end)
-        return found
+        return [*found, *has_tags(_usage.c.tag_set_id, self.tags)]
 
     def which(self) -> reports.ReportFilter:
         """The same filter for reports. A missing start or end becomes 0 or MOMENT_MAX."""
         lists = {f"{name}s": (value,) for name in reports.GROUPS if (value := getattr(self, name)) is not None}
         start, end = self.start or 0, MOMENT_MAX if self.end is None else self.end
-        return reports.ReportFilter(start=start, end=max(start, end), **lists)
+        return reports.ReportFilter(start=start, end=max(start, end), tags=self.tags, **lists)
 
 
 # Without the column engine_epoch, which concerns the operator's own books.
-_SELECT = sa.select(*(column for column in _usage.c if column.name in UsageRow.__struct_fields__))
+_SELECT = sa.select(*(column for column in _usage.c if column.name != "engine_epoch"))
 
 
 def totals(connection: sa.Connection, which: UsageFilter) -> Totals:
@@ -160,10 +164,16 @@ def get(connection: sa.Connection, request_id: str) -> UsageRow | None:
 
 
 def _rows(connection: sa.Connection, query: sa.Select[Any]) -> list[UsageRow]:
-    """The rows of `query`, each with its recomputes."""
+    """The rows of `query`, each with its recomputes and tags."""
     rows = connection.execute(query).all()
     recomputes: dict[str, dict[str, Recompute]] = {row.request_id: {} for row in rows}
     costs = sa.select(_recompute).where(_recompute.c.request_id.in_(recomputes)).order_by(_recompute.c.tier)
     for request_id, tier, tokens, device_s in connection.execute(costs):
         recomputes[request_id][tier] = Recompute(tokens, device_s)
-    return [UsageRow(**row._mapping, recomputed=recomputes[row.request_id]) for row in rows]
+    tags = tags_of(connection, {row.tag_set_id for row in rows if row.tag_set_id is not None})
+    found = []
+    for row in rows:
+        fields = dict(row._mapping)
+        own = tags.get(fields.pop("tag_set_id"), {})
+        found.append(UsageRow(**fields, recomputed=recomputes[row.request_id], tags=own))
+    return found

@@ -5,6 +5,7 @@ Fields are in a fixed order, so equal rows give equal bytes. Amounts are exact d
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from json.encoder import encode_basestring
 from typing import Any
 
@@ -37,11 +38,12 @@ USAGE_COLUMNS = (
     "ending",
     "started_at",
     "finished_at",
+    "tag_set_id",
 )
 
 
 class UsageData(msgspec.Struct):
-    """`data` of a settled request. `cost`: exact units of `currency`."""
+    """`data` of a settled request. `cost`: exact units of `currency`. `tags`: the key's; absent without tags."""
 
     sequence: int
     tenant_id: str
@@ -58,6 +60,7 @@ class UsageData(msgspec.Struct):
     currency: str
     ending: str
     started_at: str
+    tags: dict[str, str] | msgspec.UnsetType = msgspec.UNSET
 
 
 class CorrectionData(msgspec.Struct):
@@ -102,20 +105,21 @@ class EventWriter:
     def __init__(self) -> None:
         self._groups: dict[tuple[Any, ...], tuple[str, ...]] = {}
 
-    def of_usage(self, rows: list[Any]) -> bytes:
-        """Lines for usage rows, tuples in the order of USAGE_COLUMNS: the bytes of each row's encoded UsageEvent."""
+    def of_usage(self, rows: list[Any], tags: Mapping[str, Mapping[str, str]]) -> bytes:
+        """Lines for usage rows, tuples in the order of USAGE_COLUMNS: the bytes of each row's encoded UsageEvent.
+        `tags`: by tag set."""
         groups = self._groups
         pieces: list[str] = []
         for (
             sequence, request_id, tenant, project, key, model, adapter, tier, version, currency,
-            prompt, cached, completion, cost, ending, started_at, finished_at,
+            prompt, cached, completion, cost, ending, started_at, finished_at, tag_set_id,
         ) in rows:  # fmt: skip
-            named = (tenant, project, key, model, adapter, tier, version, currency, ending)
+            named = (tenant, project, key, model, adapter, tier, version, currency, ending, tag_set_id)
             group = groups.get(named)
             if group is None:
                 if len(groups) >= GROUPS_MAX:
                     groups.clear()
-                group = groups[named] = _rendered(*named)
+                group = groups[named] = _rendered(*named[:-1], tags.get(tag_set_id))
             head, data, tail, last = group
             pieces += (
                 '{"id":', encode_basestring(request_id), head, precise_moment_text(finished_at),
@@ -136,6 +140,7 @@ def _rendered(
     price_version_id: str,
     currency: str,
     ending: str,
+    tags: Mapping[str, str] | None,
 ) -> tuple[str, str, str, str]:
     """The parts of a line between a request's own values, in the order of UsageEvent's and UsageData's fields."""
 
@@ -151,11 +156,12 @@ def _rendered(
         tier=tier,
         price_version_id=price_version_id,
     )
+    marked = f',"tags":{_ENCODER.encode(tags).decode()}' if tags else ""
     return (
         f',{fields(source=f"/tenants/{tenant_id}", type=SETTLED)},"time":"',
         f',{named},"prompt_tokens":',
         f'",{fields(currency=currency, ending=ending)},"started_at":"',
-        f'"}},{fields(specversion=SPEC_VERSION, datacontenttype=CONTENT_TYPE, subject=key_id)}}}\n',
+        f'"{marked}}},{fields(specversion=SPEC_VERSION, datacontenttype=CONTENT_TYPE, subject=key_id)}}}\n',
     )
 
 

@@ -20,6 +20,7 @@ import sqlalchemy as sa
 
 from billing import tables
 from billing.accounts.prices import METERS
+from billing.accounts.tags import tags_of
 from billing.books import corrections, periods, rollups
 from billing.books.corrections import Correction
 from billing.books.periods import Period
@@ -27,6 +28,7 @@ from billing.clock import rfc3339
 from billing.errors import InvalidValue, RowNotFound
 from billing.exports import events, labels, writers
 from billing.exports.amounts import decimal_text
+from billing.exports.hours import hours_of
 from billing.exports.rows import BooksDiffer, PeriodRows, Price, Row, UsageHour
 from billing.exports.writers import MissingLibrary
 from billing.focus import manifest as manifests
@@ -35,6 +37,7 @@ from billing.focus.manifest import Manifest, ManifestLedger
 
 FETCH = 8192  # rows of the database in memory at once
 PRICES_MAX = 10_000
+TAG_SETS_MAX = 10_000
 BUFFER_BYTES = 1 << 20
 THREAD_BYTES_MIN = 1 << 16  # passing fewer bytes to a thread takes longer than writing them
 
@@ -260,6 +263,7 @@ class _Export:
         self._progress = progress
         self._sums = _ManifestSums()
         self._prices: dict[tuple[str, str], Price] = {}
+        self._tags: dict[str, dict[str, str]] = {}  # by tag set
         # Read before the first row: of an open period, usage up to here is exported, as it is in the roll-ups.
         self._upto = rollups.read_cursor(connection).sequence
         self._writer = None if spec.kind == "events" else writers.make(spec.format, sink)  # type: ignore[arg-type]
@@ -297,8 +301,9 @@ class _Export:
 
     def _count_rows(self, period: Period) -> int:
         """The number of rows to read: rows of the roll-ups (FOCUS) or usage rows (events), and corrections."""
-        counted = sa.func.count() if self._writer else sa.func.coalesce(sa.func.sum(_hours.c.requests), 0)
-        read = sa.select(counted).select_from(_hours).where(_hours.c.period_id == period.id)
+        read = sa.select(sa.func.coalesce(sa.func.sum(_hours.c.requests), 0)).where(_hours.c.period_id == period.id)
+        if self._writer:
+            read = sa.select(sa.func.count()).select_from(hours_of(self._connection, period).subquery())
         made = sa.select(sa.func.count()).where(tables.corrections.c.period_id == period.id)
         return int(self._connection.execute(read).scalar_one()) + int(self._connection.execute(made).scalar_one())
 
@@ -327,13 +332,14 @@ class _Export:
 
     def _focus(self, period: Period, invoice_id: str | None, total: int) -> None:
         rows = PeriodRows(period, invoice_id, labels.stored_names(self._connection, period))
-        columns = [_hours.c[name] for name in UsageHour.__struct_fields__]
-        query = sa.select(*columns).where(_hours.c.period_id == period.id)
-        order = ("key_id", "model", "adapter", "tier", "price_version_id", "project_id")
-        query = query.order_by(_hours.c.hour, *(self._bytewise(_hours.c[name]) for name in order))
+        found = hours_of(self._connection, period).subquery()
+        order = ("key_id", "model", "adapter", "tier", "price_version_id", "project_id", "tag_set_id")
+        query = sa.select(*(found.c[name] for name in UsageHour.__struct_fields__))
+        query = query.order_by(found.c.hour, *(self._bytewise(found.c[name]) for name in order))
         sums = self._sums
         for read in self._stream(query):
             self._load_prices({(row[5], row[4]) for row in read})
+            self._load_tags({row[-1] for row in read} - {tables.NONE})
             sums.used(
                 _RowBatch(
                     currencies=[row[7] for row in read],
@@ -344,13 +350,23 @@ class _Export:
                     last=[row[14] for row in read],
                 )
             )
-            self._write_rows(rows.of_hours(read, self._prices), len(read), total)
-        for made, used_at in self._corrections(period):
+            self._write_rows(rows.of_hours(read, self._prices, self._tags), len(read), total)
+        for made, used_at, tag_set_id in self._corrections(period):
             price = None
             if made.price_version_id is not None and made.tier is not None:
                 self._load_prices({(made.price_version_id, made.tier)})
                 price = self._prices[made.price_version_id, made.tier]
-            self._write_rows([rows.correction(made, used_at, price)], 1, total)
+            self._load_tags(set() if tag_set_id is None else {tag_set_id})
+            tags = self._tags.get(tag_set_id or tables.NONE, {})
+            self._write_rows([rows.correction(made, used_at, price, tags)], 1, total)
+
+    def _load_tags(self, wanted: set[str]) -> None:
+        """Load the missing tags of these tag sets."""
+        missing = wanted - self._tags.keys()
+        if len(self._tags) + len(missing) > TAG_SETS_MAX:
+            self._tags.clear()
+            missing = wanted
+        self._tags |= tags_of(self._connection, missing)
 
     def _write_rows(self, rows: list[Row], read: int, total: int) -> None:
         assert self._writer is not None
@@ -359,7 +375,7 @@ class _Export:
         self._sums.done += read
         self._progress(self._sums.done, total, self._sums.rows)
 
-    def _bytewise(self, column: sa.Column[Any]) -> sa.ColumnElement[Any]:
+    def _bytewise(self, column: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
         """The column with a collation that does not depend on the database's locale."""
         return column if self._connection.dialect.name == "sqlite" else sa.collate(column, "C")
 
@@ -402,8 +418,9 @@ class _Export:
                     last=sequences,
                 )
             )
-            self._write_events(writer.of_usage(read), len(read), total)
-        for made, _ in self._corrections(period):
+            self._load_tags({row[-1] for row in read if row[-1] is not None})
+            self._write_events(writer.of_usage(read, self._tags), len(read), total)
+        for made, *_ in self._corrections(period):
             self._write_events(events.of_correction(made), 1, total)
 
     def _write_events(self, content: bytes, count: int, total: int) -> None:
@@ -425,15 +442,17 @@ class _Export:
 
     # ---- both
 
-    def _corrections(self, period: Period) -> Iterator[tuple[Correction, int | None]]:
+    def _corrections(self, period: Period) -> Iterator[tuple[Correction, int | None, str | None]]:
+        """The period's corrections, each with the moment and the tag set of its request."""
         after = 0
         while found := corrections.listing(self._connection, period_id=period.id, after=after):
             request_ids = {made.request_id for made in found if made.request_id is not None}
-            query = sa.select(_usage.c.request_id, _usage.c.finished_at).where(_usage.c.request_id.in_(request_ids))
-            moments = {row.request_id: row.finished_at for row in self._connection.execute(query)}
+            columns = (_usage.c.request_id, _usage.c.finished_at, _usage.c.tag_set_id)
+            query = sa.select(*columns).where(_usage.c.request_id.in_(request_ids))
+            requests = {row.request_id: (row.finished_at, row.tag_set_id) for row in self._connection.execute(query)}
             for made in found:
                 self._sums.correct(made)
-                yield made, None if made.request_id is None else moments[made.request_id]
+                yield made, *((None, None) if made.request_id is None else requests[made.request_id])
             after = found[-1].sequence
 
     def _stream(self, query: sa.Select[Any]) -> Iterator[list[Any]]:

@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from billing.accounts.prices import METERS, Meter
+from billing.accounts.tags import RESERVED_PREFIX
 from billing.books.corrections import Correction
 from billing.books.periods import Period
 from billing.clock import SECOND
@@ -22,7 +23,7 @@ GROUPS_MAX = 20_000  # in the cache; a full cache is emptied
 SERVICE = "Laneway"
 CATEGORY, SUBCATEGORY = "AI and Machine Learning", "Generative AI"
 UNIT = "Tokens"
-TAG_PREFIX = "laneway/"  # of tags that the provider sets, as FOCUS requires
+TAG_PREFIX = RESERVED_PREFIX  # of tags that the provider sets, as FOCUS requires; a key's own tags have no prefix
 METER_NAMES: Mapping[Meter, str] = {
     "input": "Input Tokens",
     "cached_input": "Cached Input Tokens",
@@ -109,7 +110,7 @@ class Price(msgspec.Struct, frozen=True):
 
 
 class UsageHour(msgspec.Struct, frozen=True, array_like=True):
-    """The columns read of usage_hours, in this order."""
+    """The columns read of usage_hours, in this order. `tag_set_id`: NONE for usage without tags."""
 
     hour: int
     key_id: str
@@ -126,6 +127,7 @@ class UsageHour(msgspec.Struct, frozen=True, array_like=True):
     requests: int
     sequence_min: int
     sequence_max: int
+    tag_set_id: str
 
 
 class BooksDiffer(Exception):
@@ -155,22 +157,25 @@ class PeriodRows:
             "ServiceSubcategory": SUBCATEGORY,
         }
 
-    def of_hours(self, read: Iterable[Any], prices: Mapping[tuple[str, str], Price]) -> list[Row]:
-        """Rows for tuples of usage_hours in the order of UsageHour. Raises BooksDiffer."""
+    def of_hours(
+        self, read: Iterable[Any], prices: Mapping[tuple[str, str], Price], tags: Mapping[str, Mapping[str, str]]
+    ) -> list[Row]:
+        """Rows for tuples of usage_hours in the order of UsageHour. `tags`: by tag set. Raises BooksDiffer."""
         made: list[Row] = []
         groups = self._groups
         first, last = self._period.start_at, self._period.end_at
         for row in read:
-            (hour, key, model, adapter, tier, version, project, currency, in_, cached, out, cost, *_) = row
+            (hour, key, model, adapter, tier, version, project, currency, in_, cached, out, cost, *_, tag_set) = row
             end = hour + HOUR
             late = end <= first
-            named = (key, model, adapter, tier, version, project, currency, late)
+            named = (key, model, adapter, tier, version, project, currency, late, tag_set)
             price = prices[version, tier]
             three = groups.get(named)
             if three is None:
                 if len(groups) >= GROUPS_MAX:
                     groups.clear()
-                three = groups[named] = tuple(self._usage(named, price, meter) for meter in METERS)
+                own = tags.get(tag_set, {})
+                three = groups[named] = tuple(self._usage(named[:-1], price, meter, own) for meter in METERS)
             if (
                 hour < first < end or hour < last < end
             ):  # an hour in two periods has rows in both, which end or begin at the bound
@@ -187,10 +192,12 @@ class PeriodRows:
                 )
         return made
 
-    def _usage(self, named: tuple[Any, ...], price: Price, meter: Meter) -> SharedCells:
+    def _usage(self, named: tuple[Any, ...], price: Price, meter: Meter, tags: Mapping[str, str]) -> SharedCells:
         key, model, adapter, tier, version, project, currency, late = named
         # Usage recorded after its own month was closed is a correction of that month's invoice.
-        cells = self._base | self._of(project, key, model, adapter, tier) | self._priced(price, version, tier, meter)
+        cells = (
+            self._base | self._of(project, key, model, adapter, tier, tags) | self._priced(price, version, tier, meter)
+        )
         return SharedCells(
             cells
             | {
@@ -218,13 +225,19 @@ class PeriodRows:
         }
 
     def _of(
-        self, project: str | None, key: str | None, model: str | None, adapter: str | None, tier: str | None
+        self,
+        project: str | None,
+        key: str | None,
+        model: str | None,
+        adapter: str | None,
+        tier: str | None,
+        tags: Mapping[str, str],
     ) -> dict[str, Any]:
         """Cells that name the usage. Missing names are NONE in roll-ups and null in corrections."""
         project, key, adapter = project or None, key or None, adapter or None
         resource = adapter or model
         named = {"key": self._names.get(key or ""), "project": self._names.get(project or "")}
-        tags = {f"{TAG_PREFIX}{what}": name for what, name in named.items() if name is not None}
+        tags = {**tags, **{f"{TAG_PREFIX}{what}": name for what, name in named.items() if name is not None}}
         return {
             "ResourceId": resource,
             "ResourceName": None if adapter is None else self._names.get(adapter),
@@ -242,8 +255,8 @@ class PeriodRows:
     def _called(self, model: str | None, adapter: str | None) -> str:
         return self._names.get(adapter, adapter) if adapter else model or SERVICE
 
-    def correction(self, made: Correction, used_at: int | None, price: Price | None) -> Row:
-        """`used_at`: when the corrected request ended; None for a free correction."""
+    def correction(self, made: Correction, used_at: int | None, price: Price | None, tags: Mapping[str, str]) -> Row:
+        """`used_at`: when the corrected request ended; None for a free correction. `tags`: the request's."""
         moment = made.created_at if used_at is None else used_at
         start = moment - moment % HOUR
         end = start + HOUR
@@ -251,7 +264,7 @@ class PeriodRows:
         late = used_at is None or end <= first
         if start < first < end or start < last < end:
             start, end = max(start, first), min(end, last)
-        cells = self._base | self._of(made.project_id, made.key_id, made.model, made.adapter, made.tier)
+        cells = self._base | self._of(made.project_id, made.key_id, made.model, made.adapter, made.tier, tags)
         cells |= {
             "BillingCurrency": made.currency,
             "ChargeClass": "Correction" if late else None,

@@ -110,6 +110,7 @@ class _Hold(msgspec.Struct):
     ending: str | None = None
     settled_picos: int = 0
     lost_tokens: int = 0
+    tag_set_id: str | None = None
     charges: list[tuple[str, int]] = msgspec.field(default_factory=list)
 
     @property
@@ -289,6 +290,7 @@ class LedgerTransaction:
             granted.prices.most(request.prompt_tokens, granted.max_tokens),
             self._now,
             "held",
+            tag_set_id=request.tag_set_id,
             charges=granted.charges,
         )
 

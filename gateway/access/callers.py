@@ -21,6 +21,7 @@ from gateway.access import keys as key_rules
 from gateway.access import people as people_rules
 from gateway.access.roles import Role
 from gateway.config.allowance import Allowance
+from gateway.config.networks import Network, parse_networks
 from gateway.errors import InvalidApiKey, Overloaded
 from gateway.limits.overrides import NAMES
 from gateway.limits.rates import Scope, Subject
@@ -74,6 +75,13 @@ class Caller(msgspec.Struct, frozen=True, kw_only=True):
     cheapest: bool = False  # the tenant's setting: an alias that allows it is served by its cheapest model
     stores_responses: bool = False  # the tenant's setting
     break_glass: bool = False  # an admin key for emergencies
+    models: frozenset[str] | None = None  # the names that the key may call; None: all of its tenant
+    networks: tuple[tuple[Network, ...], ...] = ()  # the caller's address must be in one network of each list
+    tag_set_id: str | None = None  # of the key's tags
+
+    def may_call(self, name: str) -> bool:
+        """Whether the key's own list has the name; the tenant may still not see it."""
+        return self.models is None or name in self.models
 
 
 async def _always() -> bool:
@@ -273,6 +281,7 @@ def _load(
             tenants.c.currency,
             tenants.c.cheapest,
             tenants.c.store_responses_s,
+            tenants.c.allowed_ips.label("tenant_ips"),
             projects.c.default_max_tokens.label("project_default"),
             *(_OF_KEY.c[name].label(f"key_{name}") for name in NAMES),
             *(_OF_TENANT.c[name].label(f"tenant_{name}") for name in NAMES),
@@ -308,6 +317,11 @@ def _load(
         cheapest=bool(row.cheapest),
         stores_responses=row.store_responses_s is not None,
         break_glass=bool(row.break_glass),
+        models=None if row.models is None else frozenset(row.models),
+        networks=tuple(
+            parse_networks(tuple(texts)) for texts in (row.allowed_ips, row.tenant_ips) if texts is not None
+        ),
+        tag_set_id=row.tag_set_id,
     )
 
 

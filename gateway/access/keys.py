@@ -11,19 +11,23 @@ import re
 import secrets
 import string
 import zlib
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Literal, get_args
 
 import msgspec
 import sqlalchemy as sa
 
 from billing import clock, revision
+from billing.accounts.tags import check_tags, store_tag_set
 from billing.bulk import BulkUpdate, Query, among
+from billing.errors import InvalidValue
 from billing.ids import new_id
 from billing.lists import ListColumns, ListPage, ListQuery, page
 from billing.revision import Change
 from billing.texts import check_text, visible
 from gateway.access.roles import ROLES, TENANT_ADMIN, Role
+from gateway.config.networks import checked_networks
+from gateway.config.settings import NAME
 from gateway.tables import keys
 
 Kind = Literal["live", "test", "admin"]
@@ -41,6 +45,7 @@ CHECK_CHARS = 6  # 62**6 > 2**32
 PREFIX_CHARS = 4  # characters of the random part that are stored, so that a person can recognise the key
 NAME_CHARS_MAX = 200
 OVERLAP_S_MAX = 30 * 24 * 3600
+MODELS_MAX = 100  # of a key's list of models
 
 _MARK_USED = BulkUpdate(keys, ("last_used_at",), key="id")
 _LOCK_USED = Query(
@@ -95,6 +100,10 @@ class Key(msgspec.Struct, frozen=True, kw_only=True):
     role: Role | None  # of an admin key
     first_key_id: str | None  # the first key of this key's rotations; None: the key replaced no other key
     break_glass: bool  # an admin key for emergencies: its use raises an alert
+    # The models, adapters and aliases that it may call; None: all names of its tenant.
+    models: list[str] | None = None
+    allowed_ips: list[str] | None = None  # the networks from which it may be used; None: every address
+    tags: dict[str, str] = {}  # of its usage from now on
 
     @property
     def shares_as(self) -> str:
@@ -152,6 +161,9 @@ def create(
     role: Role | None = None,
     first_key_id: str | None = None,
     break_glass: bool = False,
+    models: Sequence[str] | None = None,
+    allowed_ips: Sequence[str] | None = None,
+    tags: Mapping[str, str] | None = None,
 ) -> MadeKey:
     """Make a key. `scopes` None: the admin scope for an admin key, else the inference scope. `role` None: "owner" for
     an admin key. An admin key of the role tenant_admin needs a tenant; every other admin key is the operator's and has
@@ -170,6 +182,7 @@ def create(
         raise KeyRefused("the admin scope needs a key of kind admin")
     _check_break_glass(break_glass, kind)
     role = _checked_role(role, kind, tenant_id)
+    limits = _checked_limits(connection, tenant_id, {"models": models, "allowed_ips": allowed_ips, "tags": tags})
     secret = secret or make_secret(kind)
     assert is_well_formed(secret)
     assert secret.startswith(f"lw_{kind}_")
@@ -191,6 +204,7 @@ def create(
         "role": role,
         "first_key_id": first_key_id,
         "break_glass": break_glass,
+        **limits,
     }
     connection.execute(sa.insert(keys).values(row))
     revision.bump(connection, Change("keys", tenant_id))
@@ -214,6 +228,40 @@ def _checked_role(role: Role | None, kind: Kind, tenant_id: str | None) -> Role 
 def _check_break_glass(break_glass: bool, kind: str) -> None:
     if break_glass and kind != "admin":
         raise KeyRefused(f"break_glass is for admin keys: this key is of kind {kind}")
+
+
+def _checked_limits(
+    connection: sa.Connection, tenant_id: str | None, given: Mapping[str, Any]
+) -> dict[str, list[str] | dict[str, str] | str | None]:
+    """The values of the columns of `models`, `allowed_ips` and `tags`, of which `given` has some. Stores a new tag set.
+    Raises InvalidValue."""
+    values: dict[str, list[str] | dict[str, str] | str | None] = {}
+    if "models" in given:
+        values["models"] = None if given["models"] is None else _checked_models(tenant_id, given["models"])
+    if "allowed_ips" in given:
+        try:
+            values["allowed_ips"] = None if given["allowed_ips"] is None else checked_networks(given["allowed_ips"])
+        except ValueError as error:
+            raise InvalidValue(str(error), "allowed_ips") from None
+    if "tags" in given:
+        tags = check_tags(given["tags"] or {})
+        if tags and tenant_id is None:
+            raise InvalidValue("an operator's key makes no usage that tags could mark", "tags")
+        values["tags"] = tags or None
+        values["tag_set_id"] = None if tenant_id is None else store_tag_set(connection, tenant_id, tags)
+    return values
+
+
+def _checked_models(tenant_id: str | None, names: Sequence[str]) -> list[str]:
+    """Names need not exist yet: a list may be written before a model is added. Raises InvalidValue."""
+    if tenant_id is None:
+        raise InvalidValue("an operator's key calls no models", "models")
+    if not 1 <= len(names) <= MODELS_MAX:
+        raise InvalidValue(f"a list of models has 1 to {MODELS_MAX} names, not {len(names)}; null: all", "models")
+    for name in names:
+        if not re.fullmatch(NAME, name):
+            raise InvalidValue(f"{name[:128]!r} is no name of a model, adapter or alias: {NAME}", "models")
+    return list(dict.fromkeys(names))
 
 
 def get(connection: sa.Connection, key_id: str) -> Key | None:
@@ -308,8 +356,12 @@ def update(
     project_id: str | None = None,
     default_max_tokens: int | msgspec.UnsetType | None = msgspec.UNSET,
     break_glass: bool | None = None,
+    models: Sequence[str] | msgspec.UnsetType | None = msgspec.UNSET,
+    allowed_ips: Sequence[str] | msgspec.UnsetType | None = msgspec.UNSET,
+    tags: Mapping[str, str] | msgspec.UnsetType = msgspec.UNSET,
 ) -> Key:
-    """Change the given fields. Raises KeyRefused for a revoked or expired key."""
+    """Change the given fields; `tags` replaces all tags. Raises KeyRefused for a revoked or expired key,
+    InvalidValue."""
     before = _required(connection, key_id, for_update=True)
     if _has_ended(connection, before):
         raise KeyRefused(f"{key_id} is revoked or expired")
@@ -319,10 +371,13 @@ def update(
     if break_glass is not None:
         _check_break_glass(break_glass, before.kind)
         values["break_glass"] = break_glass
+    limits = {"models": models, "allowed_ips": allowed_ips, "tags": tags}
+    given = {name: value for name, value in limits.items() if value is not msgspec.UNSET}
+    values |= _checked_limits(connection, before.tenant_id, given)
     if values:
         connection.execute(sa.update(keys).where(keys.c.id == key_id).values(values))
     revision.bump(connection, Change("keys", before.tenant_id))
-    return msgspec.structs.replace(before, **values)
+    return _required(connection, key_id)
 
 
 def rotate(connection: sa.Connection, key_id: str, *, overlap_s: int) -> MadeKey:
@@ -348,6 +403,9 @@ def rotate(connection: sa.Connection, key_id: str, *, overlap_s: int) -> MadeKey
         role=old.role,
         first_key_id=old.shares_as,
         break_glass=old.break_glass,
+        models=old.models,
+        allowed_ips=old.allowed_ips,
+        tags=old.tags,
     )
     ends = _now(connection) + overlap_s
     connection.execute(
@@ -391,7 +449,7 @@ def _now(connection: sa.Connection) -> int:
     return clock.database_now(connection) // clock.SECOND
 
 
-_SELECT = sa.select(*(column for column in keys.c if column.name != "hash"))
+_SELECT = sa.select(*(column for column in keys.c if column.name not in ("hash", "tag_set_id")))
 
 
 def _key(row: sa.Row[Any]) -> Key:
@@ -399,4 +457,5 @@ def _key(row: sa.Row[Any]) -> Key:
     for name, value in values.items():
         if name.endswith("_at") and value is not None:
             values[name] = value // clock.SECOND
+    values["tags"] = values["tags"] or {}
     return Key(**values)

@@ -36,7 +36,14 @@ def erase(connection: sa.Connection, erasure_id: str, tenant_id: str, at: int) -
     # The slug is unique, and may not be that of another erased tenant.
     slug = f"{ERASED}-{tenant_id.removeprefix('ten_')[:SLUG_CHARS]}"
     change = sa.update(tenants).where(tenants.c.id == tenant_id)
-    values = {"slug": slug, "name": ERASED, "status": "suspended", "store_responses_s": None, "cheapest": False}
+    values = {
+        "slug": slug,
+        "name": ERASED,
+        "status": "suspended",
+        "store_responses_s": None,
+        "cheapest": False,
+        "allowed_ips": None,
+    }
     if not connection.execute(change.values(values)).rowcount:
         return
     delete_text_key(connection, tenant_id)  # stored texts cannot be read from now on, and are deleted by the gateways
@@ -56,7 +63,11 @@ def _erase_keys(connection: sa.Connection, tenant_id: str, at: int) -> None:
     connection.execute(sa.delete(rate_limits).where(rate_limits.c.tenant_id == tenant_id))
     revoked = sa.func.coalesce(keys.c.revoked_at, at)
     values = {"name": ERASED, "hash": keys.c.id, "prefix": "", "last4": "", "revoked_at": revoked}
+    values |= {"models": None, "allowed_ips": None, "tags": None}
     connection.execute(sa.update(keys).where(keys.c.tenant_id == tenant_id).values(values))
+    # Usage rows name the tag sets, so their rows remain.
+    tag_sets = tables.tag_sets
+    connection.execute(sa.update(tag_sets).where(tag_sets.c.tenant_id == tenant_id).values(value=ERASED))
 
 
 def _erase_people(connection: sa.Connection, tenant_id: str) -> None:

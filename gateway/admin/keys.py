@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 import msgspec
 import sqlalchemy as sa
 
@@ -35,6 +37,9 @@ class KeyWrites:
         secret: str | None = None,
         role: Role | None = None,
         break_glass: bool = False,
+        models: Sequence[str] | None = None,
+        allowed_ips: Sequence[str] | None = None,
+        tags: Mapping[str, str] | None = None,
     ) -> MadeKey:
         """Make a key. `expires_at` in Unix seconds. Admin keys belong to the operator, except for those of the role
         tenant_admin. These and all other keys belong to a tenant, in `project` (id or name) or its default project.
@@ -64,6 +69,9 @@ class KeyWrites:
             secret=secret,
             role=role,
             break_glass=break_glass,
+            models=models,
+            allowed_ips=allowed_ips,
+            tags=tags,
         )
         self._writes.record(connection, "key.create", None, made.key)
         return made
@@ -76,9 +84,12 @@ class KeyWrites:
         project: str | None = None,
         default_max_tokens: int | msgspec.UnsetType | None = msgspec.UNSET,
         break_glass: bool | None = None,
+        models: Sequence[str] | msgspec.UnsetType | None = msgspec.UNSET,
+        allowed_ips: Sequence[str] | msgspec.UnsetType | None = msgspec.UNSET,
+        tags: Mapping[str, str] | msgspec.UnsetType = msgspec.UNSET,
     ) -> Key:
         """Change the fields that are given. From then on the key's requests count in the budgets of `project` (id or
-        name)."""
+        name), and have `tags`."""
         self._writes.lock(connection)
         before = self._changeable(connection, key_id)
         if default_max_tokens is not msgspec.UNSET:
@@ -94,6 +105,9 @@ class KeyWrites:
             project_id=project_id,
             default_max_tokens=default_max_tokens,
             break_glass=break_glass,
+            models=models,
+            allowed_ips=allowed_ips,
+            tags=tags,
         )
         return self._writes.record(connection, "key.update", before, after)
 

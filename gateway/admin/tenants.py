@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 import sqlalchemy as sa
 
@@ -14,6 +16,7 @@ from gateway.admin import erasure_file
 from gateway.admin.erasure import erase as erase_rows
 from gateway.admin.erasure_file import Erasure
 from gateway.admin.writes import Writes
+from gateway.config.networks import checked_networks
 from gateway.stored.texts import delete_text_key
 from gateway.tables import erasures
 
@@ -65,6 +68,7 @@ class TenantWrites:
         time_zone: str | None = None,
         cheapest: bool | None = None,
         store_responses_s: int | msgspec.UnsetType | None = msgspec.UNSET,
+        allowed_ips: Sequence[str] | msgspec.UnsetType | None = msgspec.UNSET,
     ) -> Tenant:
         """Change the fields that are given. Keys of a suspended tenant are refused. `store_responses_s` None also makes
         the responses unreadable that are stored already."""
@@ -83,6 +87,7 @@ class TenantWrites:
             time_zone=time_zone,
             cheapest=cheapest,
             store_responses_s=store_responses_s,
+            allowed_ips=_checked_ips(allowed_ips),
         )
         if after.store_responses_s is None and before.store_responses_s is not None:
             delete_text_key(connection, after.id)
@@ -144,3 +149,12 @@ class ProjectWrites:
             raise RowNotFound(f"there is no project {project_id!r}")
         after = tenants.update_project(connection, project_id, name=name, default_max_tokens=default_max_tokens)
         return self._writes.record(connection, "project.update", before, after)
+
+
+def _checked_ips(texts: Sequence[str] | msgspec.UnsetType | None) -> list[str] | msgspec.UnsetType | None:
+    if texts is None or texts is msgspec.UNSET:
+        return texts
+    try:
+        return checked_networks(texts)
+    except ValueError as error:
+        raise InvalidValue(str(error), "allowed_ips") from None

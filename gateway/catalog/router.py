@@ -80,8 +80,10 @@ class Router:
 
     def route(self, caller: Caller, name: str, sticky: str) -> Route:
         """The route of a name: a base model or an adapter that the tenant may call, else an alias. Requests with the
-        same `sticky` value get the same model of an alias. Raises ModelNotFound, with the same message for another
-        tenant's name and for an unknown name."""
+        same `sticky` value get the same model of an alias. Raises ModelNotFound, with the same message for a name that
+        is not in the key's list, for another tenant's name and for an unknown name."""
+        if not caller.may_call(name):
+            raise ModelNotFound(name)
         target = self._target(caller, name)
         if target is not None:
             return Route((target,), (target,))
@@ -102,13 +104,14 @@ class Router:
 
     def fallbacks(self, caller: Caller, route: Route, first: ModelTarget) -> list[ModelTarget]:
         """The targets to try, in order, when `first` is saturated or unavailable. An adapter has none: no other base
-        model can serve it."""
+        model can serve it. A model's own fallbacks must be in the key's list; an alias covers its models and
+        fallbacks."""
         if first.adapter is not None:
             return []
         names = route.alias.fallbacks if route.alias is not None else ()
         if not names:
             base = self._registry.base(first.model)
-            names = () if base is None else base.fallbacks
+            names = () if base is None else tuple(name for name in base.fallbacks if caller.may_call(name))
         found = [self._model(caller, name) for name in names if name != first.model]
         return [target for target in found if target is not None]
 
@@ -146,14 +149,17 @@ class Router:
     # ---- a tenant's list of models
 
     def visible(self, caller: Caller) -> list[ModelCard]:
-        """Cards of base models and adapters in the registry's order, then of aliases by name."""
+        """Cards of base models and adapters in the registry's order, then of aliases by name; of all that the key may
+        call."""
         cards = [self._with_model(card) for card in self._registry.visible(caller.tenant_id)]
         aliases = [name for name in self._aliases if self._target(caller, name) is None]
         found = [self._alias_card(caller, name) for name in sorted(aliases)]
-        return [*cards, *(card for card in found if card is not None)]
+        return [card for card in (*cards, *found) if card is not None and caller.may_call(card.id)]
 
     def card(self, caller: Caller, name: str) -> ModelCard:
         """Raises ModelNotFound, ModelUnavailable."""
+        if not caller.may_call(name):
+            raise ModelNotFound(name)
         if self._target(caller, name) is not None:
             return self._with_model(self._registry.card(caller.tenant_id, name))
         card = self._alias_card(caller, name)

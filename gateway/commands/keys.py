@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from typing import Any
 
 import click
 import msgspec
@@ -31,6 +32,16 @@ COLUMNS = (
 DAY_S = 24 * 3600
 
 
+def _tags(_context: click.Context, _option: click.Parameter, texts: tuple[str, ...]) -> dict[str, str]:
+    tags: dict[str, str] = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals or name in tags:
+            raise click.BadParameter(f"{text!r} is not NAME=VALUE" if not equals else f"{name!r} is given twice")
+        tags[name] = value
+    return tags
+
+
 @click.group("keys")
 def keys_group() -> None:
     """API keys."""
@@ -50,6 +61,9 @@ def keys_group() -> None:
 @click.option("--expires-days", type=click.FloatRange(min=0, min_open=True, max=36500))
 @click.option("--default-max-tokens", type=int, help="For requests without max_tokens.")
 @click.option("--break-glass", is_flag=True, help="An admin key for emergencies: its use raises an alert.")
+@click.option("--model", "models", multiple=True, help="A model, adapter or alias that it may call. Default: all.")
+@click.option("--ip", "allowed_ips", multiple=True, help="A network or address from which it may be used.")
+@click.option("--tag", "tags", multiple=True, callback=_tags, help="NAME=VALUE: marks its usage. Repeatable.")
 @json_option
 @pass_console
 def create_command(
@@ -65,6 +79,9 @@ def create_command(
     expires_days: float | None,
     default_max_tokens: int | None,
     break_glass: bool,
+    models: tuple[str, ...],
+    allowed_ips: tuple[str, ...],
+    tags: dict[str, str],
     as_json: bool,
 ) -> None:
     """Make a key. Its secret is shown only now."""
@@ -83,6 +100,9 @@ def create_command(
             expires_at=None if expires_days is None else int(time.time() + expires_days * DAY_S),
             default_max_tokens=default_max_tokens,
             break_glass=break_glass,
+            models=models or None,
+            allowed_ips=allowed_ips or None,
+            tags=tags,
         ),
     )
     show_row(msgspec.to_builtins(NewKeyView.of(made)), as_json=as_json)
@@ -106,6 +126,12 @@ def list_command(console: Console, tenant: str | None, as_json: bool) -> None:
 @click.option("--default-max-tokens", type=int, help="For requests without max_tokens.")
 @click.option("--no-default-max-tokens", is_flag=True, help="Use the default of the project, tenant or model.")
 @click.option("--break-glass/--no-break-glass", default=None, help="Whether the use of this admin key raises an alert.")
+@click.option("--model", "models", multiple=True, help="Replaces its list of models, adapters and aliases. Repeatable.")
+@click.option("--all-models", is_flag=True, help="It may call all names of its tenant.")
+@click.option("--ip", "allowed_ips", multiple=True, help="Replaces its list of networks and addresses. Repeatable.")
+@click.option("--any-ip", is_flag=True, help="It may be used from every address.")
+@click.option("--tag", "tags", multiple=True, callback=_tags, help="NAME=VALUE: replaces its tags. Repeatable.")
+@click.option("--no-tags", is_flag=True, help="Remove its tags.")
 @json_option
 @pass_console
 def set_command(
@@ -115,21 +141,35 @@ def set_command(
     default_max_tokens: int | None,
     no_default_max_tokens: bool,
     break_glass: bool | None,
+    models: tuple[str, ...],
+    all_models: bool,
+    allowed_ips: tuple[str, ...],
+    any_ip: bool,
+    tags: dict[str, str],
+    no_tags: bool,
     as_json: bool,
 ) -> None:
     """Change settings of KEY_ID. A setting that is not given does not change. Gateways follow within a second."""
     if default_max_tokens is not None and no_default_max_tokens:
         fail("--default-max-tokens and --no-default-max-tokens cannot both be")
-    if project is None and default_max_tokens is None and not no_default_max_tokens and break_glass is None:
+    changes: dict[str, Any] = {} if project is None else {"project": project}
+    if default_max_tokens is not None or no_default_max_tokens:
+        changes["default_max_tokens"] = default_max_tokens
+    if break_glass is not None:
+        changes["break_glass"] = break_glass
+    for name, given, option, clears, flag in (
+        ("models", models, "--model", all_models, "--all-models"),
+        ("allowed_ips", allowed_ips, "--ip", any_ip, "--any-ip"),
+        ("tags", tags, "--tag", no_tags, "--no-tags"),
+    ):
+        if given and clears:
+            fail(f"{option} and {flag} cannot both be")
+        if given or clears:
+            changes[name] = given or ({} if name == "tags" else None)
+    if not changes:
         fail("nothing was given to change; see --help")
     administration = console.administration
-    default = default_max_tokens if default_max_tokens is not None or no_default_max_tokens else msgspec.UNSET
-    key = write(
-        console,
-        lambda c: administration.keys.update(
-            c, key_id, project=project, default_max_tokens=default, break_glass=break_glass
-        ),
-    )
+    key = write(console, lambda c: administration.keys.update(c, key_id, **changes))
     show_row(msgspec.to_builtins(key), as_json=as_json)
 
 

@@ -44,6 +44,11 @@ def _duration(_context: click.Context, _option: click.Parameter, value: str | No
     return int(number) * _SECONDS[unit]
 
 
+def _networks(_context: click.Context, _option: click.Parameter, texts: tuple[str, ...]) -> object:
+    """The networks of the options; OFF; None without an option."""
+    return OFF if texts == ("off",) else list(texts) or None
+
+
 @click.group("tenants")
 def tenants_group() -> None:
     """Tenants: customers with keys, budgets and invoices of their own."""
@@ -126,6 +131,13 @@ def create_command(
     callback=_duration,
     help="For how long responses of /v1/responses are stored, such as 12h or 30d. off: no response is stored, and "
     "those stored already cannot be read any more.",
+)
+@click.option(
+    "--ip",
+    "allowed_ips",
+    multiple=True,
+    callback=_networks,
+    help="Replaces the list of networks and addresses from which its keys may be used. Repeatable. off: every address.",
 )
 @json_option
 @pass_console

@@ -18,6 +18,7 @@ from engine.protocol.config import EngineLimits
 from engine.protocol.tiers import SHIPPED_TIERS, Tier
 from engine.text.json_schemas import WHITESPACE_MAX
 from gateway.config.allowance import LIMIT_MAX, Allowance
+from gateway.config.networks import NETWORKS_MAX, parse_networks
 
 DEMO_MODEL = "smollm2-135m-instruct"
 OWN_MODEL = "laneway-tiny"
@@ -70,6 +71,8 @@ class GatewaySection(Section, frozen=True, kw_only=True):
     unknown_fields: Literal["refuse", "ignore"] = "refuse"  # of a request body; the answer names ignored fields
     # White space characters between two JSON tokens of a guided answer.
     json_whitespace_max: Annotated[int, Meta(ge=0, le=WHITESPACE_MAX)] = 1
+    # Networks of reverse proxies whose X-Forwarded-For is read.
+    trusted_proxies: Annotated[tuple[str, ...], Meta(max_length=NETWORKS_MAX)] = ()
     cors_origins: Annotated[tuple[Origin, ...], Meta(max_length=64)] = ()  # of web pages that may call /v1; "*": all
     end_streams_on_revoke: bool = True
     console_dir: str = ""  # empty: file.default_console_directory
@@ -83,6 +86,10 @@ class GatewaySection(Section, frozen=True, kw_only=True):
                 f"tenant_bodies_bytes_max is {self.tenant_bodies_bytes_max}; it must be at least the largest body, "
                 f"{largest}, and at most bodies_bytes_max, {self.bodies_bytes_max}"
             )
+        try:
+            parse_networks(self.trusted_proxies)
+        except ValueError as error:
+            raise ValueError(f"trusted_proxies: {error}") from error
         if self.metrics_address and self.metrics_host_port is None:
             raise ValueError(
                 f"metrics_address is {self.metrics_address!r}; it must be an address and a port from 1 to 65535, for "

@@ -129,6 +129,7 @@ def _hold_request(request: InFlight, plan: RequestPlan) -> HoldRequest:
         min_tokens=min(plan.texts, plan.max_tokens * plan.texts),
         project_id=request.caller.project_id,
         first_key_id=request.caller.first_key_id,
+        tag_set_id=request.caller.tag_set_id,
     )
 
 

@@ -17,6 +17,8 @@ from gateway.access.sessions import AnySession, is_csrf_token
 from gateway.admin.writes import Actor
 from gateway.api.dialects import speaks_anthropic
 from gateway.api.endpoints import not_found
+from gateway.config.networks import is_in
+from gateway.http.client_address import client_address
 from gateway.http.exchange import line_of
 from gateway.services import Services
 
@@ -29,7 +31,8 @@ READING = ("GET", "HEAD")
 
 async def admit(services: Services, request: Request[Any, Any, Any], scope: str = INFERENCE) -> Caller:
     """The caller of a key with the `scope`. Below /t/<tenant>/ the key must belong to that tenant, otherwise the path
-    does not exist. Raises DatabaseDown while revocations cannot be read, InvalidApiKey, InsufficientScope, NotFound."""
+    does not exist. Raises DatabaseDown while revocations cannot be read, InvalidApiKey, InsufficientScope, NotFound,
+    AddressNotAllowed."""
     line = line_of(request)
     await check_fresh(services)
     caller = await services.callers.identify(_authorization(request))
@@ -37,9 +40,18 @@ async def admit(services: Services, request: Request[Any, Any, Any], scope: str 
     tenant = request.path_params.get("tenant")
     if tenant is not None and (caller.tenant_id is None or tenant not in (caller.tenant_id, caller.tenant_slug)):
         raise not_found(request.url.path)
+    check_address(services, request, caller)
     if scope not in caller.scopes or (scope == INFERENCE and caller.tenant_id is None):
         raise errors.InsufficientScope(f"This key lacks the scope {scope!r}.")
     return caller
+
+
+def check_address(services: Services, request: Request[Any, Any, Any], caller: Caller) -> None:
+    """Raises AddressNotAllowed if the client's address is not in the lists of the key and its tenant."""
+    if caller.networks:
+        address = client_address(request.scope, services.config.gateway.trusted_proxies)
+        if not all(is_in(address, networks) for networks in caller.networks):
+            raise errors.AddressNotAllowed(None if address is None else str(address))
 
 
 def _authorization(request: Request[Any, Any, Any]) -> str | None:
@@ -95,12 +107,14 @@ def is_secure(request: Request[Any, Any, Any]) -> bool:
 
 async def admit_session(services: Services, request: Request[Any, Any, Any], cookie: str) -> tuple[Caller, AnySession]:
     """The caller and the session of a cookie. Browsers send cookies by themselves, so a write must come from our own
-    page and carry the session's CSRF token. Raises DatabaseDown, SessionExpired, CsrfTokenInvalid."""
+    page and carry the session's CSRF token. Raises DatabaseDown, SessionExpired, CsrfTokenInvalid,
+    AddressNotAllowed."""
     await check_fresh(services)
     request.state.by_cookie = True
     record = line_of(request).record
     caller, session = await services.sessions.identify(cookie, record.request_id)
     record.tenant, record.key = caller.tenant_id, caller.key_id
+    check_address(services, request, caller)
     if request.method not in READING:
         check_own_page(request)
         if not is_csrf_token(cookie, request.headers.get(CSRF_HEADER, "")):

@@ -14,11 +14,21 @@ from litestar.params import Parameter
 
 from billing.accounts.prices import PICOS_PER_UNIT
 from billing.books import reports
-from billing.books.reports import VALUES_MAX, WIDTHS, Group, GroupSums, Report, ReportCursor, ReportFilter, Width
+from billing.books.reports import (
+    TAG_GROUP,
+    TAG_GROUPS_MAX,
+    VALUES_MAX,
+    WIDTHS,
+    GroupSums,
+    Report,
+    ReportCursor,
+    ReportFilter,
+    Width,
+)
 from billing.clock import SECOND, database_now
 from gateway.admin.writes import Actor, tenant_of
 from gateway.errors import InvalidRequest
-from gateway.routes.pages import decode_cursor, encode_cursor
+from gateway.routes.pages import decode_cursor, encode_cursor, tag_filter, tag_groups
 from gateway.services import Services
 
 # Buckets of a page by default and at most, as in OpenAI's API.
@@ -27,11 +37,14 @@ COST_LIMITS: dict[Width, tuple[int, int]] = {"1d": (7, 180), "all": (1, 1)}
 
 GroupName = Literal["tenant_id", "project_id", "api_key_id", "model", "adapter", "service_tier"]
 CostGroupName = Literal["tenant_id", "project_id", "api_key_id", "model", "adapter", "service_tier", "line_item"]
-GROUP_OF: dict[str, Group] = {"api_key_id": "key_id", "service_tier": "tier"}
+GROUP_OF = {"api_key_id": "key_id", "service_tier": "tier"}
 
 Start = Annotated[int, Parameter(ge=0, le=2**40, description="Unix seconds")]
 End = Annotated[int | None, Parameter(ge=0, le=2**40, description="Unix seconds; by default now")]
 Names = Annotated[list[str] | None, Parameter(max_items=VALUES_MAX)]
+TagNames = Annotated[
+    list[str] | None, Parameter(max_items=TAG_GROUPS_MAX, description="Names of tags whose values are groups")
+]
 Buckets = Annotated[int | None, Parameter(ge=1, le=1440)]
 PageToken = Annotated[
     str | None, Parameter(query="page", max_length=4096, description="`next_page` of the previous page")
@@ -39,7 +52,8 @@ PageToken = Annotated[
 
 
 class UsageResult(msgspec.Struct, frozen=True, kw_only=True):
-    """Sums of one group; names that are not in `group_by` are null. `input_tokens` include cached tokens."""
+    """Sums of one group; names that are not in `group_by` are null. `tags`: the values of `group_by_tags`, null where
+    usage has no such tag. `input_tokens` include cached tokens."""
 
     object: Literal["organization.usage.completions.result"] = "organization.usage.completions.result"
     input_tokens: int
@@ -57,6 +71,7 @@ class UsageResult(msgspec.Struct, frozen=True, kw_only=True):
     tenant_id: str | None = None
     adapter: str | None = None
     tier: str | None = None
+    tags: dict[str, str | None] | None = None
     currency: str
     cost_picos: int
     made_tokens: int
@@ -89,6 +104,7 @@ class CostResult(msgspec.Struct, frozen=True, kw_only=True):
     tenant_id: str | None = None
     adapter: str | None = None
     tier: str | None = None
+    tags: dict[str, str | None] | None = None
 
 
 class UsageBucket(msgspec.Struct, frozen=True, kw_only=True):
@@ -128,7 +144,7 @@ class UsageQuery(msgspec.Struct, frozen=True, kw_only=True):
     which: ReportFilter
     end: int | None
     width: Width
-    group_by: list[Group]
+    group_by: list[str]
     limit: int
     place: ReportCursor | None
 
@@ -147,16 +163,19 @@ async def organization_usage(
     models: Names = None,
     adapters: Names = None,
     tiers: Names = None,
+    tags: Names = None,
     group_by: list[GroupName] | None = None,
+    group_by_tags: TagNames = None,
     limit: Buckets = None,
     page: PageToken = None,
 ) -> UsagePage:
     """Settled requests by group, in buckets of UTC; `all` is one bucket of the whole time. Currencies are separate
     groups. Arrays are repeated parameters, with or without []; an empty value matches rows without such a name, for
-    example without an adapter."""
-    lists = _lists(request, tenants, project_ids, api_key_ids, models, adapters, tiers)
+    example without an adapter. `tags`: NAME=VALUE, one value of each name must match; NAME= matches usage without the
+    tag."""
+    lists = _lists(request, tenants, project_ids, api_key_ids, models, adapters, tiers, tags)
     query = _usage_query(
-        request, lists, start_time, end_time, bucket_width, group_by, limit, LIMITS[bucket_width], page
+        request, lists, start_time, end_time, bucket_width, group_by, group_by_tags, limit, LIMITS[bucket_width], page
     )
     report, which = await services.database.report(lambda c: _read_report(c, query, by))
     data = [
@@ -181,12 +200,14 @@ async def organization_costs(
     models: Names = None,
     adapters: Names = None,
     tiers: Names = None,
+    tags: Names = None,
     group_by: list[CostGroupName] | None = None,
+    group_by_tags: TagNames = None,
     limit: Buckets = None,
     page: PageToken = None,
 ) -> CostPage:
     """The cost of usage and corrections by group and currency, in days of UTC or in one bucket (`all`)."""
-    lists = _lists(request, tenants, project_ids, api_key_ids, models, adapters, tiers)
+    lists = _lists(request, tenants, project_ids, api_key_ids, models, adapters, tiers, tags)
     query = _usage_query(
         request,
         lists,
@@ -194,6 +215,7 @@ async def organization_costs(
         end_time,
         bucket_width,
         group_by,
+        group_by_tags,
         limit,
         COST_LIMITS[bucket_width],
         page,
@@ -210,7 +232,7 @@ async def organization_costs(
 
 def _lists(request: Request[Any, Any, Any], *given: list[str] | None) -> dict[str, list[str]]:
     """The filters by name. OpenAI's SDKs write `models[]=…` for `models=…`."""
-    names = ("tenants", "project_ids", "api_key_ids", "models", "adapters", "tiers")
+    names = ("tenants", "project_ids", "api_key_ids", "models", "adapters", "tiers", "tags")
     lists = {}
     for name, values in zip(names, given, strict=True):
         lists[name] = [*(values or ()), *request.query_params.getall(f"{name}[]", [])]
@@ -226,6 +248,7 @@ def _usage_query(
     end_time: int | None,
     width: Width,
     group_by: Sequence[str] | None,
+    group_by_tags: Sequence[str] | None,
     limit: int | None,
     limits: tuple[int, int],
     page: str | None,
@@ -239,7 +262,8 @@ def _usage_query(
     names = [*(group_by or ()), *request.query_params.getall("group_by[]", [])]
     if unknown := [name for name in names if name not in get_args(known)]:
         raise InvalidRequest(f"'group_by' {unknown[0]!r} is not a group of this report.", param="group_by")
-    groups: list[Group] = [GROUP_OF.get(name, name) for name in names]
+    groups: list[str] = [GROUP_OF.get(name, name) for name in names]
+    groups += tag_groups([*(group_by_tags or ()), *request.query_params.getall("group_by_tags[]", [])])
     which = ReportFilter(
         start=start_time * SECOND,
         end=0,
@@ -248,6 +272,7 @@ def _usage_query(
         models=tuple(lists["models"]),
         adapters=tuple(lists["adapters"]),
         tiers=tuple(lists["tiers"]),
+        tags=tag_filter(lists["tags"], "tags"),
     )
     place = None if page is None else decode_cursor(page, start_time * SECOND, WIDTHS[width], len(set(groups)))
     return UsageQuery(
@@ -288,7 +313,11 @@ def _buckets(report: Report, which: ReportFilter, query: UsageQuery) -> list[tup
 
 
 def _named(services: Services, row: GroupSums) -> dict[str, Any]:
-    names: dict[str, Any] = {("api_key_id" if name == "key_id" else name): value for name, value in row.groups.items()}
+    named = {name: value for name, value in row.groups.items() if not name.startswith(TAG_GROUP)}
+    names: dict[str, Any] = {("api_key_id" if name == "key_id" else name): value for name, value in named.items()}
+    if len(named) < len(row.groups):
+        tags = [(name, value) for name, value in row.groups.items() if name not in named]
+        names["tags"] = {name.removeprefix(TAG_GROUP): value for name, value in tags}
     if (tier := names.get("tier")) is not None:
         section = services.config.tier(tier)
         names["service_tier"] = section.service_tier if section else None

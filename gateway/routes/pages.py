@@ -4,13 +4,44 @@ from __future__ import annotations
 
 import base64
 import binascii
+from collections.abc import Collection
 
 import msgspec
 
-from billing.books.reports import ReportCursor
+from billing.accounts.tags import check_tag_name
+from billing.books.reports import TAG_GROUP, TAG_GROUPS_MAX, ReportCursor
+from billing.errors import InvalidValue
 from gateway.errors import InvalidRequest
 
 PREFIX = "page_"
+
+
+def tag_filter(texts: Collection[str], field: str) -> tuple[tuple[str, str], ...]:
+    """The names and values of texts NAME=VALUE; an empty value stands for usage without the tag. Raises
+    InvalidRequest."""
+    found = []
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals:
+            raise InvalidRequest(f"{field!r} has {text[:100]!r}, which is not NAME=VALUE.", param=field)
+        found.append((_tag_name(name, field), value))
+    return tuple(found)
+
+
+def tag_groups(names: Collection[str]) -> list[str]:
+    """The groups of a report for these names of tags. Raises InvalidRequest."""
+    field = "group_by_tags"
+    if len(names) > TAG_GROUPS_MAX:
+        raise InvalidRequest(f"{field!r} has {len(names)} names; the limit is {TAG_GROUPS_MAX}.", param=field)
+    return [TAG_GROUP + _tag_name(name, field) for name in dict.fromkeys(names)]
+
+
+def _tag_name(name: str, field: str) -> str:
+    try:
+        check_tag_name(name, field)
+    except InvalidValue as error:
+        raise InvalidRequest(error.message, param=field) from None
+    return name
 
 
 def encode_cursor(place: ReportCursor) -> str:

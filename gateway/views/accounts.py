@@ -43,6 +43,7 @@ class TenantView(msgspec.Struct, frozen=True, kw_only=True):
     time_zone: str
     cheapest: bool
     store_responses_s: int | None
+    allowed_ips: list[str] | None
     created_at: int
 
     @classmethod

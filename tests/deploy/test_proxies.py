@@ -38,7 +38,7 @@ def gateway(tmp_path_factory: pytest.TempPathFactory, model_dir: Path) -> Iterat
         f"sqlite:///{directory}/laneway.db",
         model_dir,
         fake={"step_ms": STEP_S * 1000},
-        gateway_toml="first_token_wait_s = 0.1\nkeep_alive_s = 0.1\n",
+        gateway_toml='first_token_wait_s = 0.1\nkeep_alive_s = 0.1\ntrusted_proxies = ["127.0.0.1"]\n',
     )
     try:
         stack.start()
@@ -236,3 +236,18 @@ def test_a_cut_stream_is_no_clean_end(proxy: RunningProxy, gateway: Stack) -> No
     gateway.wait_ready()
     assert "[DONE]" not in answer.events[-1][1]
     assert status != 0, "curl took the cut for the end of the answer"
+
+
+def test_the_clients_address_passes_and_cannot_be_forged(proxy: RunningProxy, gateway: Stack) -> None:
+    secret = gateway.new_key("acme", allowed_ips=["127.0.0.2"]).secret
+
+    def status(address: str, forwarded_for: str) -> int:
+        command = [
+            find_tool("curl"), "--silent", "--cacert", str(proxy.authority), "--interface", address,
+            "--header", f"Authorization: Bearer {secret}", "--header", f"X-Forwarded-For: {forwarded_for}",
+            "--output", "/dev/null", "--write-out", "%{http_code}", f"{proxy.url}/v1/models",
+        ]  # fmt: skip
+        return int(subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S).stdout)
+
+    assert status("127.0.0.2", "203.0.113.9") == 200
+    assert status("127.0.0.3", "127.0.0.2") == 403

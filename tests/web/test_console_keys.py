@@ -48,6 +48,11 @@ def test_a_key_is_made_rotated_and_revoked(console: Console, open_page: Opens) -
     assert form.get_by_label("Name").input_value() == "made here"
     assert keys_of(console, search="made here") == []
     form.get_by_label("Default max_tokens").fill("64")
+    form.get_by_label("Addresses").fill("127.0.0.1, 10.0.0.1/8")
+    form.get_by_label("Tags").fill("team=search\ncost-centre = 4711")
+    form.get_by_role("button", name="Create key").click()
+    form.get_by_text("has bits after its prefix").wait_for()
+    form.get_by_label("Addresses").fill("127.0.0.1, 10.0.0.0/8")
     form.get_by_role("button", name="30 days").click()
     form.get_by_role("button", name="Create key").click()
 
@@ -64,10 +69,22 @@ def test_a_key_is_made_rotated_and_revoked(console: Console, open_page: Opens) -
 
     [key] = keys_of(console, search="made here")
     assert key["tenant_id"] == console.stack.tenants["hooli"]
+    assert (key["models"], key["allowed_ips"]) == (None, ["127.0.0.1/32", "10.0.0.0/8"])
+    assert key["tags"] == {"cost-centre": "4711", "team": "search"}
     assert 29 * 86_400 < key["expires_at"] - time.time() < 31 * 86_400
     page.get_by_role("link", name="made here").click()
     page.get_by_role("heading", name="made here").wait_for()
     assert page.url.endswith(f"/admin/keys/{key['id']}")
+    page.get_by_text("cost-centre=4711 team=search").wait_for()
+    page.get_by_role("button", name="Edit").click()
+    form = page.get_by_role("dialog", name="Edit made here")
+    assert form.get_by_label("Addresses").input_value() == "127.0.0.1/32 10.0.0.0/8"
+    form.get_by_label("Addresses").fill("")
+    form.get_by_label("Models").fill("hooli-chat")
+    form.get_by_role("button", name="Save").click()
+    form.wait_for(state="detached")
+    [key] = keys_of(console, search="made here")
+    assert (key["models"], key["allowed_ips"], key["tags"]["team"]) == (["hooli-chat"], None, "search")
     page.get_by_role("button", name="Rotate").click()
     page.get_by_label("The old secret still works for").select_option(label="an hour")
     page.get_by_role("dialog").get_by_role("button", name="Rotate").click()

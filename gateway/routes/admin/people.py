@@ -9,11 +9,13 @@ from litestar import Controller, get, patch, post
 from msgspec import UNSET, Meta, UnsetType
 
 from billing.accounts import tenants
+from billing.accounts.tags import TAGS_MAX
 from gateway.access import keys
 from gateway.access.keys import OVERLAP_S_MAX, Key, Kind
 from gateway.access.roles import Role
 from gateway.admin.administration import Administration
 from gateway.admin.writes import Actor, key_of, tenant_of, visible_tenant
+from gateway.config.networks import NETWORKS_MAX
 from gateway.routes.admin.paging import PAGE_DEFAULT, After, Limit, Name, Search, TenantFilter, list_page, list_query
 from gateway.services import Services
 from gateway.views.accounts import NewKeyView, Page, ProjectView, TenantView
@@ -28,6 +30,9 @@ KeySort = Literal[
 ]  # fmt: skip
 Tokens = Annotated[int, Meta(ge=1, le=2**24)]
 StoredSeconds = Annotated[int, Meta(ge=tenants.STORED_S_MIN, le=tenants.STORED_S_MAX)]
+Networks = Annotated[list[str], Meta(min_length=1, max_length=NETWORKS_MAX)]
+Models = Annotated[list[str], Meta(min_length=1, max_length=keys.MODELS_MAX)]
+Tags = Annotated[dict[str, str], Meta(max_length=TAGS_MAX)]
 Weight = Annotated[float, Meta(gt=0, le=tenants.SHARE_WEIGHT_MAX)]
 
 
@@ -50,7 +55,7 @@ class TenantChange(msgspec.Struct, forbid_unknown_fields=True):
     monthly budget windows: usage in the windows of the old zone does not count in the new ones. `cheapest`: an alias
     that permits it routes the tenant's requests to its cheapest suitable model, whatever the weights.
     `store_responses_s`: for how long responses of /v1/responses are stored; null stores none, and makes the responses
-    unreadable that are stored already."""
+    unreadable that are stored already. `allowed_ips`: networks from which its keys may be used, as in a key's."""
 
     name: str | None = None
     tier: str | None = None
@@ -60,6 +65,7 @@ class TenantChange(msgspec.Struct, forbid_unknown_fields=True):
     time_zone: str | None = None
     cheapest: bool | None = None
     store_responses_s: StoredSeconds | UnsetType | None = UNSET
+    allowed_ips: Networks | UnsetType | None = UNSET
 
 
 class NewProject(msgspec.Struct, forbid_unknown_fields=True):
@@ -81,7 +87,9 @@ class ProjectChange(msgspec.Struct, forbid_unknown_fields=True):
 class NewKey(msgspec.Struct, forbid_unknown_fields=True):
     """`tenant`: an id or a slug; admin keys have none, except for the role tenant_admin. `project`: an id or a name; by
     default the default project. `tier`: the tenant's or a lower one. `expires_at` in Unix seconds. `role`: of an admin
-    key, the role of the key that makes it or a lower one; by default the same role. `break_glass`: an admin key for
+    key, the role of the key that makes it or a lower one; by default the same role. `models`: the models, adapters and
+    aliases that it may call, by default all of its tenant; an alias covers its models. `allowed_ips`: networks (CIDR)
+    or addresses from which it may be used, by default all. `tags` mark its usage. `break_glass`: an admin key for
     emergencies, whose use raises an alert."""
 
     tenant: str | None = None
@@ -94,15 +102,22 @@ class NewKey(msgspec.Struct, forbid_unknown_fields=True):
     default_max_tokens: Tokens | None = None
     role: Role | None = None
     break_glass: bool | None = None
+    models: Models | None = None
+    allowed_ips: Networks | None = None
+    tags: Tags = {}
 
 
 class KeyChange(msgspec.Struct, forbid_unknown_fields=True):
     """Only the given fields change. `project`: an id or a name; from then on the key's requests count in its budgets.
-    `default_max_tokens` null: the default of the project, the tenant or the model. `break_glass`: of an admin key."""
+    `default_max_tokens` null: the default of the project, the tenant or the model. `models` and `allowed_ips` null: no
+    restriction. `tags` replaces all tags, for requests from then on. `break_glass`: of an admin key."""
 
     project: str | None = None
     default_max_tokens: Tokens | UnsetType | None = UNSET
     break_glass: bool | None = None
+    models: Models | UnsetType | None = UNSET
+    allowed_ips: Networks | UnsetType | None = UNSET
+    tags: Tags | UnsetType = UNSET
 
 
 class Rotation(msgspec.Struct, forbid_unknown_fields=True):

@@ -3,13 +3,15 @@ status of the engine."""
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
 import sqlalchemy as sa
 from litestar import get
+from litestar.params import Parameter
 
 from billing.books import usage
+from billing.books.reports import VALUES_MAX
 from billing.books.usage import Totals, UsageFilter, UsageRow
 from billing.clock import SECOND
 from billing.lists import ListPage
@@ -31,8 +33,14 @@ from gateway.routes.admin.paging import (
     list_page,
     list_query,
 )
+from gateway.routes.pages import tag_filter
 from gateway.services import Services
 from gateway.views.accounts import AuditLineView, AuditView, EngineView, Page, UsageView, page
+
+Tags = Annotated[
+    list[str] | None,
+    Parameter(max_items=VALUES_MAX, description="NAME=VALUE: one value of each name matches; NAME=: usage without it"),
+]
 
 
 @get("/usage", opt={"route": "/v1/admin/usage", "area": "usage"})
@@ -45,11 +53,12 @@ async def usage_totals(
     model: Name = None,
     adapter: Name = None,
     tier: Name = None,
+    tags: Tags = None,
     start_time: Moment = None,
     end_time: Moment = None,
 ) -> Totals:
     """Sums over settled requests that match every given value, with start_time ≤ finished < end_time. Cost in picos."""
-    which = _filter(project_id, key_id, model, adapter, tier, start_time, end_time)
+    which = _filter(project_id, key_id, model, adapter, tier, tags, start_time, end_time)
     return await services.database.report(lambda c: usage.totals(c, _of_tenant(c, which, by, tenant)))
 
 
@@ -63,6 +72,7 @@ async def usage_requests(
     model: Name = None,
     adapter: Name = None,
     tier: Name = None,
+    tags: Tags = None,
     start_time: Moment = None,
     end_time: Moment = None,
     limit: Limit = PAGE_DEFAULT,
@@ -70,7 +80,7 @@ async def usage_requests(
 ) -> Page[UsageView]:
     """Settled requests, one by one, in the ledger's order."""
     begin = decode_sequence(after) or 0
-    which = _filter(project_id, key_id, model, adapter, tier, start_time, end_time)
+    which = _filter(project_id, key_id, model, adapter, tier, tags, start_time, end_time)
 
     def query(connection: sa.Connection) -> list[UsageRow]:
         narrowed = _of_tenant(connection, which, by, tenant)
@@ -134,6 +144,7 @@ def _filter(
     model: str | None,
     adapter: str | None,
     tier: str | None,
+    tags: list[str] | None,
     start_time: int | None,
     end_time: int | None,
 ) -> UsageFilter:
@@ -143,6 +154,7 @@ def _filter(
         model=model,
         adapter=adapter,
         tier=tier,
+        tags=tag_filter(tags or (), "tags"),
         start=None if start_time is None else start_time * SECOND,
         end=None if end_time is None else end_time * SECOND,
     )

@@ -25,8 +25,17 @@ from gateway.access.roles import Role
 from gateway.access.sessions import REFUSED_S, SESSION_S_MAX, AnySession, Attempt, Session, csrf_token
 from gateway.access.totp import CODE_CHARS_MAX
 from gateway.errors import InvalidApiKey, RateLimited, SessionExpired, TotpRequired
+from gateway.http.client_address import client_address
 from gateway.http.exchange import line_of
-from gateway.routes.guard import admit_session, check_fresh, check_own_page, cookie_name, is_secure, session_cookie
+from gateway.routes.guard import (
+    admit_session,
+    check_address,
+    check_fresh,
+    check_own_page,
+    cookie_name,
+    is_secure,
+    session_cookie,
+)
 from gateway.routes.sign_in.totp import check_code
 from gateway.services import Services
 
@@ -84,11 +93,12 @@ class SessionController(Controller):
         cookie."""
         await check_fresh(services)
         check_own_page(request)
-        address = request.client.host if request.client else ""
+        address = client_address(request.scope, services.config.gateway.trusted_proxies)
         began = time.monotonic()
-        with services.sign_ins.attempt(address) as attempt:
+        with services.sign_ins.attempt("" if address is None else str(address)) as attempt:
             try:
                 caller = await services.callers.identify(f"Bearer {data.key}")
+                check_address(services, request, caller)
                 await _take_write(services, caller, attempt)
                 request_id, replaced = line_of(request).record.request_id, session_cookie(request)
                 await _check_code(services, caller, data.code, request_id, attempt)

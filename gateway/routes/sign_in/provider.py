@@ -17,6 +17,7 @@ from litestar.response import Redirect
 from gateway import errors
 from gateway.access.person_sign_ins import HOME, START_S_MAX, NoGroupHasARole
 from gateway.access.provider_answers import TOKEN_CHARS_MAX, ProviderUnreachable, SignInRefused
+from gateway.http.client_address import client_address
 from gateway.http.exchange import line_of, read_body
 from gateway.routes.guard import check_fresh, cookie_name, is_secure, session_cookie
 from gateway.routes.sign_in.page import failure_page
@@ -68,9 +69,9 @@ class ProviderController(Controller):
     async def finish(self, request: Request[Any, Any, Any], services: Services) -> Response[Any]:
         """The browser comes from the provider: begin a session, and send the browser to the console."""
         await check_fresh(services)
-        address = request.client.host if request.client else ""
+        address = client_address(request.scope, services.config.gateway.trusted_proxies)
         request_id = line_of(request).record.request_id
-        with services.sign_ins.attempt(address) as attempt:
+        with services.sign_ins.attempt("" if address is None else str(address)) as attempt:
             try:
                 if len(request.scope["query_string"]) > QUERY_CHARS_MAX:
                     raise SignInRefused(f"The provider's answer is over the limit of {QUERY_CHARS_MAX} characters.")

@@ -74,7 +74,7 @@ WRITES: dict[str, Write] = {
     "projects.update": lambda a, c, made: a.projects.update(c, made["projects.create"].id, default_max_tokens=9),
     "keys.create": lambda a, c, made: a.keys.create(c, tenant_id=made["tenants.create"].id, name="k", project="search"),
     "keys.update": lambda a, c, made: a.keys.update(
-        c, made["keys.create"].key.id, project="default", default_max_tokens=7
+        c, made["keys.create"].key.id, project="default", default_max_tokens=7, models=["m"], tags={"team": "a"}
     ),
     "keys.rotate": lambda a, c, made: a.keys.rotate(c, made["keys.create"].key.id, overlap_s=60),
     "keys.revoke": lambda a, c, made: a.keys.revoke(c, made["keys.create"].key.id),

@@ -185,6 +185,7 @@ def fill(connection: sa.Connection, stack: Stack, slug: str) -> None:
     tenant_id, key_id = stack.tenants[slug], stack.key_ids[slug]
     audit_log.record(connection, actor="test", action="tenant.update", object_id=tenant_id, tenant_id=tenant_id)
     tenants.update(connection, tenant_id, store_responses_s=3600)
+    keys.update(connection, key_id, tags={"team": f"team of {slug}"})
     webhooks.create(connection, url=f"https://{slug}.example.org/hook", tenant_id=tenant_id)
     for scope, scope_id in (("tenant", tenant_id), ("key", key_id)):
         budgets.create(
@@ -223,7 +224,7 @@ def marks(served: Stack) -> dict[str, set[str]]:
     found: dict[str, set[str]] = {}
     for slug in (THEIRS, OURS):
         tenant_id = served.tenants[slug]
-        found[slug] = {tenant_id, f"{slug}-style", f"{slug}.example.org", served.keys[slug][-8:]}
+        found[slug] = {tenant_id, f"{slug}-style", f"{slug}.example.org", served.keys[slug][-8:], f"team of {slug}"}
         for table in metadata.tables.values():
             if "tenant_id" not in table.c:
                 continue

@@ -77,6 +77,9 @@ def test_tenants(laneway: Laneway, database_url: str) -> None:
     assert laneway.refusal("tenants", "set", "acme").startswith("nothing was given to change")
     assert "A new time zone begins new windows" in " ".join(laneway.text("tenants", "set", "--help").split())
     lines = rows(database_url, sa.select(audit_log).order_by(audit_log.c.id))
+    assert laneway.json("tenants", "set", "acme", "--ip", "192.0.2.0/24")["allowed_ips"] == ["192.0.2.0/24"]
+    assert laneway.json("tenants", "set", "acme", "--ip", "off")["allowed_ips"] is None
+    assert laneway.refusal("tenants", "set", "acme", "--ip", "192.0.2.1/24").startswith("allowed_ips: '192.0.2.1/24'")
     assert [(line.actor, line.action) for line in lines] == [
         (audit.host_actor(), "tenant.create"),
         *[(audit.host_actor(), "tenant.update")] * 4,
@@ -148,6 +151,18 @@ def test_keys(laneway: Laneway) -> None:
     assert "cannot both be" in laneway.refusal(
         "keys", "set", made["id"], "--default-max-tokens", "1", "--no-default-max-tokens"
     )
+    limits = ("--model", "a", "--model", "b/c", "--ip", "192.0.2.1", "--tag", "team=search", "--tag", "cost=a=b")
+    limited = laneway.json("keys", "create", "--tenant", "acme", *limits)
+    assert (limited["models"], limited["allowed_ips"]) == (["a", "b/c"], ["192.0.2.1/32"])
+    assert limited["tags"] == {"cost": "a=b", "team": "search"}
+    changed = laneway.json("keys", "set", limited["id"], "--any-ip", "--model", "a", "--tag", "team=chat")
+    assert (changed["models"], changed["allowed_ips"], changed["tags"]) == (["a"], None, {"team": "chat"})
+    changed = laneway.json("keys", "set", limited["id"], "--all-models", "--no-tags")
+    assert (changed["models"], changed["tags"]) == (None, {})
+    both = ("--tag", "team=chat", "--no-tags")
+    assert laneway.refusal("keys", "set", limited["id"], *both) == "--tag and --no-tags cannot both be"
+    assert "is not NAME=VALUE" in laneway.refusal("keys", "set", limited["id"], "--tag", "team")
+    assert laneway.refusal("keys", "set", limited["id"], "--ip", "x").startswith("allowed_ips: 'x' is no network")
     rotated = laneway.json("keys", "rotate", made["id"], "--overlap-s", "60")
     assert rotated["secret"] != made["secret"]
     admin = laneway.json("keys", "create", "--kind", "admin")

@@ -26,6 +26,7 @@ import {
 import { AuditTable } from "../parts/auditTable";
 import { BudgetTable } from "../money/budgetTable";
 import { KeyForm, RotateForm } from "./keyForms";
+import { limitFacts } from "./keyLimits";
 import { KeyState, KindOf, stateOf } from "./keys";
 import { KeyName, ProjectName, TenantName } from "../parts/names";
 import { SecretDialog, type Shown } from "../parts/secret";
@@ -177,6 +178,7 @@ function About({ of: key }: { of: Key }) {
                   ),
                 ] as const,
               ]),
+          ...limitFacts(key, key.kind !== "admin"),
           ["Created", <Time at={key.created_at} absolute />],
           ["Last used", <Time at={key.last_used_at} absolute />],
           ["Expires", <Time at={key.expires_at} absolute />],

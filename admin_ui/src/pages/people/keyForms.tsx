@@ -14,6 +14,7 @@ import {
   useZone,
   fieldError,
 } from "../../kit";
+import { type LimitForm, LimitFields, limitsOf, textsOf } from "./keyLimits";
 import { ProjectLookup } from "../parts/names";
 import { type Shown, curlOf } from "../parts/secret";
 
@@ -81,6 +82,7 @@ export function NewKeyForm({
     tier: "",
     expires_at: "",
     default_max_tokens: "",
+    ...textsOf({}),
   });
   const create = useWrite(
     (body: Parameters<typeof api.post<"/v1/admin/keys">>[1]["body"]) => api.post("/v1/admin/keys", { body }),
@@ -110,6 +112,7 @@ export function NewKeyForm({
           tier: admin || values.tier.trim() === "" ? null : values.tier.trim(),
           expires_at: endOf(values.expires_at),
           default_max_tokens: admin ? null : numberOf(values.default_max_tokens, "default_max_tokens"),
+          ...limitsOf(admin ? { ...values, models: "", tags: "" } : values),
         });
         onDone(shownOf(made, model));
       }}
@@ -203,6 +206,7 @@ export function NewKeyForm({
           />
         </div>
       )}
+      <LimitFields form={form as unknown as LimitForm} usage={!admin} />
       <TextField
         form={form}
         name="expires_at"
@@ -239,7 +243,11 @@ function endOf(day: string): number | null {
 }
 
 export function KeyForm({ of: key, tenant, onDone }: { of: Key; tenant: string; onDone: () => void }) {
-  const form = useForm({ project: key.project_id ?? "", default_max_tokens: key.default_max_tokens?.toString() ?? "" });
+  const form = useForm({
+    project: key.project_id ?? "",
+    default_max_tokens: key.default_max_tokens?.toString() ?? "",
+    ...textsOf(key),
+  });
   const change = useWrite(
     (body: Parameters<typeof api.patch<"/v1/admin/keys/{key_id}">>[1]["body"]) =>
       api.patch("/v1/admin/keys/{key_id}", { path: { key_id: key.id }, body }),
@@ -254,6 +262,7 @@ export function KeyForm({ of: key, tenant, onDone }: { of: Key; tenant: string; 
         await change.mutateAsync({
           ...(values.project !== "" && values.project !== key.project_id ? { project: values.project } : {}),
           default_max_tokens: numberOf(values.default_max_tokens, "default_max_tokens"),
+          ...limitsOf(values),
         });
         toast("Saved. Every gateway applies it within a second.");
         onDone();
@@ -275,6 +284,7 @@ export function KeyForm({ of: key, tenant, onDone }: { of: Key; tenant: string; 
         optional
         hint={MAX_TOKENS_HINT}
       />
+      <LimitFields form={form as unknown as LimitForm} usage />
     </Form>
   );
 }

@@ -1,4 +1,5 @@
 // The forms of tenants and their projects.
+import { NETWORKS_HINT, listOf, textsOf } from "./keyLimits";
 import { type AnswerOf, type RowOf, api, useGet, useMay, useWrite } from "../../api";
 import { CheckField, Form, type FormState, SelectField, TextField, numberOf, toast, useForm } from "../../kit";
 
@@ -117,6 +118,7 @@ export function TenantForm({ tenant, onDone }: { tenant: Tenant; onDone: () => v
     default_max_tokens: tenant.default_max_tokens === null ? "" : String(tenant.default_max_tokens),
     cheapest: tenant.cheapest,
     store_days: tenant.store_responses_s === null ? "" : String(tenant.store_responses_s / DAY_S),
+    allowed_ips: textsOf(tenant).allowed_ips,
   });
   const change = useTenantChange(tenant.id);
   return (
@@ -133,6 +135,7 @@ export function TenantForm({ tenant, onDone }: { tenant: Tenant; onDone: () => v
           default_max_tokens: numberOf(values.default_max_tokens, "default_max_tokens"),
           cheapest: values.cheapest,
           store_responses_s: secondsOf(values.store_days),
+          allowed_ips: listOf(values.allowed_ips),
         });
         toast("Saved.");
         onDone();
@@ -175,6 +178,7 @@ export function TenantForm({ tenant, onDone }: { tenant: Tenant; onDone: () => v
         optional
         hint={STORE_HINT}
       />
+      <TextField form={form} name="allowed_ips" label="Addresses" mono optional hint={NETWORKS_HINT} />
     </Form>
   );
 }
