@@ -2960,6 +2960,9 @@ export interface components {
             project_id?: string | null;
             quantity?: number | null;
             service_tier?: string | null;
+            tags?: {
+                [key: string]: string | null;
+            } | null;
             tenant_id?: string | null;
             tier?: string | null;
         };
@@ -3561,6 +3564,7 @@ export interface components {
         };
         /** Key */
         Key: {
+            allowed_ips?: string[] | null;
             break_glass: boolean;
             created_at: number;
             default_max_tokens: number | null;
@@ -3570,6 +3574,7 @@ export interface components {
             kind: string;
             last4: string;
             last_used_at: number | null;
+            models?: string[] | null;
             name: string;
             prefix: string;
             project_id: string | null;
@@ -3578,14 +3583,22 @@ export interface components {
             role: "owner" | "operator" | "finance" | "tenant_admin" | "read_only" | null;
             rotated_to: string | null;
             scopes: string[];
+            tags?: {
+                [key: string]: string;
+            };
             tenant_id: string | null;
             tier: string | null;
         };
         /** KeyChange */
         KeyChange: {
+            allowed_ips?: string[] | null;
             break_glass?: boolean | null;
             default_max_tokens?: number | null;
+            models?: string[] | null;
             project?: string | null;
+            tags?: {
+                [key: string]: string;
+            };
         };
         /** LimitsSetting */
         LimitsSetting: {
@@ -4084,6 +4097,7 @@ export interface components {
         };
         /** NewKey */
         NewKey: {
+            allowed_ips?: string[] | null;
             break_glass?: boolean | null;
             default_max_tokens?: number | null;
             expires_at?: number | null;
@@ -4092,17 +4106,22 @@ export interface components {
              * @enum {string}
              */
             kind: "live" | "test" | "admin";
+            models?: string[] | null;
             /** @default api */
             name: string;
             project?: string | null;
             /** @enum {null|string} */
             role?: "owner" | "operator" | "finance" | "tenant_admin" | "read_only" | null;
             scopes?: string[] | null;
+            tags?: {
+                [key: string]: string;
+            };
             tenant?: string | null;
             tier?: string | null;
         };
         /** NewKeyView */
         NewKeyView: {
+            allowed_ips?: string[] | null;
             break_glass: boolean;
             created_at: number;
             default_max_tokens: number | null;
@@ -4112,6 +4131,7 @@ export interface components {
             kind: string;
             last4: string;
             last_used_at: number | null;
+            models?: string[] | null;
             name: string;
             prefix: string;
             project_id: string | null;
@@ -4121,6 +4141,9 @@ export interface components {
             rotated_to: string | null;
             scopes: string[];
             secret: string;
+            tags?: {
+                [key: string]: string;
+            };
             tenant_id: string | null;
             tier: string | null;
         };
@@ -5123,6 +5146,7 @@ export interface components {
         };
         /** TenantChange */
         TenantChange: {
+            allowed_ips?: string[] | null;
             cheapest?: boolean | null;
             default_max_tokens?: number | null;
             name?: string | null;
@@ -5142,6 +5166,7 @@ export interface components {
         };
         /** TenantView */
         TenantView: {
+            allowed_ips: string[] | null;
             cheapest: boolean;
             created_at: number;
             currency: string;
@@ -5559,6 +5584,9 @@ export interface components {
             preemptions: number;
             project_id?: string | null;
             service_tier?: string | null;
+            tags?: {
+                [key: string]: string | null;
+            } | null;
             tenant_id?: string | null;
             tier?: string | null;
             user_id?: null;
@@ -5592,6 +5620,9 @@ export interface components {
             sequence: number;
             started_at: number;
             swapped_tokens: number;
+            tags: {
+                [key: string]: string;
+            };
             tenant_id: string;
             tier: string;
             trace_id: string | null;
@@ -10417,6 +10448,8 @@ export interface operations {
                 model?: string | null;
                 adapter?: string | null;
                 tier?: string | null;
+                /** @description NAME=VALUE: one value of each name matches; NAME=: usage without it */
+                tags?: string[] | null;
                 /** @description Unix seconds */
                 start_time?: number | null;
                 /** @description Unix seconds */
@@ -10468,6 +10501,8 @@ export interface operations {
                 model?: string | null;
                 adapter?: string | null;
                 tier?: string | null;
+                /** @description NAME=VALUE: one value of each name matches; NAME=: usage without it */
+                tags?: string[] | null;
                 /** @description Unix seconds */
                 start_time?: number | null;
                 /** @description Unix seconds */
@@ -11329,7 +11364,10 @@ export interface operations {
                 models?: string[] | null;
                 adapters?: string[] | null;
                 tiers?: string[] | null;
+                tags?: string[] | null;
                 group_by?: ("tenant_id" | "project_id" | "api_key_id" | "model" | "adapter" | "service_tier" | "line_item")[] | null;
+                /** @description Names of tags whose values are groups */
+                group_by_tags?: string[] | null;
                 limit?: number | null;
                 /** @description `next_page` of the previous page */
                 page?: string | null;
@@ -11384,7 +11422,10 @@ export interface operations {
                 models?: string[] | null;
                 adapters?: string[] | null;
                 tiers?: string[] | null;
+                tags?: string[] | null;
                 group_by?: ("tenant_id" | "project_id" | "api_key_id" | "model" | "adapter" | "service_tier")[] | null;
+                /** @description Names of tags whose values are groups */
+                group_by_tags?: string[] | null;
                 limit?: number | null;
                 /** @description `next_page` of the previous page */
                 page?: string | null;
