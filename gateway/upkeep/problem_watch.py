@@ -169,7 +169,7 @@ class ProblemWatch:
         )
         self._notice = None
         for event in made:
-            fields = {"event": event.id, "part": event.part, "status": event.status, "opened_by": event.opened_by}
+            fields = {"id": event.id, "part": event.part, "status": event.status, "opened_by": event.opened_by}
             _log.warning(f"problem.{event.type}", extra={"fields": fields})
 
     async def _send_outage(self, known: ProblemsView, reason: str) -> None:

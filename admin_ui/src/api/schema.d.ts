@@ -4058,12 +4058,18 @@ export interface components {
         };
         /** NewWebhook */
         NewWebhook: {
+            events?: string[];
+            /** @default laneway */
+            format: string;
+            routing_key?: string | null;
             tenant?: string | null;
             url: string;
         };
         /** NewWebhookView */
         NewWebhookView: {
             created_at: number;
+            events: string[];
+            format: string;
             id: string;
             secret: string;
             tenant_id: string | null;
@@ -5462,6 +5468,8 @@ export interface components {
         /** WebhookView */
         WebhookView: {
             created_at: number;
+            events: string[];
+            format: string;
             id: string;
             tenant_id: string | null;
             url: string;

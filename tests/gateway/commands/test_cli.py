@@ -341,13 +341,25 @@ WRITES: dict[str, list[tuple[str, ...]]] = {
     "budgets remove": [("{budgets set}",)],
     "limits set": [("acme", "--requests-per-minute", "5"), ("acme", "--concurrency", "5")],
     "limits remove": [("{limits set}",)],
-    "webhooks add": [("https://example.org/hook", "--tenant", "acme")],
+    "webhooks add": [
+        ("https://example.org/hook", "--tenant", "acme", "--format", "slack"),
+        ("https://example.org/hook", "--event", "budgets", "--event", "problems"),
+    ],
     "webhooks remove": [("{webhooks add}",)],
     "prices publish": [(MODEL, "--input", "1", "--output", "2"), (MODEL, "--input", "2", "--output", "2", *FUTURE)],
     "billing credit": [("acme", "0.5", "--reason", "goodwill")],
 }
 READS = {
-    *("tenants list", "projects list", "keys list", "budgets list", "webhooks list", "webhooks alerts", "prices list"),
+    *(
+        "tenants list",
+        "projects list",
+        "keys list",
+        "budgets list",
+        "webhooks list",
+        "webhooks alerts",
+        "webhooks problems",
+        "prices list",
+    ),
     *("adapters list", "adapters versions", "adapters check", "audit", "config check", "doctor", "limits list"),
     *("prices preview", "billing periods", "billing invoices", "billing invoice", "billing corrections"),
     *("billing margin", "billing check"),

@@ -264,15 +264,16 @@ def test_a_rotation_encrypts_routing_keys_again(gateways: Gateways, database: Da
 class Watched:
     """Gateways whose way to the database can be cut; every other part is sound."""
 
-    def __init__(self, proxy: CutProxy, config: Config) -> None:
+    def __init__(self, proxy: CutProxy, direct: Database, config: Config) -> None:
         self.proxy = proxy
+        self.direct = direct
         self._config = config
         self._databases: list[Database] = []
 
     def watch(self, gateway: str, place: WorkerIndex, status: Callable[[], Finding]) -> ProblemWatch:
         database = Database(self.proxy.url)
         self._databases.append(database)
-        database.write_sync(lambda c: leases.extend(c, gateway, 3600.0, database_now(c)))
+        self.direct.write_sync(lambda c: leases.extend(c, gateway, 3600.0, database_now(c)))
 
         async def check() -> HealthReport:
             found, detail = status()
@@ -292,18 +293,19 @@ class Watched:
 
 @pytest.fixture
 async def watched(postgres_url: str, tmp_path: Path) -> AsyncIterator[Watched]:
+    direct = Database(postgres_url)
     async with CutProxy(postgres_url) as proxy:
-        made = Watched(proxy, parse(TOML.format(after_s=0.05).encode(), tmp_path, "test", {}))
+        made = Watched(proxy, direct, parse(TOML.format(after_s=0.05).encode(), tmp_path, "test", {}))
         yield made
         made.close()
+    direct.close()
 
 
 async def test_an_unavailable_database_is_sent_without_it_and_resolved_after_it(
-    watched: Watched, postgres_url: str, endpoint: Endpoint
+    watched: Watched, endpoint: Endpoint
 ) -> None:
     """Two hosts, the second one with two workers: each host sends it, with one id."""
-    direct = Database(postgres_url)
-    direct.write_sync(lambda c: webhooks.create(c, url=endpoint.url, events=("problems",)))
+    watched.direct.write_sync(lambda c: webhooks.create(c, url=endpoint.url, events=("problems",)))
     places = [("gw_a", WorkerIndex()), ("gw_b", WorkerIndex(0, 2)), ("gw_c", WorkerIndex(1, 2))]
     watches = [watched.watch(name, place, lambda: ("ok", "")) for name, place in places]
 
@@ -323,7 +325,7 @@ async def test_an_unavailable_database_is_sent_without_it_and_resolved_after_it(
 
     async def resolved() -> bool:
         await run_all()
-        await deliverer(direct).run_once()
+        await deliverer(watched.direct).run_once()
         return endpoint.bodies()[-1]["type"] == "problem.resolved"
 
     for _ in range(100):
@@ -332,7 +334,6 @@ async def test_an_unavailable_database_is_sent_without_it_and_resolved_after_it(
         await asyncio.sleep(0.05)
     assert len(endpoint.got) == 3
     assert endpoint.bodies()[-1]["data"]["opened_by"] == id_
-    direct.close()
 
 
 # ---- whole gateways
