@@ -114,13 +114,13 @@ def remove(connection: sa.Connection, webhook_id: str) -> Webhook:
 def check_kinds(format_: str, events: Sequence[str], tenant_id: str | None) -> None:
     """Raises InvalidValue, which names the field and the allowed values."""
     if format_ not in FORMATS:
-        raise InvalidValue(f"format must be one of {', '.join(FORMATS)}, not {format_[:50]!r}", "format")
+        raise InvalidValue(f"a webhook's format is one of {', '.join(FORMATS)}, not {format_[:50]!r}", "format")
     unknown = [event for event in events if event not in EVENTS]
     if unknown or not events:
         found = "an empty list" if not events else repr(unknown[0][:50])
-        raise InvalidValue(f"events must be some of {', '.join(EVENTS)}, not {found}", "events")
+        raise InvalidValue(f"a webhook's events are some of {', '.join(EVENTS)}, not {found}", "events")
     if tenant_id is not None and PROBLEMS in events:
-        raise InvalidValue(f"events of a tenant's webhook must be {BUDGETS}: {PROBLEMS} are the operator's", "events")
+        raise InvalidValue(f"a tenant's webhook receives {BUDGETS} alone: {PROBLEMS} are the operator's", "events")
 
 
 def check_url(url: str) -> None:

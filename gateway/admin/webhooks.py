@@ -62,8 +62,8 @@ class WebhookWrites:
 def check_routing_key(format_: str, routing_key: str | None) -> None:
     """Raises InvalidValue unless a key is there for PagerDuty, and for nothing else."""
     if routing_key is None and format_ == webhooks.PAGERDUTY:
-        raise InvalidValue(f"routing_key is required with the format {webhooks.PAGERDUTY}", "routing_key")
+        raise InvalidValue(f"the format {webhooks.PAGERDUTY} needs a routing key", "routing_key")
     if routing_key is not None and format_ != webhooks.PAGERDUTY:
-        raise InvalidValue(f"routing_key must be null: only the format {webhooks.PAGERDUTY} has one", "routing_key")
+        raise InvalidValue(f"only the format {webhooks.PAGERDUTY} has a routing key", "routing_key")
     if routing_key is not None and not ROUTING_KEY.fullmatch(routing_key):
-        raise InvalidValue("routing_key must be PagerDuty's integration key, 32 letters and digits", "routing_key")
+        raise InvalidValue("a routing key is PagerDuty's integration key: 32 letters and digits", "routing_key")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Literal
 
 import msgspec
@@ -236,25 +236,13 @@ class HealthChecks:
         return "ok", "the journal is empty"
 
     async def _disk(self) -> Finding:
-        free, least = self._settler.disk_free, self._config.journal.disk_free_min_bytes
-        detail = f"the disk of the journal has {free} bytes left; with less than {least} no new request is admitted"
-        if free < least:
-            return "down", detail
-        return ("degraded" if free < 2 * least else "ok"), detail
+        return disk_finding(self._settler.disk_free, self._config.journal.disk_free_min_bytes)
 
     async def _certificates(self) -> Finding:
         files = self._config.certificates
         if files is None:
             return "ok", "no certificates between gateway and engines are configured"
-        expiries = certificate_expiries(self._fleet, files)
-        certificate, expires_at = min(expiries.items(), key=lambda item: item[1])
-        if expires_at == 0:
-            return "down", f"the certificate of {certificate} cannot be read"
-        left_s = expires_at - time.time()
-        if left_s <= 0:
-            return "down", f"the certificate of {certificate} has expired"
-        days = f"the first certificate, of {certificate}, expires in {left_s / 86_400:.0f} days"
-        return ("degraded" if left_s < CERTIFICATE_S else "ok"), days
+        return certificates_finding(certificate_expiries(self._fleet, files), time.time())
 
     async def _drain(self) -> Finding:
         if not self._stopping.is_stopping:
@@ -313,3 +301,22 @@ class HealthChecks:
 def _timed(seconds: float) -> Finding:
     detail = f"the answer took {seconds * 1000:.1f} ms"
     return ("ok", detail) if seconds <= SLOW_S else ("degraded", f"{detail}, which is slow")
+
+
+def disk_finding(free: int, least: int) -> Finding:
+    """Of a disk with `free` bytes; with less than `least`, no new request is admitted."""
+    detail = f"the disk of the journal has {free} bytes left; with less than {least} no new request is admitted"
+    if free < least:
+        return "down", detail
+    return ("degraded" if free < 2 * least else "ok"), detail
+
+
+def certificates_finding(expiries: Mapping[str, float], now: float) -> Finding:
+    """Of certificates by their moments of expiry, in Unix seconds; 0: the file cannot be read."""
+    certificate, expires_at = min(expiries.items(), key=lambda item: item[1])
+    if expires_at == 0:
+        return "down", f"the certificate of {certificate} cannot be read"
+    if expires_at <= now:
+        return "down", f"the certificate of {certificate} has expired"
+    detail = f"the first certificate, of {certificate}, expires in {(expires_at - now) / 86_400:.0f} days"
+    return ("degraded" if expires_at - now < CERTIFICATE_S else "ok"), detail

@@ -385,7 +385,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {
     "events": ({"events": ["weather"]}, "events", "budgets, problems"),
     "no events": ({"events": []}, "events", "budgets, problems"),
     "problems of a tenant": ({"events": ["problems"], "tenant": "acme"}, "events", "budgets"),
-    "no routing key": ({"format": "pagerduty"}, "routing_key", "required"),
+    "no routing key": ({"format": "pagerduty"}, "routing_key", "needs a routing key"),
     "short routing key": ({"format": "pagerduty", "routing_key": "short"}, "routing_key", "32"),
     "routing key of Slack": ({"format": "slack", "routing_key": ROUTING_KEY}, "routing_key", "pagerduty"),
 }
