@@ -11,7 +11,7 @@ import sqlalchemy as sa
 
 from billing import tables
 from billing.accounts.budget_windows import Crossing, Kind, Scope, Unit
-from billing.accounts.outbox import Outbox, State
+from billing.accounts.outbox import State, WebhookOutbox
 from billing.accounts.webhooks import BUDGETS
 from billing.clock import Period
 from billing.ids import new_id
@@ -59,7 +59,7 @@ _ALERT = sa.select(
     _alerts, _budgets.c.scope, _budgets.c.scope_id, _budgets.c.unit, _budgets.c.period, _budgets.c.kind
 ).join(_budgets, _budgets.c.id == _alerts.c.budget_id)
 
-OUTBOX = Outbox(
+OUTBOX = WebhookOutbox(
     _deliveries,
     "alert_id",
     _ALERT.join(_deliveries, _deliveries.c.alert_id == _alerts.c.id).join(

@@ -58,7 +58,7 @@ class ClaimedDelivery(msgspec.Struct, Generic[E], frozen=True):
     attempt: int
 
 
-class Outbox(Generic[E]):
+class WebhookOutbox(Generic[E]):
     """The deliveries in the table `deliveries`, whose column `key` names the event."""
 
     def __init__(

@@ -13,7 +13,7 @@ import msgspec
 import sqlalchemy as sa
 
 from billing import revision
-from billing.accounts.outbox import RECEIVER, Outbox, Receiver, State
+from billing.accounts.outbox import RECEIVER, Receiver, State, WebhookOutbox
 from billing.accounts.webhooks import PROBLEMS
 from billing.clock import SECOND, database_now
 from billing.ids import new_id
@@ -121,7 +121,7 @@ _WAITS = (
     )
     .exists()
 )
-OUTBOX = Outbox(
+OUTBOX = WebhookOutbox(
     problem_deliveries,
     "event_id",
     _SELECT.join(problem_deliveries, _deliveries.event_id == _events.id)

@@ -34,6 +34,7 @@ from gateway.upkeep.problem_events import (
 
 REPORTS_LATE = 3  # rounds after which a report without a newer one is ignored
 CHECKS_S_MAX = 30.0  # beside them
+READ_S_MAX = 10.0
 # These read the database: while it is down, their own state is unknown.
 OF_DATABASE = frozenset(("gateways", "books", "exports"))
 
@@ -118,7 +119,7 @@ class ProblemWatch:
         """`check`: the health of all parts. `attempt`: posts one delivery, and returns why it failed."""
         self._gateway_id = gateway_id
         self._database = database
-        self._sends_outages = place.number == 0 and not place.successor
+        self._sends_outages = place.number == 0
         self._check = check
         self._attempt = attempt
         self._metrics = metrics
@@ -131,21 +132,26 @@ class ProblemWatch:
         )
         self._known: ProblemsView | None = None
         self._notice: _OutageNotice | None = None
+        self._reading: asyncio.Task[ProblemsView] | None = None
 
     async def run(self, every_s: float) -> None:
         """Check the parts until cancelled."""
-        while True:
-            try:
-                await self.run_once()
-            except Exception as fault:  # noqa: BLE001 - requests are served even if problems cannot be watched
-                self._metrics.errors.inc()
-                _log.exception("problems.failed", exc_info=fault)
-            await asyncio.sleep(every_s)
+        try:
+            while True:
+                try:
+                    await self.run_once()
+                except Exception as fault:  # noqa: BLE001 - requests are served even if problems cannot be watched
+                    self._metrics.errors.inc()
+                    _log.exception("problems.failed", exc_info=fault)
+                await asyncio.sleep(every_s)
+        finally:
+            if self._reading is not None:
+                self._reading.cancel()
 
     async def run_once(self) -> None:
         """Check the parts once, if a webhook is for problems or a problem is open, and report what is bad."""
         try:
-            self._known = await self._database.read(read_problems)
+            self._known = await self._read()
             if not self._known.receivers and not self._known.rows and self._notice is None:
                 return
             await self._report(self._known)
@@ -153,6 +159,17 @@ class ProblemWatch:
             _log.warning("problems.later", extra={"fields": {"reason": str(error)}})
             if self._known is not None and self._known.receivers:
                 await self._send_outage(self._known, error.write_fault or str(error))
+
+    async def _read(self) -> ProblemsView:
+        """Raises DatabaseUnavailable, also if the database has not answered for READ_S_MAX. The next round waits for
+        the same read: a second one would only occupy another reader thread."""
+        if self._reading is None:
+            self._reading = asyncio.create_task(self._database.read(read_problems), name="problems-read")
+        done, _ = await asyncio.wait([self._reading], timeout=READ_S_MAX)
+        if not done:
+            raise DatabaseUnavailable(f"it has not answered for {READ_S_MAX:g} s")
+        read, self._reading = self._reading, None
+        return read.result()
 
     async def _report(self, known: ProblemsView) -> None:
         """Raises DatabaseUnavailable."""

@@ -336,6 +336,22 @@ async def test_an_unavailable_database_is_sent_without_it_and_resolved_after_it(
     assert endpoint.bodies()[-1]["data"]["opened_by"] == id_
 
 
+async def test_a_database_that_does_not_answer_is_sent_too(
+    watched: Watched, endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gateway.upkeep.problem_watch.READ_S_MAX", 0.2)
+    watched.direct.write_sync(lambda c: webhooks.create(c, url=endpoint.url, events=("problems",)))
+    watch = watched.watch("gw_a", WorkerIndex(), lambda: ("ok", ""))
+    while not watch._known:  # the first read connects, and may take longer
+        await watch.run_once()
+    watched.proxy.mute()
+    await watch.run_once()
+    await watch.run_once()
+    assert [body["data"]["part"] for body in endpoint.bodies()] == ["database"]
+    assert "has not answered for 0.2 s" in endpoint.bodies()[0]["data"]["detail"]
+    watched.proxy.cut()
+
+
 # ---- whole gateways
 
 
