@@ -12,7 +12,8 @@ import pytest
 import sqlalchemy as sa
 
 from billing import clock, tables
-from billing.accounts import alerts, budgets, outbox, tenants, webhooks
+from billing.accounts import alerts, budgets, tenants, webhooks
+from billing.accounts.outbox import ATTEMPTS_MAX, RETRY_S_MAX, ClaimedDelivery
 from billing.accounts.prices import PICOS_MAX
 from billing.clock import from_datetime
 from billing.database import Database
@@ -174,7 +175,7 @@ async def test_two_gateways_at_once_tell_once_and_overshoot_nothing(books: Books
 # ---- the outbox
 
 
-def claim(books: Books, retry_s: float = RETRY_S) -> list[outbox.ClaimedDelivery[alerts.Alert]]:
+def claim(books: Books, retry_s: float = RETRY_S) -> list[ClaimedDelivery[alerts.Alert]]:
     return books.database.write_sync(lambda c: alerts.OUTBOX.claim(c, retry_s=retry_s))
 
 
@@ -223,7 +224,7 @@ async def test_waits_double_and_attempts_end(books: Books, ledger: Ledger) -> No
     await use(books, ledger, 60)
     outbox = tables.alert_deliveries
     waits: list[float] = []
-    for attempt in range(1, outbox.ATTEMPTS_MAX + 1):
+    for attempt in range(1, ATTEMPTS_MAX + 1):
         [claimed] = claim(books)
         assert claimed.attempt == attempt
         books.database.write_sync(lambda c, one=claimed: alerts.OUTBOX.record_attempts(c, [(one, "nobody there")]))
@@ -232,8 +233,8 @@ async def test_waits_double_and_attempts_end(books: Books, ledger: Ledger) -> No
             now = books.database.read_sync(alerts.database_now)
             waits.append(round((due - now) / 1e8) * RETRY_S)
             books.database.write_sync(lambda c: c.execute(sa.update(outbox).values(next_attempt_at=0)))
-    assert waits == [min(RETRY_S * 2**n, outbox.RETRY_S_MAX) for n in range(outbox.ATTEMPTS_MAX - 1)]
-    assert (delivery(books).state, delivery(books).attempts) == ("failed", outbox.ATTEMPTS_MAX)
+    assert waits == [min(RETRY_S * 2**n, RETRY_S_MAX) for n in range(ATTEMPTS_MAX - 1)]
+    assert (delivery(books).state, delivery(books).attempts) == ("failed", ATTEMPTS_MAX)
     assert claim(books) == []
 
 
@@ -241,7 +242,7 @@ async def test_a_gateway_that_died_with_the_last_attempt_leaves_it_failed(books:
     webhook(books)
     soft(books, 100, 50)
     await use(books, ledger, 60)
-    for _ in range(outbox.ATTEMPTS_MAX):
+    for _ in range(ATTEMPTS_MAX):
         assert claim(books, retry_s=0)
     assert claim(books, retry_s=0) == []
     assert delivery(books).state == "failed"
