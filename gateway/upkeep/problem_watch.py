@@ -151,7 +151,7 @@ class ProblemWatch:
     async def run_once(self) -> None:
         """Check the parts once, if a webhook is for problems or a problem is open, and report what is bad."""
         try:
-            self._known = await self._read()
+            self._known = await self._read_known()
             if not self._known.receivers and not self._known.rows and self._notice is None:
                 return
             await self._report(self._known)
@@ -160,7 +160,7 @@ class ProblemWatch:
             if self._known is not None and self._known.receivers:
                 await self._send_outage(self._known, error.write_fault or str(error))
 
-    async def _read(self) -> ProblemsView:
+    async def _read_known(self) -> ProblemsView:
         """Raises DatabaseUnavailable, also if the database has not answered for READ_S_MAX. The next round waits for
         the same read: a second one would only occupy another reader thread."""
         if self._reading is None:

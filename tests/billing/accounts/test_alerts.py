@@ -15,7 +15,7 @@ from billing import clock, tables
 from billing.accounts import alerts, budgets, tenants, webhooks
 from billing.accounts.outbox import ATTEMPTS_MAX, RETRY_S_MAX, ClaimedDelivery
 from billing.accounts.prices import PICOS_MAX
-from billing.clock import from_datetime
+from billing.clock import database_now, from_datetime
 from billing.database import Database
 from billing.errors import AlreadyExists, InvalidValue, RowNotFound
 from billing.ledger.ledger import Held, HoldRefused, Ledger
@@ -230,7 +230,7 @@ async def test_waits_double_and_attempts_end(books: Books, ledger: Ledger) -> No
         books.database.write_sync(lambda c, one=claimed: alerts.OUTBOX.record_attempts(c, [(one, "nobody there")]))
         due = delivery(books).next_attempt_at
         if due is not None:
-            now = books.database.read_sync(alerts.database_now)
+            now = books.database.read_sync(database_now)
             waits.append(round((due - now) / 1e8) * RETRY_S)
             books.database.write_sync(lambda c: c.execute(sa.update(outbox).values(next_attempt_at=0)))
     assert waits == [min(RETRY_S * 2**n, RETRY_S_MAX) for n in range(ATTEMPTS_MAX - 1)]
