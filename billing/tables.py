@@ -180,6 +180,9 @@ webhooks = sa.Table(
     sa.Column("secret", sa.String(64), nullable=False),  # signs deliveries, so it is not hashed; never shown
     sa.Column("active", sa.Boolean, nullable=False),
     sa.Column("created_at", sa.BigInteger, nullable=False),
+    sa.Column("format", sa.String(16), nullable=False, server_default="laneway"),  # laneway, slack, pagerduty
+    sa.Column("events", sa.JSON, nullable=False, server_default=sa.text("'[\"budgets\"]'")),  # webhooks.EVENTS
+    sa.Column("routing_key", sa.LargeBinary),  # of pagerduty, encrypted: gateway.access.routing_keys
 )
 
 # The outbox: one row for each alert and webhook, written with the alert.

@@ -73,6 +73,7 @@ from gateway.upkeep.exports import Exporter
 from gateway.upkeep.gauges import measure_gateway
 from gateway.upkeep.health_checks import HealthChecks
 from gateway.upkeep.live_feed import LiveFeeds, RequestTenants
+from gateway.upkeep.problem_watch import ProblemWatch
 from gateway.upkeep.readiness import Readiness
 from gateway.upkeep.reloads import reload_scope
 from gateway.upkeep.retention import Retention
@@ -247,13 +248,7 @@ class Services:
         config, database = self.config, self.database
         self.auditor = Auditor(database, self.gateway_id, lease_s=config.lease.length_s)
         self.bookkeeper = Bookkeeper(database, self.engine, self.metrics, every_s=config.billing.reconcile_s)
-        self.deliverer = Deliverer(
-            database,
-            self.metrics,
-            timeout_s=config.webhooks.timeout_s,
-            retry_s=config.webhooks.retry_s,
-            private_addresses=config.webhooks.private_addresses,
-        )
+        self.deliverer = Deliverer(database, self.metrics, config.webhooks, self.secrets)
         self.exporter = _exporter(config, database, self.gateway_id)
         self.sweeper = Sweeper(self.store, database, self.engine)
         self.retention = Retention(database, config, self.secrets)
@@ -262,18 +257,14 @@ class Services:
         self.attainment = AttainmentCache(database)
         self.live = LiveFeeds(self.engine, RequestTenants(database, self.generator.tenants), self.registry.names)
         self.health = HealthChecks(
-            config,
-            database=database,
-            watch=self.watch,
-            leases=self.leases,
-            engine=self.engine,
-            models=self.models,
-            workers=self.workers,
-            place=self.worker_index,
-            settler=self.settler,
-            unrecordable=self.generator.unrecordable,
-            untraced=self.tracing.problem,
-        )
+            config, database=database, watch=self.watch, leases=self.leases, engine=self.engine, models=self.models,
+            workers=self.workers, place=self.worker_index, settler=self.settler, stopping=self.stopping,
+            unrecordable=self.generator.unrecordable, untraced=self.tracing.problem,
+        )  # fmt: skip
+        self.problems = ProblemWatch(
+            config, self.gateway_id, database=database, place=self.worker_index, check=self.health.report,
+            attempt=self.deliverer.attempt, metrics=self.metrics,
+        )  # fmt: skip
         self.readiness = Readiness(
             engine=self.engine, watch=self.watch, leases=self.leases, stopping=self.stopping,
             unrecordable=self.generator.unrecordable, storage_fault=self.settler.storage_fault,
@@ -329,6 +320,7 @@ class Services:
             "audit": self.auditor.run(every.expire_holds_s),
             "books": self.bookkeeper.run(),
             "webhooks": self.deliverer.run(every.deliver_webhooks_s),
+            "problems": self.problems.run(every.deliver_webhooks_s),
             "exports": self.exporter.run(),
             "keys-used": self._flush_used(),
             "first-tokens": self.first_tokens.run(),

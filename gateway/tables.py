@@ -428,3 +428,68 @@ restores = sa.Table(
     sa.Column("finished_at", sa.BigInteger, nullable=True),
     sa.Column("report", sa.JSON, nullable=True),
 )
+
+# What each gateway finds degraded or down now, by part of its health; a part that is sound has no row. The rows of a
+# gateway without a lease are ignored and deleted.
+problem_reports = sa.Table(
+    "problem_reports",
+    metadata,
+    sa.Column("gateway_id", sa.String(64), primary_key=True),
+    sa.Column("part", sa.String(32), primary_key=True),
+    sa.Column("host", sa.String(255), nullable=False),
+    sa.Column("status", sa.String(16), nullable=False),
+    sa.Column("detail", sa.String(500), nullable=False),
+    sa.Column("found_at", sa.BigInteger, nullable=False),
+    sa.CheckConstraint("status IN ('degraded', 'down')", name="status"),
+)
+
+# The parts that any gateway finds bad, or that were bad and are not resolved. A part that is sound has no row.
+problems = sa.Table(
+    "problems",
+    metadata,
+    sa.Column("part", sa.String(32), primary_key=True),
+    sa.Column("bad_since", sa.BigInteger),  # null: the part is sound now
+    sa.Column("down_since", sa.BigInteger),  # null: it is not down now
+    sa.Column("good_since", sa.BigInteger),  # null: it is bad now
+    sa.Column("opened_by", sa.String(64)),  # the event that opened the problem; null: not bad for long enough
+    sa.Column("status", sa.String(16)),  # of the newest event; null: there is none
+)
+
+# One row for each change of a problem, of the whole fleet.
+problem_events = sa.Table(
+    "problem_events",
+    metadata,
+    sa.Column("sequence", Sequence, primary_key=True, autoincrement=True),
+    sa.Column("id", sa.String(64), nullable=False, unique=True),
+    sa.Column("type", sa.String(16), nullable=False),
+    sa.Column("part", sa.String(32), nullable=False),
+    sa.Column("status", sa.String(16), nullable=False),
+    sa.Column("detail", sa.String(500), nullable=False),
+    sa.Column("hosts", sa.JSON, nullable=False),  # of the gateways that found it
+    sa.Column("gateways", sa.Integer, nullable=False),  # their number
+    sa.Column("opened_by", sa.String(64), nullable=False),  # the event that opened the problem; perhaps this one
+    sa.Column("occurred_at", sa.BigInteger, nullable=False),
+    sa.CheckConstraint("type IN ('opened', 'worsened', 'resolved')", name="type"),
+    sa.Index("ix_problem_events_opened_by", "opened_by"),
+    sqlite_autoincrement=True,
+)
+
+# The outbox of problem_events, as billing.tables.alert_deliveries is of alerts.
+problem_deliveries = sa.Table(
+    "problem_deliveries",
+    metadata,
+    sa.Column("event_id", sa.ForeignKey("problem_events.id"), primary_key=True),
+    sa.Column("webhook_id", sa.ForeignKey("webhooks.id"), primary_key=True),
+    sa.Column("state", sa.String(16), nullable=False),
+    sa.Column("attempts", sa.Integer, nullable=False),
+    sa.Column("next_attempt_at", sa.BigInteger),  # while pending
+    sa.Column("delivered_at", sa.BigInteger),
+    sa.Column("last_error", sa.String(200)),
+    sa.CheckConstraint("state IN ('pending', 'delivered', 'failed')", name="state"),
+)
+sa.Index(
+    "ix_problem_deliveries_pending",
+    problem_deliveries.c.next_attempt_at,
+    sqlite_where=problem_deliveries.c.state == "pending",
+    postgresql_where=problem_deliveries.c.state == "pending",
+)

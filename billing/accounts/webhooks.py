@@ -1,9 +1,10 @@
-"""Webhooks: addresses to which alerts are delivered. Every write bumps the revision. This module opens no
-connection."""
+"""Webhooks: addresses to which events are delivered: alerts of budgets, and operators' problems. Every write bumps the
+revision. This module opens no connection."""
 
 from __future__ import annotations
 
 import secrets
+from collections.abc import Sequence
 from urllib.parse import urlsplit
 
 import msgspec
@@ -20,18 +21,26 @@ WEBHOOKS_MAX = 100
 TENANT_WEBHOOKS_MAX = 10
 URL_CHARS_MAX = 2048
 SECRET_PREFIX = "whsec_"
+# The kinds of events, and the forms of a body.
+BUDGETS, PROBLEMS = "budgets", "problems"
+EVENTS = (BUDGETS, PROBLEMS)
+PAGERDUTY = "pagerduty"
+FORMATS = ("laneway", "slack", PAGERDUTY)
 
 _webhooks = tables.webhooks
 
 
 class Webhook(msgspec.Struct, frozen=True):
-    """A webhook without its secret, as it may be shown. `tenant_id` None: for alerts of all tenants."""
+    """A webhook without its secrets, as it may be shown. `tenant_id` None: the operator's, for alerts of all tenants.
+    `format`: one of FORMATS; `events`: some of EVENTS."""
 
     id: str
     tenant_id: str | None
     url: str
     active: bool
     created_at: int
+    format: str
+    events: list[str]
 
     def redacted(self) -> Webhook:
         """The webhook with only the host of its URL: paths and queries of chat services contain their keys."""
@@ -50,19 +59,33 @@ class MadeWebhook(msgspec.Struct, frozen=True):
 _SELECT = sa.select(*(_webhooks.c[name] for name in Webhook.__struct_fields__))
 
 
-def create(connection: sa.Connection, *, url: str, tenant_id: str | None = None) -> MadeWebhook:
-    """Create a webhook; without `tenant_id`, for alerts of all tenants. Raises InvalidValue."""
+def create(
+    connection: sa.Connection,
+    *,
+    url: str,
+    tenant_id: str | None = None,
+    format: str = FORMATS[0],
+    events: Sequence[str] = (BUDGETS,),
+) -> MadeWebhook:
+    """Create a webhook; without `tenant_id`, for alerts of all tenants and for problems. Raises InvalidValue."""
     check_url(url)
+    check_kinds(format, events, tenant_id)
     own = sa.select(sa.func.count()).where(_webhooks.c.active, _webhooks.c.tenant_id.is_not_distinct_from(tenant_id))
     limit = WEBHOOKS_MAX if tenant_id is None else TENANT_WEBHOOKS_MAX
     if connection.execute(own).scalar_one() >= limit:
         whose = "for all tenants" if tenant_id is None else "of the tenant"
         raise InvalidValue(f"there are {limit} webhooks {whose} already, the limit")
-    webhook = Webhook(new_id("whk"), tenant_id, url, True, database_now(connection))
+    chosen = [event for event in EVENTS if event in events]
+    webhook = Webhook(new_id("whk"), tenant_id, url, True, database_now(connection), format, chosen)
     secret = SECRET_PREFIX + secrets.token_urlsafe(32)
     connection.execute(sa.insert(_webhooks).values(**msgspec.structs.asdict(webhook), secret=secret))
     revision.bump(connection, Change("webhooks", tenant_id))
     return MadeWebhook(webhook, secret)
+
+
+def set_routing_key(connection: sa.Connection, webhook_id: str, sealed: bytes) -> None:
+    """Store the encrypted routing key of a webhook that was made in the same transaction."""
+    connection.execute(sa.update(_webhooks).where(_webhooks.c.id == webhook_id).values(routing_key=sealed))
 
 
 def get(connection: sa.Connection, webhook_id: str) -> Webhook | None:
@@ -86,6 +109,18 @@ def remove(connection: sa.Connection, webhook_id: str) -> Webhook:
         raise RowNotFound(f"there is no webhook {webhook_id!r}")
     revision.bump(connection, Change("webhooks", webhook.tenant_id))
     return webhook
+
+
+def check_kinds(format_: str, events: Sequence[str], tenant_id: str | None) -> None:
+    """Raises InvalidValue, which names the field and the allowed values."""
+    if format_ not in FORMATS:
+        raise InvalidValue(f"a webhook's format is one of {', '.join(FORMATS)}, not {format_[:50]!r}", "format")
+    unknown = [event for event in events if event not in EVENTS]
+    if unknown or not events:
+        found = "an empty list" if not events else repr(unknown[0][:50])
+        raise InvalidValue(f"a webhook's events are some of {', '.join(EVENTS)}, not {found}", "events")
+    if tenant_id is not None and PROBLEMS in events:
+        raise InvalidValue(f"a tenant's webhook receives {BUDGETS} alone: {PROBLEMS} are the operator's", "events")
 
 
 def check_url(url: str) -> None:

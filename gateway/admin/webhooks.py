@@ -1,13 +1,21 @@
-"""Making and removing webhooks, to which alerts are delivered."""
+"""Making and removing webhooks, to which alerts and problems are delivered."""
 
 from __future__ import annotations
+
+import re
+from collections.abc import Sequence
 
 import sqlalchemy as sa
 
 from billing.accounts import webhooks
 from billing.accounts.webhooks import MadeWebhook, Webhook
-from billing.errors import RowNotFound
+from billing.errors import InvalidValue, RowNotFound
+from gateway.access.deployment_secret import check_secrets
+from gateway.access.routing_keys import seal_routing_key
 from gateway.admin.writes import Writes
+from gateway.config.server_secrets import read_server_secrets
+
+ROUTING_KEY = re.compile(r"[A-Za-z0-9]{32}")
 
 
 class WebhookWrites:
@@ -16,10 +24,28 @@ class WebhookWrites:
     def __init__(self, writes: Writes) -> None:
         self._writes = writes
 
-    def create(self, connection: sa.Connection, *, url: str, tenant_id: str | None = None) -> MadeWebhook:
-        """For the alerts of one tenant; without one, for all alerts that the actor sees."""
+    def create(
+        self,
+        connection: sa.Connection,
+        *,
+        url: str,
+        tenant_id: str | None = None,
+        format: str = webhooks.FORMATS[0],
+        events: Sequence[str] = (webhooks.BUDGETS,),
+        routing_key: str | None = None,
+    ) -> MadeWebhook:
+        """For the alerts of one tenant; without one, for all alerts that the actor sees. `routing_key`: of the format
+        `pagerduty`; it is stored encrypted. Raises WrongSecret if this host has another server secret."""
+        check_routing_key(format, routing_key)
         self._writes.lock(connection)
-        made = webhooks.create(connection, url=url, tenant_id=self._writes.visible_tenant(connection, tenant_id))
+        whose = self._writes.visible_tenant(connection, tenant_id)
+        made = webhooks.create(connection, url=url, tenant_id=whose, format=format, events=events)
+        if routing_key is not None:
+            secrets = read_server_secrets(self._writes.config)
+            check_secrets(connection, secrets)
+            webhooks.set_routing_key(
+                connection, made.webhook.id, seal_routing_key(secrets, made.webhook.id, routing_key)
+            )
         self._writes.record(connection, "webhook.create", None, made.webhook.redacted())
         return made
 
@@ -31,3 +57,13 @@ class WebhookWrites:
         after = webhooks.remove(connection, webhook_id)
         self._writes.record(connection, "webhook.remove", before.redacted(), after.redacted())
         return after
+
+
+def check_routing_key(format_: str, routing_key: str | None) -> None:
+    """Raises InvalidValue unless a key is there for PagerDuty, and for nothing else."""
+    if routing_key is None and format_ == webhooks.PAGERDUTY:
+        raise InvalidValue(f"the format {webhooks.PAGERDUTY} needs a routing key", "routing_key")
+    if routing_key is not None and format_ != webhooks.PAGERDUTY:
+        raise InvalidValue(f"only the format {webhooks.PAGERDUTY} has a routing key", "routing_key")
+    if routing_key is not None and not ROUTING_KEY.fullmatch(routing_key):
+        raise InvalidValue("a routing key is PagerDuty's integration key: 32 letters and digits", "routing_key")

@@ -1,4 +1,4 @@
-"""`laneway webhooks list|add|remove|alerts`, `laneway audit` and `laneway audit verify`."""
+"""`laneway webhooks list|add|remove|alerts|problems`, `laneway audit` and `laneway audit verify`."""
 
 from __future__ import annotations
 
@@ -10,18 +10,22 @@ import msgspec
 import sqlalchemy as sa
 
 from billing.accounts import alerts, webhooks
+from billing.accounts.webhooks import BUDGETS, EVENTS, FORMATS
 from billing.clock import SECOND
 from gateway.access import audit_chain, audit_log
 from gateway.access.audit_chain import CheckpointSigner
+from gateway.access.deployment_secret import WrongSecret
 from gateway.admin.writes import tenant_of
 from gateway.commands.console import Console, fail, json_option, pass_console, show_json, show_row, show_rows
 from gateway.commands.database import read, write
 from gateway.config.file import ConfigError
 from gateway.config.server_secrets import read_server_secrets
+from gateway.upkeep import problem_events
 from gateway.upkeep.retention import read_checkpoints, since_restores
 from gateway.views.accounts import AuditLineView, ListedAlertView, NewWebhookView, WebhookView
 
 ALERT_COLUMNS = ("crossed_at", "scope", "scope_id", "unit", "period", "threshold", "used", "limit_amount", "told")
+PROBLEM_COLUMNS = ("occurred_at", "type", "part", "status", "detail", "told", "last_error")
 AUDIT_COLUMNS = ("when_at", "actor", "action", "object_id", "tenant_id", "changed")
 VALUE_CHARS_MAX = 40
 EXIT_UNSOUND = 1
@@ -31,23 +35,51 @@ tenant_option = click.option("--tenant", help="A slug or an id; without it: all.
 
 @click.group("webhooks")
 def webhooks_group() -> None:
-    """Webhooks that receive alerts of budgets."""
+    """Webhooks that receive alerts of budgets, and problems of the deployment."""
 
 
 @webhooks_group.command("add")
 @click.argument("url")
 @click.option("--tenant", help="Only the alerts of this tenant, a slug or an id.")
+@click.option(
+    "--format", "format_", type=click.Choice(FORMATS), default=FORMATS[0], show_default=True, help="Form of the body."
+)
+@click.option(
+    "--event", "events", type=click.Choice(EVENTS), multiple=True, help="May be repeated; by default budgets."
+)
+@click.option(
+    "--routing-key-file",
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    help="A file with PagerDuty's integration key.",
+)
 @json_option
 @pass_console
-def add_command(console: Console, url: str, tenant: str | None, as_json: bool) -> None:
-    """Send alerts to URL. The secret that signs the deliveries is shown only now."""
+def add_command(
+    console: Console,
+    url: str,
+    tenant: str | None,
+    format_: str,
+    events: tuple[str, ...],
+    routing_key_file: Path | None,
+    as_json: bool,
+) -> None:
+    """Send events to URL. The secret that signs the deliveries is shown only now."""
     administration = console.administration
-    made = write(
-        console,
-        lambda c: administration.webhooks.create(
-            c, url=url, tenant_id=None if tenant is None else tenant_of(c, tenant).id
-        ),
-    )
+    try:
+        routing_key = None if routing_key_file is None else routing_key_file.read_text().strip()
+        made = write(
+            console,
+            lambda c: administration.webhooks.create(
+                c,
+                url=url,
+                tenant_id=None if tenant is None else tenant_of(c, tenant).id,
+                format=format_,
+                events=events or (BUDGETS,),
+                routing_key=routing_key,
+            ),
+        )
+    except (OSError, UnicodeDecodeError, ConfigError, WrongSecret) as error:
+        fail(str(error))
     show_row(msgspec.to_builtins(NewWebhookView.made(made)), as_json=as_json)
 
 
@@ -57,14 +89,14 @@ def add_command(console: Console, url: str, tenant: str | None, as_json: bool) -
 def list_command(console: Console, as_json: bool) -> None:
     """Webhooks, oldest first, without their secrets."""
     rows = [msgspec.to_builtins(WebhookView.of(webhook)) for webhook in read(console, webhooks.listing)]
-    show_rows(rows, ("id", "tenant_id", "created_at", "url"), as_json=as_json)
+    show_rows(rows, ("id", "tenant_id", "format", "events", "created_at", "url"), as_json=as_json)
 
 
 @webhooks_group.command("remove")
 @click.argument("webhook_id")
 @pass_console
 def remove_command(console: Console, webhook_id: str) -> None:
-    """Send no more alerts to a webhook."""
+    """Send no more events to a webhook."""
     administration = console.administration
     write(console, lambda c: administration.webhooks.remove(c, webhook_id))
     click.echo(f"{webhook_id} is removed")
@@ -89,6 +121,22 @@ def alerts_command(console: Console, tenant: str | None, limit: int, as_json: bo
         delivered = sum(delivery.state == "delivered" for delivery in alert.deliveries)
         rows.append({**msgspec.to_builtins(alert), "told": f"{delivered} of {len(alert.deliveries)}"})
     show_rows(rows, ALERT_COLUMNS, as_json=as_json)
+
+
+@webhooks_group.command("problems")
+@click.option("--limit", type=click.IntRange(1, 500), default=100, show_default=True)
+@json_option
+@pass_console
+def problems_command(console: Console, limit: int, as_json: bool) -> None:
+    """Problems that were opened, worsened or resolved, newest first, each with the number of webhooks that received
+    the event, and the last error of a delivery."""
+    rows = []
+    for event, deliveries in read(console, lambda c: problem_events.listing(c, limit)):
+        delivered = sum(delivery.state == "delivered" for delivery in deliveries)
+        errors = [delivery.last_error for delivery in deliveries if delivery.last_error is not None]
+        row = {**msgspec.to_builtins(event), "occurred_at": event.occurred_at // SECOND}
+        rows.append({**row, "told": f"{delivered} of {len(deliveries)}", "last_error": errors[-1] if errors else None})
+    show_rows(rows, PROBLEM_COLUMNS, as_json=as_json)
 
 
 @click.group("audit", invoke_without_command=True)

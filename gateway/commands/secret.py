@@ -6,6 +6,7 @@ import click
 import sqlalchemy as sa
 
 from gateway.access.deployment_secret import adopt_secrets
+from gateway.access.routing_keys import rewrap_routing_keys
 from gateway.commands.console import Console, fail, pass_console
 from gateway.commands.database import write
 from gateway.config.file import ConfigError
@@ -61,8 +62,13 @@ def drop_command(console: Console) -> None:
     secrets = _read(console)
     if secrets.other is None:
         fail("the file has one secret")
-    changed = write(console, TextKeys(secrets).rewrap)
-    click.echo(f"{changed} tenants' keys of stored texts are encrypted with the new secret now")
+
+    def rewrap(connection: sa.Connection) -> tuple[int, int]:
+        return TextKeys(secrets).rewrap(connection), rewrap_routing_keys(connection, secrets)
+
+    tenants, webhooks = write(console, rewrap)
+    click.echo(f"{tenants} tenants' keys of stored texts are encrypted with the new secret now")
+    click.echo(f"{webhooks} routing keys of webhooks are encrypted with the new secret now")
     _write(console, ServerSecrets(secrets.current), "Copy the file to every gateway host, and restart each gateway.")
 
 

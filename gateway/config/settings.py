@@ -358,13 +358,14 @@ class ResponsesSection(Section, frozen=True, kw_only=True):
 
 
 class WebhooksSection(Section, frozen=True, kw_only=True):
-    """Delivery of alerts. `retry_s` is the wait before the second attempt; `billing.accounts.alerts` has the later
+    """Delivery of events. `retry_s` is the wait before the second attempt; `billing.accounts.outbox` has the later
     waits."""
 
     timeout_s: Annotated[float, Meta(ge=0.1, le=60)] = 5.0
     retry_s: Annotated[float, Meta(ge=0.2, le=3600)] = 15.0
     poll_s: Annotated[float, Meta(ge=0.1, le=3600)] = 10.0  # between two searches for deliveries that are due
     private_addresses: bool = False
+    problem_after_s: Annotated[float, Meta(ge=0, le=3600)] = 60.0  # how long a part is bad, or sound, before an event
 
     def __post_init__(self) -> None:
         if self.timeout_s >= self.retry_s:

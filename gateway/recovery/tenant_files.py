@@ -51,6 +51,7 @@ LEFT_OUT = frozenset(
         *("engine_ledger", "engine_readings", "engine_counts", "reconciliations", "server_secret", "text_keys"),
         *("base_models", "model_aliases", "first_token_minutes", "audit_chain", "audit_head", "audit_checkpoints"),
         *("erasures", "restores", "checkpoints", "replays", "response_events", "spent_tokens"),
+        *("problem_reports", "problems", "problem_events", "problem_deliveries"),
     )
 )
 SECRET_COLUMNS = {

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Literal
 
 import msgspec
@@ -23,10 +23,11 @@ from billing.proofs import reconcile
 from gateway.catalog.served_models import ServedModels
 from gateway.config.file import Config
 from gateway.fleet.members import MemberGroup
+from gateway.host.stop_state import StopState
 from gateway.host.workers import WorkerIndex, Workers
 from gateway.telemetry.tracing import NOT_CONFIGURED
 from gateway.upkeep.revision_watch import RevisionWatch
-from gateway.views.engines import count_engines, describe_unready, why_no_engine_serves
+from gateway.views.engines import certificate_expiries, count_engines, describe_unready, why_no_engine_serves
 from gateway.views.token_ages import describe_silent, silent_models
 
 Status = Literal["ok", "degraded", "down"]
@@ -38,6 +39,8 @@ SLOW_S = 0.25
 RECONCILE_LATE = 3  # intervals after which the newest reconciliation is late
 QUEUED_S_MAX = 600  # after this time, an export in the queue is late
 FAILED_S = 24 * 3600  # a failed export is reported for this time
+DRAIN_LATE_S = 600.0  # a gateway that drains for longer is reported
+CERTIFICATE_S = 14 * 24 * 3600  # a certificate that expires within this time is reported
 
 
 class HealthItem(msgspec.Struct, frozen=True, kw_only=True):
@@ -78,6 +81,7 @@ class HealthChecks:
         settler: Settler,
         unrecordable: Callable[[], str | None],
         untraced: Callable[[], str | None],
+        stopping: StopState,
     ) -> None:
         """`unrecordable`: why the usage of one more request could not be recorded; None: it can be. `untraced`: why
         traces are not exported; None: they are, or are not configured."""
@@ -92,6 +96,7 @@ class HealthChecks:
         self._settler = settler
         self._unrecordable = unrecordable
         self._untraced = untraced
+        self._stopping = stopping
         self._checks: dict[str, Callable[[], Awaitable[Finding]]] = {
             "database": self._database,
             "redis": self._redis,
@@ -100,6 +105,9 @@ class HealthChecks:
             "gateways": self._gateways,
             "workers": self._workers,
             "journal": self._journal,
+            "disk": self._disk,
+            "certificates": self._certificates,
+            "drain": self._drain,
             "books": self._books,
             "exports": self._exports,
             "traces": self._traces,
@@ -227,6 +235,24 @@ class HealthChecks:
             return "degraded", f"{used} bytes of endings in the journal wait for the database; the limit is {limit}"
         return "ok", "the journal is empty"
 
+    async def _disk(self) -> Finding:
+        return disk_finding(self._settler.disk_free, self._config.journal.disk_free_min_bytes)
+
+    async def _certificates(self) -> Finding:
+        files = self._config.certificates
+        if files is None:
+            return "ok", "no certificates between gateway and engines are configured"
+        return certificates_finding(certificate_expiries(self._fleet, files), time.time())
+
+    async def _drain(self) -> Finding:
+        if not self._stopping.is_stopping:
+            return "ok", "the gateway does not drain"
+        if self._stopping.phase == "drained":
+            return "ok", "the gateway is drained"
+        drained_s = self._stopping.seconds
+        detail = f"the gateway has been draining for {drained_s:.0f} s"
+        return ("degraded" if drained_s > DRAIN_LATE_S else "ok"), detail
+
     async def _books(self) -> Finding:
         def read(connection: sa.Connection) -> tuple[reconcile.OpenFindings, int]:
             return reconcile.open_findings(connection), database_now(connection)
@@ -275,3 +301,22 @@ class HealthChecks:
 def _timed(seconds: float) -> Finding:
     detail = f"the answer took {seconds * 1000:.1f} ms"
     return ("ok", detail) if seconds <= SLOW_S else ("degraded", f"{detail}, which is slow")
+
+
+def disk_finding(free: int, least: int) -> Finding:
+    """Of a disk with `free` bytes; with less than `least`, no new request is admitted."""
+    detail = f"the disk of the journal has {free} bytes left; with less than {least} no new request is admitted"
+    if free < least:
+        return "down", detail
+    return ("degraded" if free < 2 * least else "ok"), detail
+
+
+def certificates_finding(expiries: Mapping[str, float], now: float) -> Finding:
+    """Of certificates by their moments of expiry, in Unix seconds; 0: the file cannot be read."""
+    certificate, expires_at = min(expiries.items(), key=lambda item: item[1])
+    if expires_at == 0:
+        return "down", f"the certificate of {certificate} cannot be read"
+    if expires_at <= now:
+        return "down", f"the certificate of {certificate} has expired"
+    detail = f"the first certificate, of {certificate}, expires in {(expires_at - now) / 86_400:.0f} days"
+    return ("degraded" if expires_at - now < CERTIFICATE_S else "ok"), detail

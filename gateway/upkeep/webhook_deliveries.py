@@ -1,7 +1,7 @@
-"""Delivers alerts to webhooks: claims due deliveries from the outbox, posts them signed, and records the results.
+"""Delivers events to webhooks: claims due deliveries from the outboxes, posts them signed, and records the results.
 
 Connections are made only to an address that was checked first, and redirects are not followed. Holds and settlements
-never wait for a delivery. Nothing here knows how an alert is raised.
+never wait for a delivery. Nothing here knows how an event is raised.
 """
 
 from __future__ import annotations
@@ -18,15 +18,20 @@ import time
 from collections.abc import Callable
 from urllib.parse import SplitResult, urlsplit
 
-import msgspec
+import sqlalchemy as sa
 
 from billing.accounts import alerts
-from billing.accounts.alerts import CLAIM_MAX, ClaimedDelivery
+from billing.accounts.alerts import Alert
+from billing.accounts.outbox import CLAIM_MAX, ClaimedDelivery
 from billing.database import Database, DatabaseUnavailable
+from gateway.access.routing_keys import RoutingKeyUnreadable, open_routing_key
+from gateway.config.server_secrets import ServerSecrets
+from gateway.config.settings import WebhooksSection
 from gateway.metrics import Metrics
-from gateway.views.accounts import AlertView
+from gateway.upkeep import problem_events
+from gateway.upkeep.problem_events import ProblemEvent
+from gateway.upkeep.webhook_bodies import AnyEvent, body_of
 
-EVENT = "budget.threshold_reached"
 _NAT64 = ipaddress.ip_network("64:ff9b::/96")
 # Private networks that `ipaddress` takes for global: IPv4-compatible addresses, a network's own NAT64, site-local
 # addresses, and Azure's host agent.
@@ -50,37 +55,28 @@ class DeliveryFailed(Exception):
         self.detail = detail
 
 
-class AlertEvent(msgspec.Struct, frozen=True):
-    """The body of a delivery: the same bytes in every attempt and for every webhook. `id` is the alert's, by which a
-    receiver recognises a repeated delivery. `created_at` in Unix seconds."""
-
-    id: str
-    type: str
-    created_at: int
-    data: AlertView
+AnyDelivery = ClaimedDelivery[Alert] | ClaimedDelivery[ProblemEvent]
 
 
 class Deliverer:
-    """One per gateway process; several share the outbox."""
+    """One per gateway process; several share the outboxes."""
 
     def __init__(
         self,
         database: Database,
         metrics: Metrics,
+        settings: WebhooksSection,
+        secrets: ServerSecrets,
         *,
-        timeout_s: float,
-        retry_s: float,
-        private_addresses: bool,
         wall_clock: Callable[[], float] = time.time,
     ) -> None:
-        """`timeout_s`: of one attempt, including the name look-up. `retry_s`: the delay before the second attempt; it
-        doubles with each further one."""
-        assert timeout_s < retry_s, "an attempt ends before the next one is due"
+        """`secrets` decrypt routing keys."""
         self._database = database
         self._metrics = metrics
-        self._timeout_s = timeout_s
-        self._retry_s = retry_s
-        self._private_addresses = private_addresses
+        self._timeout_s = settings.timeout_s
+        self._retry_s = settings.retry_s
+        self._private_addresses = settings.private_addresses
+        self._secrets = secrets
         self._wall_clock = wall_clock
         self._tls: ssl.SSLContext | None = None
 
@@ -88,25 +84,37 @@ class Deliverer:
         """Deliver until cancelled."""
         while True:
             try:
-                while await self.run_once() == CLAIM_MAX:
+                while await self.run_once() >= CLAIM_MAX:
                     pass
             except DatabaseUnavailable as error:
                 _log.warning("webhooks.later", extra={"fields": {"reason": str(error)}})
             await asyncio.sleep(every_s)
 
     async def run_once(self) -> int:
-        """Attempt at most CLAIM_MAX due deliveries, and return their number. Raises DatabaseUnavailable; attempts whose
-        results were not recorded are repeated."""
-        if not await self._database.read(alerts.any_due):
+        """Attempt at most CLAIM_MAX due deliveries of each outbox, and return their number. Raises DatabaseUnavailable;
+        attempts whose results were not recorded are repeated."""
+        if not await self._database.read(_any_due):
             return 0
-        claimed = await self._database.write(lambda c: alerts.claim(c, retry_s=self._retry_s))
-        errors = await asyncio.gather(*map(self._attempt, claimed))
-        results = list(zip(claimed, errors, strict=True))
-        await self._database.write(lambda connection: alerts.record_attempts(connection, results))
-        return len(claimed)
 
-    async def _attempt(self, claimed: ClaimedDelivery) -> str | None:
-        """Why the delivery failed; None if it succeeded."""
+        def claim(
+            connection: sa.Connection,
+        ) -> tuple[list[ClaimedDelivery[Alert]], list[ClaimedDelivery[ProblemEvent]]]:
+            of_budgets = alerts.OUTBOX.claim(connection, retry_s=self._retry_s)
+            return of_budgets, problem_events.OUTBOX.claim(connection, retry_s=self._retry_s)
+
+        of_budgets, of_problems = await self._database.write(claim)
+        errors = await asyncio.gather(*map(self.attempt, of_budgets), *map(self.attempt, of_problems))
+
+        def record(connection: sa.Connection) -> None:
+            count = len(of_budgets)
+            alerts.OUTBOX.record_attempts(connection, zip(of_budgets, errors[:count], strict=True))
+            problem_events.OUTBOX.record_attempts(connection, zip(of_problems, errors[count:], strict=True))
+
+        await self._database.write(record)
+        return len(errors)
+
+    async def attempt(self, claimed: AnyDelivery) -> str | None:
+        """Post the event once, within `webhooks.timeout_s`. Returns why it failed; None if it succeeded."""
         detail = None
         try:
             async with asyncio.timeout(self._timeout_s):
@@ -126,20 +134,25 @@ class Deliverer:
             error = str(failed) or type(failed).__name__
         except Exception as fault:  # noqa: BLE001 - counted and logged: a faulty delivery must not end the gateway
             self._metrics.errors.inc()
-            _log.exception("webhooks.failed", extra={"fields": {"webhook": claimed.webhook_id}})
+            _log.exception("webhooks.failed", extra={"fields": {"webhook": claimed.receiver.id}})
             error = f"the gateway failed: {type(fault).__name__}"
         else:
             self._metrics.deliveries.labels("delivered").inc()
             return None
         self._metrics.deliveries.labels("failed").inc()
-        fields = {"webhook": claimed.webhook_id, "alert": claimed.alert.id, "attempt": claimed.attempt, "reason": error}
+        fields = {
+            "webhook": claimed.receiver.id,
+            "alert": claimed.event.id,
+            "attempt": claimed.attempt,
+            "reason": error,
+        }
         fields |= {} if detail is None else {"detail": detail}
         _log.warning("webhooks.undelivered", extra={"fields": fields})
         return error
 
-    async def _post(self, claimed: ClaimedDelivery) -> None:
+    async def _post(self, claimed: AnyDelivery) -> None:
         """Raises DeliveryFailed, OSError, ValueError."""
-        url = urlsplit(claimed.url)
+        url = urlsplit(claimed.receiver.url)
         assert url.hostname is not None
         address, port = await self._address(url)
         tls = self._tls_context() if url.scheme == "https" else None
@@ -171,9 +184,16 @@ class Deliverer:
                     raise DeliveryFailed(NO_PUBLIC_ADDRESS, f"{url.hostname!r} is at {address}, which is private")
         return addresses[0], port
 
-    def _request(self, claimed: ClaimedDelivery, url: SplitResult) -> bytes:
-        alert = AlertView.of(claimed.alert)
-        body = msgspec.json.encode(AlertEvent(alert.id, EVENT, alert.crossed_at, alert))
+    def _request(self, claimed: AnyDelivery, url: SplitResult) -> bytes:
+        """Raises DeliveryFailed."""
+        event: AnyEvent = claimed.event
+        receiver, routing_key = claimed.receiver, None
+        if receiver.routing_key is not None:
+            try:
+                routing_key = open_routing_key(self._secrets, receiver.id, receiver.routing_key)
+            except RoutingKeyUnreadable as error:
+                raise DeliveryFailed(str(error)) from error
+        body = body_of(event, receiver.format, routing_key)
         timestamp = int(self._wall_clock())
         target = (url.path or "/") + (f"?{url.query}" if url.query else "")
         headers = {
@@ -182,9 +202,9 @@ class Deliverer:
             "Content-Type": "application/json",
             "Content-Length": str(len(body)),
             "Connection": "close",
-            "X-Laneway-Event-Id": alert.id,
+            "X-Laneway-Event-Id": event.id,
             "X-Laneway-Timestamp": str(timestamp),
-            "X-Laneway-Signature": signature(claimed.secret, timestamp, body),
+            "X-Laneway-Signature": signature(receiver.secret, timestamp, body),
         }
         lines = [f"POST {target} HTTP/1.1", *(f"{name}: {value}" for name, value in headers.items()), "", ""]
         return "\r\n".join(lines).encode("ascii") + body
@@ -193,6 +213,10 @@ class Deliverer:
         if self._tls is None:
             self._tls = ssl.create_default_context()
         return self._tls
+
+
+def _any_due(connection: sa.Connection) -> bool:
+    return alerts.OUTBOX.any_due(connection) or problem_events.OUTBOX.any_due(connection)
 
 
 def signature(secret: str, timestamp: int, body: bytes) -> str:

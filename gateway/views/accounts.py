@@ -150,12 +150,15 @@ class ListedBudgetView(BudgetView, frozen=True, kw_only=True):
 
 
 class WebhookView(msgspec.Struct, frozen=True, kw_only=True):
-    """A webhook for the alerts of one tenant, or of all (`tenant_id` null). `url`: only the host for a role that may
+    """A webhook for the alerts of one tenant, or of all (`tenant_id` null). `format`: laneway, slack or pagerduty.
+    `events`: budgets, problems or both. `url`: only the host for a role that may
     not write webhooks, because paths and queries of chat services are credentials."""
 
     id: str
     tenant_id: str | None
     url: str
+    format: str
+    events: list[str]
     created_at: int
 
     @classmethod
@@ -164,6 +167,8 @@ class WebhookView(msgspec.Struct, frozen=True, kw_only=True):
             id=webhook.id,
             tenant_id=webhook.tenant_id,
             url=webhook.url,
+            format=webhook.format,
+            events=webhook.events,
             created_at=webhook.created_at // SECOND,
         )
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Callable
 from typing import Literal, get_args
 
 import msgspec
@@ -190,10 +191,8 @@ def measure_fleet(metrics: Metrics, fleet: Fleet, files: CertificateFiles | None
     metrics.registry.register(TokenAgeCollector(fleet))
     metrics.roster_stale.set_function(lambda: fleet.roster_stale_s or 0.0)
     if files is not None:
-        expiry = metrics.certificate_expiry
-        expiry.labels("gateway").set_function(functools.partial(first_expiry, files.certificate))
-        expiry.labels("authority").set_function(functools.partial(first_expiry, files.authority))
-        expiry.labels("engines").set_function(functools.partial(_first_engine_expiry, fleet))
+        for certificate, expiry in _expiries(fleet, files).items():
+            metrics.certificate_expiry.labels(certificate).set_function(expiry)
     texts = metrics.texts_continued
     texts.labels("resumed").set_function(lambda: fleet.resumptions)
     texts.labels("moved").set_function(lambda: fleet.moves)
@@ -201,7 +200,21 @@ def measure_fleet(metrics: Metrics, fleet: Fleet, files: CertificateFiles | None
     texts.labels("lost").set_function(lambda: fleet.losses)
 
 
-def _first_engine_expiry(fleet: Fleet) -> float:
+def certificate_expiries(fleet: MemberGroup, files: CertificateFiles) -> dict[str, float]:
+    """When the first certificate expires, in Unix seconds, of the gateway's file, the authority's, and the connected
+    engines; 0: the file cannot be read. Infinite without an engine over TLS."""
+    return {certificate: expiry() for certificate, expiry in _expiries(fleet, files).items()}
+
+
+def _expiries(fleet: MemberGroup, files: CertificateFiles) -> dict[str, Callable[[], float]]:
+    return {
+        "gateway": functools.partial(first_expiry, files.certificate),
+        "authority": functools.partial(first_expiry, files.authority),
+        "engines": functools.partial(_first_engine_expiry, fleet),
+    }
+
+
+def _first_engine_expiry(fleet: MemberGroup) -> float:
     """When the first certificate of an engine expires, in Unix seconds; infinite without an engine over TLS."""
     engines = [member.engine for member in fleet.members.values()]
     found = [engine.certificate_expires_at for engine in engines if isinstance(engine, LocalEngine)]

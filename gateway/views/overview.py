@@ -23,7 +23,7 @@ from billing.clock import SECOND, database_now
 from billing.database import Database
 from billing.proofs import reconcile
 from gateway.access.keys import first_keys
-from gateway.tables import keys
+from gateway.tables import keys, problem_deliveries, problem_events
 
 FRESH_S = 1.0
 TENANTS_MAX = 1000  # cached overviews; one more drops the oldest
@@ -239,12 +239,21 @@ def _of_failures(connection: sa.Connection, tenant_id: str | None, now: int) -> 
         failed = failed.where(exports.c.tenant_id == tenant_id)
         own = sa.select(tables.webhooks.c.id).where(tables.webhooks.c.tenant_id == tenant_id)
         undelivered = undelivered.where(alerts.c.tenant_id == tenant_id, deliveries.c.webhook_id.in_(own))
+    undelivered_problems = 0
+    if tenant_id is None:
+        events, of_problems = problem_events, problem_deliveries
+        query = (
+            sa.select(sa.func.count())
+            .select_from(of_problems.join(events, events.c.id == of_problems.c.event_id))
+            .where(of_problems.c.state == "failed", events.c.occurred_at >= now - RECENT)
+        )
+        undelivered_problems = int(connection.execute(query).scalar_one())
     found = []
     if count := connection.execute(failed).scalar_one():
         message = f"{_counted(count, 'export')} failed in the last 24 hours."
         found.append(Attention(kind="exports", severity="warning", message=message, link="/admin/billing?tab=exports"))
-    if count := connection.execute(undelivered).scalar_one():
-        message = f"{_counted(count, 'webhook delivery', 'webhook deliveries')} of alerts failed in the last 24 hours."
+    if count := connection.execute(undelivered).scalar_one() + undelivered_problems:
+        message = f"{_counted(count, 'webhook delivery', 'webhook deliveries')} failed in the last 24 hours."
         found.append(Attention(kind="webhooks", severity="warning", message=message, link="/admin/budgets?tab=alerts"))
     return found
 

@@ -66,6 +66,7 @@ UNTESTED = {
     ("docs/operators/monitoring.md", "needs a start at a terminal"): 1,
     ("docs/operators/security.md", "changes the secret of a running deployment"): 1,
     ("docs/operators/scaling.md", "needs PostgreSQL and runs until it is stopped"): 1,
+    ("docs/operators/webhooks.md", "needs the key of an account"): 1,
     ("docs/users/claude-code.md", "the program is not installed with Laneway"): 1,
     ("docs/users/codex.md", "the program is not installed with Laneway"): 1,
     ("docs/users/responses.md", "needs a tenant whose responses are stored"): 1,

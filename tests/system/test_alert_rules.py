@@ -20,7 +20,9 @@ DAY = 24 * 60  # minutes
 FIRING = 'count by (alertname, severity, window) (ALERTS{alertstate="firing"})'
 GIB = 2**30
 # Series that begin with the first event, and that a quiet day does not have.
-UNBORN = {"laneway_webhook_attempts_total", "laneway_engine_requests_refused_total"}
+UNBORN = {
+    "laneway_webhook_attempts_total", "laneway_engine_requests_refused_total", "laneway_traces_dropped_total",
+}  # fmt: skip
 
 
 class Fault(NamedTuple):
@@ -109,6 +111,11 @@ FAULTS = [
     Fault("CertificateExpires", "page", expires_in(2 * 86_400 + 600), 25, 9, ticket=""),
     Fault("InternalErrors", "ticket", {'laneway_internal_errors_total{instance="a"}': "0x20 1x100"}, 22, 20),
     Fault("BreakGlassKeyUsed", "page", {'laneway_break_glass_uses_total{instance="a"}': "0x20 1x100"}, 22, 20),
+    Fault(
+        "TracesDropped", "ticket",
+        {'laneway_traces_dropped_total{instance="a",reason="undelivered"}': "0x20 0+1x100",
+         'laneway_traces_dropped_total{instance="a",reason="stopping"}': "0x10 9x110"}, 30, 20,
+    ),
     Fault("LimitsNotShared", "ticket", {'laneway_limits_shared{instance="a"}': "1x9 0x100"}, 20, 10),
     Fault(
         "ConnectionsFull", "ticket",

@@ -33,6 +33,7 @@ PASSWORD, URL_TOKEN, WRONG_KEY = (
     "canary-url-token-77ab",
     "lw_live_canaryKeyThatNobodyMade0000000000",
 )
+ROUTING_KEY = "canaryRoutingKey".ljust(32, "7")
 LOSES_DEVICE, STEP_FAILS = 701, 702
 TOOL = {"type": "function", "function": {"name": "look_up", "parameters": {"type": "object", "properties": {"q": {}}}}}
 CALL = {"id": "call_1", "type": "function", "function": {"name": "look_up", "arguments": json.dumps({"q": ARGUMENT})}}
@@ -139,10 +140,17 @@ def test_no_output_has_a_canary_after_requests_errors_and_crashes(planted: Plant
     browser = sign_in(stack, admin)
     made = browser.post("/v1/admin/webhooks", json={"url": f"https://192.0.2.1/hook?token={URL_TOKEN}"})
     assert made.status_code == 201, made.text
+    pager = {
+        "url": "https://192.0.2.1/pager",
+        "format": "pagerduty",
+        "routing_key": ROUTING_KEY,
+        "events": ["problems"],
+    }
+    assert browser.post("/v1/admin/webhooks", json=pager).status_code == 201
     planted.canaries = {
         "prompt": PROMPT, "tool argument": ARGUMENT, "tool result": RESULT, "database password": PASSWORD,
         "key": stack.keys["acme"], "admin key": admin.secret, "wrong key": WRONG_KEY,
-        "token in a URL": URL_TOKEN, "client secret": made.json()["secret"],
+        "token in a URL": URL_TOKEN, "routing key": ROUTING_KEY, "client secret": made.json()["secret"],
         "session token": browser.cookies[cookie_name(stack.url)], "CSRF token": browser.headers["x-csrf-token"],
     }  # fmt: skip
     statuses = send_requests(stack)

@@ -137,3 +137,24 @@ def test_a_webhook_is_told_and_how_that_went_is_shown(console: Console, open_pag
     page.goto("/admin/budgets?tab=webhooks")
     page.get_by_role("cell", name="1 %").wait_for()
     assert serious_faults(page) == []
+
+
+def test_a_webhook_for_problems_in_the_format_of_pagerduty(console: Console, open_page: Opens) -> None:
+    page = open_page("/admin/budgets?tab=webhooks")
+    page.get_by_role("button", name="New webhook").click()
+    form = page.get_by_role("dialog", name="New webhook")
+    form.get_by_label("URL").fill("https://events.example.org/v2/enqueue")
+    form.get_by_label("Alerts of budgets").uncheck()
+    form.get_by_label("Problems of the deployment").check()
+    form.get_by_label("Format").select_option("pagerduty")
+    page.expected = [400]  # type: ignore[attr-defined]
+    form.get_by_role("button", name="Create webhook").click()
+    form.get_by_text("32 letters and digits").wait_for()
+    form.get_by_label("Routing key").fill("k" * 32)
+    form.get_by_role("button", name="Create webhook").click()
+    page.get_by_role("dialog", name="The webhook's secret").get_by_role("button", name="I have stored it").click()
+    page.get_by_role("row", name="https://events.example.org/v2/enqueue").get_by_text("problems").wait_for()
+    made = next(one for one in found(console, "webhooks") if one["url"].startswith("https://events."))
+    assert (made["format"], made["events"], made["tenant_id"]) == ("pagerduty", ["problems"], None)
+    assert "routing_key" not in made
+    assert serious_faults(page) == []

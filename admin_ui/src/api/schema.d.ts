@@ -4188,12 +4188,18 @@ export interface components {
         };
         /** NewWebhook */
         NewWebhook: {
+            events?: string[];
+            /** @default laneway */
+            format: string;
+            routing_key?: string | null;
             tenant?: string | null;
             url: string;
         };
         /** NewWebhookView */
         NewWebhookView: {
             created_at: number;
+            events: string[];
+            format: string;
             id: string;
             secret: string;
             tenant_id: string | null;
@@ -5654,6 +5660,8 @@ export interface components {
         /** WebhookView */
         WebhookView: {
             created_at: number;
+            events: string[];
+            format: string;
             id: string;
             tenant_id: string | null;
             url: string;

@@ -7,6 +7,7 @@ import sqlalchemy as sa
 from litestar import Controller, delete, get, post
 
 from billing.accounts import alerts, webhooks
+from billing.accounts.webhooks import BUDGETS, FORMATS
 from gateway.access import roles
 from gateway.admin.administration import Administration
 from gateway.admin.writes import Actor, visible_tenant
@@ -16,10 +17,15 @@ from gateway.views.accounts import ListedAlertView, NewWebhookView, Page, Webhoo
 
 
 class NewWebhook(msgspec.Struct, forbid_unknown_fields=True):
-    """`url`: http or https. `tenant`: an id or a slug, whose alerts are delivered; by default those of all tenants."""
+    """`url`: http or https. `tenant`: an id or a slug, whose alerts are delivered; by default those of all tenants.
+    `format`: laneway, slack or pagerduty. `events`: budgets, problems or both; a tenant's webhook receives budgets.
+    `routing_key`: PagerDuty's integration key, which no answer shows."""
 
     url: str
     tenant: str | None = None
+    format: str = FORMATS[0]
+    events: list[str] = msgspec.field(default_factory=lambda: [BUDGETS])
+    routing_key: str | None = None
 
 
 class WebhookController(Controller):
@@ -30,9 +36,16 @@ class WebhookController(Controller):
     async def create_webhook(
         self, services: Services, administration: Administration, data: NewWebhook
     ) -> NewWebhookView:
-        """Make a webhook for alerts. Only this answer contains the secret that deliveries are signed with."""
+        """Make a webhook. Only this answer contains the secret that deliveries are signed with."""
         made = await services.database.administer(
-            lambda c: administration.webhooks.create(c, url=data.url, tenant_id=data.tenant)
+            lambda c: administration.webhooks.create(
+                c,
+                url=data.url,
+                tenant_id=data.tenant,
+                format=data.format,
+                events=data.events,
+                routing_key=data.routing_key,
+            )
         )
         return NewWebhookView.made(made)
 

@@ -13,8 +13,9 @@ import sqlalchemy as sa
 
 from billing import clock, tables
 from billing.accounts import alerts, budgets, tenants, webhooks
+from billing.accounts.outbox import ATTEMPTS_MAX, RETRY_S_MAX, ClaimedDelivery
 from billing.accounts.prices import PICOS_MAX
-from billing.clock import from_datetime
+from billing.clock import database_now, from_datetime
 from billing.database import Database
 from billing.errors import AlreadyExists, InvalidValue, RowNotFound
 from billing.ledger.ledger import Held, HoldRefused, Ledger
@@ -174,8 +175,8 @@ async def test_two_gateways_at_once_tell_once_and_overshoot_nothing(books: Books
 # ---- the outbox
 
 
-def claim(books: Books, retry_s: float = RETRY_S) -> list[alerts.ClaimedDelivery]:
-    return books.database.write_sync(lambda c: alerts.claim(c, retry_s=retry_s))
+def claim(books: Books, retry_s: float = RETRY_S) -> list[ClaimedDelivery[alerts.Alert]]:
+    return books.database.write_sync(lambda c: alerts.OUTBOX.claim(c, retry_s=retry_s))
 
 
 def delivery(books: Books) -> alerts.Delivery:
@@ -191,10 +192,10 @@ async def test_who_is_told(books: Books, ledger: Ledger) -> None:
     soft(books, 100, 50)
     await use(books, ledger, 60)
     claimed = claim(books)
-    assert {one.webhook_id for one in claimed} == {all_of_them.id, own.id}
-    assert foreign.id not in {one.webhook_id for one in claimed}
+    assert {one.receiver.id for one in claimed} == {all_of_them.id, own.id}
+    assert foreign.id not in {one.receiver.id for one in claimed}
     assert {one.attempt for one in claimed} == {1}
-    alert = claimed[0].alert
+    alert = claimed[0].event
     assert (alert.tenant_id, alert.scope, alert.unit, alert.kind) == (books.tenant.id, "tenant", "tokens", "soft")
     assert claim(books) == [], "whoever claimed it has time to deliver it"
 
@@ -204,15 +205,15 @@ async def test_a_delivery_is_attempted_until_it_succeeds(books: Books, ledger: L
     soft(books, 100, 50)
     await use(books, ledger, 60)
     [first] = claim(books, retry_s=0)
-    books.database.write_sync(lambda c: alerts.record_attempts(c, [(first, "the server said 500")]))
+    books.database.write_sync(lambda c: alerts.OUTBOX.record_attempts(c, [(first, "the server said 500")]))
     assert (delivery(books).state, delivery(books).attempts) == ("pending", 1)
     assert delivery(books).last_error == "the server said 500"
     [second] = claim(books, retry_s=0)
     assert second == msgspec.structs.replace(first, attempt=2)
-    books.database.write_sync(lambda c: alerts.record_attempts(c, [(second, None)]))
+    books.database.write_sync(lambda c: alerts.OUTBOX.record_attempts(c, [(second, None)]))
     done = delivery(books)
     assert (done.state, done.attempts, done.last_error, done.next_attempt_at) == ("delivered", 2, None, None)
-    books.database.write_sync(lambda c: alerts.record_attempts(c, [(first, "late news of the first attempt")]))
+    books.database.write_sync(lambda c: alerts.OUTBOX.record_attempts(c, [(first, "late news of the first attempt")]))
     assert delivery(books) == done
     assert claim(books, retry_s=0) == []
 
@@ -223,17 +224,17 @@ async def test_waits_double_and_attempts_end(books: Books, ledger: Ledger) -> No
     await use(books, ledger, 60)
     outbox = tables.alert_deliveries
     waits: list[float] = []
-    for attempt in range(1, alerts.ATTEMPTS_MAX + 1):
+    for attempt in range(1, ATTEMPTS_MAX + 1):
         [claimed] = claim(books)
         assert claimed.attempt == attempt
-        books.database.write_sync(lambda c, one=claimed: alerts.record_attempts(c, [(one, "nobody there")]))
+        books.database.write_sync(lambda c, one=claimed: alerts.OUTBOX.record_attempts(c, [(one, "nobody there")]))
         due = delivery(books).next_attempt_at
         if due is not None:
-            now = books.database.read_sync(alerts.database_now)
+            now = books.database.read_sync(database_now)
             waits.append(round((due - now) / 1e8) * RETRY_S)
             books.database.write_sync(lambda c: c.execute(sa.update(outbox).values(next_attempt_at=0)))
-    assert waits == [min(RETRY_S * 2**n, alerts.RETRY_S_MAX) for n in range(alerts.ATTEMPTS_MAX - 1)]
-    assert (delivery(books).state, delivery(books).attempts) == ("failed", alerts.ATTEMPTS_MAX)
+    assert waits == [min(RETRY_S * 2**n, RETRY_S_MAX) for n in range(ATTEMPTS_MAX - 1)]
+    assert (delivery(books).state, delivery(books).attempts) == ("failed", ATTEMPTS_MAX)
     assert claim(books) == []
 
 
@@ -241,7 +242,7 @@ async def test_a_gateway_that_died_with_the_last_attempt_leaves_it_failed(books:
     webhook(books)
     soft(books, 100, 50)
     await use(books, ledger, 60)
-    for _ in range(alerts.ATTEMPTS_MAX):
+    for _ in range(ATTEMPTS_MAX):
         assert claim(books, retry_s=0)
     assert claim(books, retry_s=0) == []
     assert delivery(books).state == "failed"
@@ -263,13 +264,13 @@ async def test_two_gateways_claim_each_delivery_once(books: Books, ledger: Ledge
     await use(books, ledger, 60)
     claims = await asyncio.gather(
         *(
-            asyncio.to_thread(books.database.write_sync, lambda c: alerts.claim(c, retry_s=RETRY_S, limit=4))
+            asyncio.to_thread(books.database.write_sync, lambda c: alerts.OUTBOX.claim(c, retry_s=RETRY_S, limit=4))
             for _ in "ab"
         )
     )
     while batch := claim(books):
         claims.append(batch)
-    names = [(one.alert.id, one.webhook_id) for batch in claims for one in batch]
+    names = [(one.event.id, one.receiver.id) for batch in claims for one in batch]
     assert len(names) == len(set(names)) == 16
 
 

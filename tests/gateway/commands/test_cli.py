@@ -377,14 +377,23 @@ WRITES: dict[str, list[tuple[str, ...]]] = {
     "budgets remove": [("{budgets set}",)],
     "limits set": [("acme", "--requests-per-minute", "5"), ("acme", "--concurrency", "5")],
     "limits remove": [("{limits set}",)],
-    "webhooks add": [("https://example.org/hook", "--tenant", "acme")],
+    "webhooks add": [("https://example.org/hook", "--tenant", "acme", "--format", "slack")],
     "webhooks remove": [("{webhooks add}",)],
     "prices publish": [(MODEL, "--input", "1", "--output", "2"), (MODEL, "--input", "2", "--output", "2", *FUTURE)],
     "billing credit": [("acme", "0.5", "--reason", "goodwill")],
 }
 READS = {
     "people list",
-    *("tenants list", "projects list", "keys list", "budgets list", "webhooks list", "webhooks alerts", "prices list"),
+    *(
+        "tenants list",
+        "projects list",
+        "keys list",
+        "budgets list",
+        "webhooks list",
+        "webhooks alerts",
+        "webhooks problems",
+        "prices list",
+    ),
     *(
         "adapters list",
         "adapters versions",
@@ -462,3 +471,21 @@ def test_every_command_that_writes_leaves_its_line(laneway: Laneway, database_ur
     assert laneway.json("webhooks", "alerts") == []
     assert [project["name"] for project in laneway.json("projects", "list", "acme")] == ["default", "find"]
     assert laneway.refusal("projects", "set", "acme", "find").startswith("nothing was given to change")
+
+
+def test_a_routing_key_is_read_from_a_file_and_shown_nowhere(make: Callable[[str], Laneway], tmp_path: Path) -> None:
+    upgrade(f"sqlite:///{tmp_path}/laneway.db")
+    laneway = make(f'[gateway]\ndatabase_url = "sqlite:///{tmp_path}/laneway.db"\n')
+    key = "k" * 32
+    (tmp_path / "pagerduty.key").write_text(f"{key}\n")
+    add = ("webhooks", "add", "https://events.example.org/v2/enqueue", "--event", "problems", "--format", "pagerduty")
+    assert laneway.refusal(*add) == "routing_key: the format pagerduty needs a routing key"
+    made = laneway.json(*add, "--routing-key-file", str(tmp_path / "pagerduty.key"))
+    made = made[0] if isinstance(made, list) else made
+    assert (made["format"], made["events"]) == ("pagerduty", ["problems"])
+    shown = laneway.text("webhooks", "list") + laneway.text("audit", "--json") + laneway.text("webhooks", "problems")
+    assert key not in shown
+    assert key.encode() not in (tmp_path / "laneway.db").read_bytes()
+    assert made["id"] in shown
+    (tmp_path / "pagerduty.key").write_bytes(b"\xff")
+    assert "utf-8" in laneway.refusal(*add, "--routing-key-file", str(tmp_path / "pagerduty.key"))

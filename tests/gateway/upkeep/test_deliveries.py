@@ -11,10 +11,8 @@ import shutil
 import socket
 import ssl
 import subprocess
-import threading
 import time
 from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -28,47 +26,17 @@ from billing.database import Database
 from billing.ledger.ledger import Ledger
 from billing.ledger.messages import HoldRequest, Settlement
 from gateway.access import keys
+from gateway.config.server_secrets import ServerSecrets
+from gateway.config.settings import WebhooksSection
 from gateway.metrics import Metrics
 from gateway.upkeep.webhook_deliveries import NO_PUBLIC_ADDRESS, Deliverer, DeliveryFailed, is_public, status_of
+from support.gateway.webhook_endpoint import Endpoint
 from support.services import missing_service
 from support.stack import Stack
 from support.waiting import eventually, eventually_async
 
 NOW = 1_800_000_000.0
-
-
-class Endpoint:
-    """An HTTP server that answers with `status` and keeps what it got."""
-
-    def __init__(self) -> None:
-        self.got: list[tuple[dict[str, str], bytes]] = []
-        self.status = 200
-        self.location = ""
-        endpoint = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                body = self.rfile.read(int(self.headers["content-length"]))
-                endpoint.got.append(({name.lower(): value for name, value in self.headers.items()}, body))
-                self.send_response(endpoint.status)
-                if endpoint.location:
-                    self.send_header("location", endpoint.location)
-                self.end_headers()
-
-            def log_message(self, *_: Any) -> None:
-                pass
-
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self._server.daemon_threads = True
-        self.url = f"http://127.0.0.1:{self._server.server_address[1]}/alerts?from=laneway"
-        threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
-
-    def close(self) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-
-    def ids(self) -> list[str]:
-        return [json.loads(body)["id"] for _headers, body in self.got]
+SECRETS = ServerSecrets(bytes(range(32)))
 
 
 @pytest.fixture
@@ -86,8 +54,8 @@ def silent() -> Iterator[str]:
 
 
 def deliverer(database: Database, **changes: Any) -> Deliverer:
-    settings = {"timeout_s": 1.0, "retry_s": 1.1, "private_addresses": True, "wall_clock": lambda: NOW, **changes}
-    return Deliverer(database, Metrics(), **settings)
+    settings = WebhooksSection(**{"timeout_s": 1.0, "retry_s": 1.1, "private_addresses": True, **changes})
+    return Deliverer(database, Metrics(), settings, SECRETS, wall_clock=lambda: NOW)
 
 
 class Money:
@@ -199,11 +167,11 @@ async def test_what_a_gateway_did_not_write_down_is_told_twice(
     """It delivered, and died before it could say so."""
     money.webhook(endpoint.url)
     await money.cross()
-    [claimed] = database.write_sync(lambda c: alerts.claim(c, retry_s=1.0))
-    assert await deliverer(database)._attempt(claimed) is None
+    [claimed] = database.write_sync(lambda c: alerts.OUTBOX.claim(c, retry_s=1.0))
+    assert await deliverer(database).attempt(claimed) is None
     money.make_due()
     assert await deliverer(database).run_once() == 1
-    assert endpoint.ids() == [claimed.alert.id] * 2
+    assert endpoint.ids() == [claimed.event.id] * 2
 
 
 async def test_a_dead_endpoint_holds_up_nobody(

@@ -14,6 +14,7 @@ import pytest
 from engine.protocol.tls import CertificateFiles
 from gateway.host.fleet_certificates import first_expiry
 from gateway.metrics import Metrics
+from gateway.upkeep.health_checks import certificates_finding, disk_finding
 from gateway.views.engines import measure_fleet
 from support.engine.certificates import ENGINE, expire, files_of, make_fleet
 from support.gateway.monitored_stack import MonitoredStack, samples
@@ -111,3 +112,26 @@ async def test_a_fleet_without_its_source_and_without_tls(tmp_path: Path) -> Non
         page = metrics.text().decode()
         assert value(page, "laneway_roster_stale_seconds") >= 100
         assert value(page, "laneway_certificate_expiry_timestamp_seconds", certificate="engines") == math.inf
+
+
+@pytest.mark.parametrize(("free", "status"), [(99, "down"), (100, "degraded"), (199, "degraded"), (200, "ok")])
+def test_a_disk_that_fills_is_reported_before_requests_are_refused(free: int, status: str) -> None:
+    assert disk_finding(free, 100)[0] == status
+
+
+@pytest.mark.parametrize(
+    ("days", "status", "says"),
+    [(20, "ok", "of engines, expires in 20 days"), (13, "degraded", "13 days"), (-1, "down", "has expired")],
+)
+def test_the_first_certificate_that_expires_decides(days: int, status: str, says: str) -> None:
+    now = 1_800_000_000.0
+    found = certificates_finding({"gateway": now + 90 * DAY_S, "engines": now + days * DAY_S}, now)
+    assert found[0] == status
+    assert says in found[1]
+
+
+def test_a_certificate_that_cannot_be_read_is_down() -> None:
+    assert certificates_finding({"gateway": 0.0, "engines": math.inf}, 1.0) == (
+        "down",
+        "the certificate of gateway cannot be read",
+    )

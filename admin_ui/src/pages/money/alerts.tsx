@@ -1,10 +1,11 @@
-// Alerts (thresholds that budgets reached) and the webhooks that receive them.
+// Alerts (thresholds that budgets reached), and the webhooks that receive them and the deployment's problems.
 import { useState } from "react";
 import { type RowOf, api, useList, useMay, useSession, useWrite } from "../../api";
 import {
   Badge,
   type Column,
   ConfirmDialog,
+  CheckField,
   DataTable,
   Dialog,
   EmptyState,
@@ -12,6 +13,7 @@ import {
   LookupField,
   LookupFilter,
   Meter,
+  SelectField,
   TenantLookup,
   TextField,
   Time,
@@ -189,7 +191,17 @@ export function Webhooks() {
       cell: (webhook) => (webhook.tenant_id === null ? "all tenants" : <TenantName id={webhook.tenant_id} />),
       csv: (webhook) => webhook.tenant_id,
     },
-    { id: "last", header: "Last deliveries", cell: (webhook) => <LastDeliveries of={lastOf(webhook)} /> },
+    {
+      id: "events",
+      header: "Events",
+      cell: (webhook) => (
+        <span>
+          {webhook.events.join(", ")} <span className="faint">{webhook.format}</span>
+        </span>
+      ),
+      csv: (webhook) => webhook.events.join(" "),
+    },
+    { id: "last", header: "Last alerts", cell: (webhook) => <LastDeliveries of={lastOf(webhook)} /> },
     {
       id: "created",
       header: "Created",
@@ -282,7 +294,16 @@ function LastDeliveries({ of: last }: { of: readonly { alert: Alert; delivery: D
 
 function WebhookForm({ onDone, onCancel }: { onDone: (shown: Shown) => void; onCancel: () => void }) {
   const own = useSession().tenant;
-  const form = useForm({ url: "", tenant: own?.slug ?? "" });
+  const form = useForm({
+    url: "",
+    tenant: own?.slug ?? "",
+    format: "laneway",
+    budgets: true,
+    problems: false,
+    routing_key: "",
+  });
+  const { values } = form;
+  const forProblems = own === null && values.tenant === "";
   const create = useWrite(
     (body: Parameters<typeof api.post<"/v1/admin/webhooks">>[1]["body"]) => api.post("/v1/admin/webhooks", { body }),
     WEBHOOKS,
@@ -296,6 +317,12 @@ function WebhookForm({ onDone, onCancel }: { onDone: (shown: Shown) => void; onC
         const made = await create.mutateAsync({
           url: values.url.trim(),
           tenant: values.tenant === "" ? null : values.tenant,
+          format: values.format,
+          events: [
+            ...(values.budgets || !forProblems ? ["budgets"] : []),
+            ...(values.problems && forProblems ? ["problems"] : []),
+          ],
+          routing_key: values.format === "pagerduty" ? values.routing_key.trim() : null,
         });
         onDone({
           title: "The webhook's secret",
@@ -321,6 +348,37 @@ function WebhookForm({ onDone, onCancel }: { onDone: (shown: Shown) => void; onC
           optional
           hint="Blank: alerts of all tenants."
           control={(props) => <TenantLookup {...props} />}
+        />
+      )}
+      {forProblems && (
+        <>
+          <CheckField form={form} name="budgets" label="Alerts of budgets" />
+          <CheckField
+            form={form}
+            name="problems"
+            label="Problems of the deployment"
+            hint="A part of the page Health that is bad for a minute, and its resolution."
+          />
+        </>
+      )}
+      <SelectField
+        form={form}
+        name="format"
+        label="Format"
+        options={[
+          ["laneway", "Laneway, signed JSON"],
+          ["slack", "Slack incoming webhook"],
+          ["pagerduty", "PagerDuty Events API v2"],
+        ]}
+      />
+      {values.format === "pagerduty" && (
+        <TextField
+          form={form}
+          name="routing_key"
+          label="Routing key"
+          type="password"
+          mono
+          hint="The integration key of a PagerDuty service. It is stored encrypted and not shown again."
         />
       )}
     </Form>

@@ -55,6 +55,21 @@ const PARTS: Record<string, { title: string; what: string; remedy: string; to?: 
     remedy:
       "It is written to the database once the database is back. Do not delete its files: they hold the cost of finished requests.",
   },
+  disk: {
+    title: "Disk",
+    what: "The disk of the journal.",
+    remedy: "Free disk space, or move the data directory to a larger disk. Below the reserve, new requests get 503.",
+  },
+  certificates: {
+    title: "Certificates",
+    what: "The certificates between this gateway and its engines.",
+    remedy: "Renew the certificate that expires first. Changed files are read at the next connection.",
+  },
+  drain: {
+    title: "Drain",
+    what: "Whether this gateway drains.",
+    remedy: "Wait for the requests that still run, or stop the gateway: after its grace time what is left is cut.",
+  },
   books: {
     title: "Books",
     what: "Whether usage and ledger agree.",
