@@ -30,8 +30,11 @@ from gateway.tables import erasures, server_secret
 SUFFIX = ".laneway-backup"
 DATABASE_MEMBERS = {"sqlite": "database.sqlite", "postgresql": "database.dump"}
 CONFIGURATION, ADAPTERS, ERASURES = "laneway.toml", "adapters/", "erasures.jsonl"
-# Passwords of URLs in the configuration file.
-_PASSWORD = re.compile(r"(://[^\s\"'/@:]*:)[^\s\"'/@]+@")
+# Passwords of URLs in the configuration file: in TOML's texts as drivers read them, with slashes and quotes, …
+_TEXT = re.compile(r'"(?:\\.|[^"\\\n])*"' r"|'[^'\n]*'")
+_PASSWORD = re.compile(r"(://[^:/@]*:)[^@]*@")
+_PASSWORD_OF_QUERY = re.compile(r"([?&](?:ssl)?password=)[^&#]*")
+_ANYWHERE = re.compile(r"(://[^\s\"'/@:]*:)[^\s\"'/@]+@")  # … and in comments
 
 Step = Callable[[str], AbstractContextManager[None]]
 
@@ -95,7 +98,12 @@ def all_erasures(connection: sa.Connection, config: Config, *files: Path) -> lis
 
 def without_passwords(text: str) -> str:
     """A configuration file with *** in place of the passwords of its URLs."""
-    return _PASSWORD.sub(r"\1***@", text)
+
+    def masked(found: re.Match[str]) -> str:
+        quote, inner = found[0][0], _PASSWORD.sub(r"\1***@", found[0][1:-1])
+        return quote + _PASSWORD_OF_QUERY.sub(r"\1***", inner) + quote
+
+    return _ANYWHERE.sub(r"\1***@", _TEXT.sub(masked, text))
 
 
 def database_member(archive: Archive) -> str:

@@ -27,7 +27,7 @@ from gateway.config.server_secrets import read_server_secrets
 from gateway.host.schema_check import RestoreUnfinished, check_schema
 from gateway.recovery import dumps
 from gateway.recovery.archive import Archive, ArchiveRefused
-from gateway.recovery.backup import write_backup
+from gateway.recovery.backup import without_passwords, write_backup
 from gateway.recovery.dumps import ToolFailed, tool
 from gateway.tables import restores
 from migrations.upgrade import upgrade
@@ -61,6 +61,26 @@ def test_an_archive_has_no_secret_and_no_password(laneway: Laneway) -> None:
     assert b"pass-of-redis" not in whole
     assert b"redis://me:***@127.0.0.1:1" in whole
     assert "is whole" in laneway("restore", str(archive), "--check").stderr
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        """url = "postgresql://me:se/cret@host/db" """,
+        """url = "postgresql://me:it's:secret@host/db" """,
+        """url = 'postgresql://me:"secret@host/db' """,
+        """url = "postgresql://host/db?user=me&password=it'ssecret&sslmode=require" """,
+        "# it's url = postgresql://me:secret@host/db",
+    ],
+)
+def test_passwords_of_urls_are_masked(line: str) -> None:
+    """SQLAlchemy takes passwords with slashes and quotes, and drivers take them in the query."""
+    shown = without_passwords(f"[gateway]\n{line}\nport = 8080\n")
+    assert "***" in shown
+    assert "secret" not in shown
+    assert "cret" not in shown
+    assert "host/db" in shown
+    assert shown.endswith("port = 8080\n")
 
 
 def cut(data: bytearray, member: bytes) -> bytes:
