@@ -89,11 +89,16 @@ def sqlite_file(url: str) -> Path | None:
 def all_erasures(connection: sa.Connection, config: Config, *files: Path) -> list[Erasure]:
     """The erasures of the database, of this host's file and of `files`, each once. Raises ErasuresUnreadable,
     OSError."""
-    rows = connection.execute(sa.select(erasures.c.id, erasures.c.tenant_id, erasures.c.at).order_by(erasures.c.at))
-    found = {erasure.id: erasure for erasure in [Erasure(*row) for row in rows]}
+    found = {erasure.id: erasure for erasure in stored_erasures(connection)}
     for path in (config.erasures_file, *files):
         found |= {erasure.id: erasure for erasure in erasure_file.read(path)}
     return list(found.values())
+
+
+def stored_erasures(connection: sa.Connection) -> list[Erasure]:
+    """The erasures of the database, the oldest first."""
+    rows = connection.execute(sa.select(erasures.c.id, erasures.c.tenant_id, erasures.c.at).order_by(erasures.c.at))
+    return [Erasure(*row) for row in rows]
 
 
 def without_passwords(text: str) -> str:
