@@ -12,7 +12,7 @@ import contextlib
 import logging
 import ssl
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -123,14 +123,19 @@ class OidcProvider:
         tokens = _tokens(token, None)
         return await self._identity(metadata, claims, tokens), tokens
 
-    async def check_again(self, tokens: ProviderTokens, subject: str) -> tuple[Identity, ProviderTokens]:
-        """Who the person of these tokens is now: by a refresh, else by the userinfo endpoint. Raises TokensRefused,
-        SignInRefused, ProviderUnreachable."""
+    async def check_again(
+        self, tokens: ProviderTokens, subject: str, on_renewed: Callable[[ProviderTokens], Awaitable[None]]
+    ) -> tuple[Identity, ProviderTokens]:
+        """Who the person of these tokens is now: by a refresh, else by the userinfo endpoint. `on_renewed`: called at
+        once with a new refresh token, since the rest of the check may fail. Raises TokensRefused, SignInRefused,
+        ProviderUnreachable."""
         metadata = await self._read_metadata()
         claims: Mapping[str, Any] = {}
         if tokens.refresh is not None:
             token = await self._fetch(metadata, refresh_token=tokens.refresh)
-            tokens = _tokens(token, tokens.refresh)
+            used, tokens = tokens.refresh, _tokens(token, tokens.refresh)
+            if tokens.refresh != used:
+                await on_renewed(tokens)
             if "id_token" in token:
                 claims = await self._id_claims(token, None)
                 if claims["sub"] != subject:
