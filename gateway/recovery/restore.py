@@ -48,7 +48,7 @@ from gateway.recovery.backup import (
     stored_erasures,
 )
 from gateway.recovery.erasures import replay
-from gateway.tables import erasures, restores
+from gateway.tables import erasures, person_sessions, restores, sessions
 
 RESTORED_CONFIGURATION = "restored-laneway.toml"
 JOURNAL_BYTES = 64 * 1024
@@ -218,9 +218,11 @@ def _begin(connection: sa.Connection, report: RestoreReport) -> None:
 
 
 def _finish(connection: sa.Connection, report: RestoreReport) -> None:
-    """Begin the comparison of each engine with the ledger again, since the ledger has less than before; then let
-    gateways start."""
+    """Begin the comparison of each engine with the ledger again, since the ledger has less than before; end the
+    console's sessions; then let gateways start."""
     for table in (tables.engine_readings, tables.engine_counts):
+        connection.execute(sa.delete(table))
+    for table in (sessions, person_sessions):  # some of them were ended since the backup
         connection.execute(sa.delete(table))
     reconcile.record(connection, reconcile.reconcile_minute(connection))
     finished = {"finished_at": database_now(connection), "report": msgspec.to_builtins(report)}
