@@ -9,8 +9,12 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
-from billing.accounts import tenants
+from billing import tables as billing
+from billing.accounts import budgets, tenants, webhooks
 from billing.database import Database
+from gateway import tables
+from gateway.access import people
+from gateway.access.people import Grant, Identity
 from gateway.admin import erasure_file
 from gateway.admin.erasure_file import Erasure
 from gateway.config.file import parse
@@ -64,6 +68,55 @@ def test_the_archive_names_erasures_that_its_database_lacks(laneway: Laneway, tm
     archive = alone(laneway.json("backup")["file"], tmp_path / "elsewhere")
     host_file(laneway).unlink()
     assert laneway.json("restore", str(archive), "--replace")["erased"] == 1
+
+
+def test_people_who_lost_their_role_before_are_erased(laneway: Laneway, sqlite_url: str) -> None:
+    tenant_id = laneway.json("tenants", "list")[0]["id"]
+    database = Database(sqlite_url)
+
+    def lose_roles(connection: sa.Connection) -> None:
+        roles = {"ada": Grant("tenant_admin", tenant_id), "grace": Grant("owner", None)}
+        for subject, grant in roles.items():
+            identity = Identity(issuer="https://sso.example", subject=subject, name=subject, email=None, groups=())
+            person = people.sign_in(connection, identity, grant, "req_1")
+            people.update(connection, person, identity, None, "req_2")
+
+    database.write_sync(lose_roles)
+    laneway.text("tenants", "erase", "acme", "--confirm", "acme")
+    found = database.read_sync(lambda c: list(c.execute(sa.select(tables.people.c.name)).scalars()))
+    assert sorted(found, key=str) == [None, "grace"]
+    database.close()
+
+
+def test_errors_of_deliveries_are_erased(laneway: Laneway, sqlite_url: str) -> None:
+    """An error of TLS names the webhook's host."""
+    tenant_id = laneway.json("tenants", "list")[0]["id"]
+    database = Database(sqlite_url)
+
+    def fail_delivery(connection: sa.Connection) -> None:
+        webhook = webhooks.create(connection, url="https://hooks.acme.example/", tenant_id=tenant_id).webhook
+        budget = budgets.create(
+            connection,
+            tenant_id=tenant_id,
+            scope="tenant",
+            scope_id=tenant_id,
+            unit="tokens",
+            period="day",
+            limit_amount=10,
+        )
+        alert = {"id": "alr_1", "tenant_id": tenant_id, "budget_id": budget.id}
+        numbers = dict.fromkeys(("window_start", "threshold", "limit_amount", "used", "crossed_at"), 1)
+        connection.execute(sa.insert(billing.alerts).values(**alert, **numbers))
+        failed = {"state": "failed", "attempts": 9, "last_error": "certificate is not valid for 'hooks.acme.example'"}
+        connection.execute(
+            sa.insert(billing.alert_deliveries).values(alert_id="alr_1", webhook_id=webhook.id, **failed)
+        )
+
+    database.write_sync(fail_delivery)
+    laneway.text("tenants", "erase", "acme", "--confirm", "acme")
+    errors = database.read_sync(lambda c: list(c.execute(sa.select(billing.alert_deliveries.c.last_error)).scalars()))
+    assert errors == [None]
+    database.close()
 
 
 def test_gateways_that_start_at_once_replay_one_after_the_other(laneway: Laneway, sqlite_url: str) -> None:
