@@ -15,6 +15,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import msgspec
 from authlib.integrations.base_client import OAuthError
@@ -287,9 +288,11 @@ class OidcProvider:
             raise self._unreachable(f"its metadata is not valid: {error}") from error
         if metadata.issuer != self.section.issuer:
             raise self._unreachable(f"its metadata is of the issuer {metadata.issuer[:300]!r}")
+        # An https provider must not send Laneway to http services of this host.
+        scheme = urlsplit(self.section.issuer).scheme
         for name in ("authorization_endpoint", "token_endpoint", "jwks_uri", "userinfo_endpoint"):
             url = getattr(metadata, name)
-            if url is not None and not is_safe(url):
+            if url is not None and not (is_safe(url) and urlsplit(url).scheme in (scheme, "https")):
                 raise self._unreachable(f"its {name} is not https")
         return metadata
 

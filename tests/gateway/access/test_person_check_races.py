@@ -127,3 +127,18 @@ def test_a_claim_lasts_longer_than_a_slow_check(sqlite_url: str) -> None:
     assert place.check()
     assert claimed[0] > 5 * 60
     place.database.close()
+
+
+def test_an_https_provider_names_no_http_service_of_this_host() -> None:
+    section = OidcSection(
+        issuer=ISSUER,
+        client_id="laneway",
+        public_url="https://lw.example",
+        groups=(GroupSection(group="owners", role="owner"),),
+    )
+    names = ("issuer", "authorization_endpoint", "token_endpoint", "jwks_uri")
+    found: dict[str, Any] = dict.fromkeys(names, ISSUER)
+    provider = OidcProvider(section)
+    provider._checked_metadata(found)
+    with pytest.raises(ProviderUnreachable, match="userinfo_endpoint is not https"):
+        provider._checked_metadata(found | {"userinfo_endpoint": "http://127.0.0.1:9200/_search"})
