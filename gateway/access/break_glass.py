@@ -59,5 +59,5 @@ class BreakGlass:
         try:
             await self._database.write_in_background(record)
         except DatabaseUnavailable as error:
-            del self._noted[caller.key_id]
+            self._noted.pop(caller.key_id, None)
             _log.error("keys.break_glass_unwritten", extra={"fields": {"reason": str(error)}})

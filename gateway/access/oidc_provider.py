@@ -12,9 +12,10 @@ import contextlib
 import logging
 import ssl
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import msgspec
 from authlib.integrations.base_client import OAuthError
@@ -123,14 +124,19 @@ class OidcProvider:
         tokens = _tokens(token, None)
         return await self._identity(metadata, claims, tokens), tokens
 
-    async def check_again(self, tokens: ProviderTokens, subject: str) -> tuple[Identity, ProviderTokens]:
-        """Who the person of these tokens is now: by a refresh, else by the userinfo endpoint. Raises TokensRefused,
-        SignInRefused, ProviderUnreachable."""
+    async def check_again(
+        self, tokens: ProviderTokens, subject: str, on_renewed: Callable[[ProviderTokens], Awaitable[None]]
+    ) -> tuple[Identity, ProviderTokens]:
+        """Who the person of these tokens is now: by a refresh, else by the userinfo endpoint. `on_renewed`: called at
+        once with a new refresh token, since the rest of the check may fail. Raises TokensRefused, SignInRefused,
+        ProviderUnreachable."""
         metadata = await self._read_metadata()
         claims: Mapping[str, Any] = {}
         if tokens.refresh is not None:
             token = await self._fetch(metadata, refresh_token=tokens.refresh)
-            tokens = _tokens(token, tokens.refresh)
+            used, tokens = tokens.refresh, _tokens(token, tokens.refresh)
+            if tokens.refresh != used:
+                await on_renewed(tokens)
             if "id_token" in token:
                 claims = await self._id_claims(token, None)
                 if claims["sub"] != subject:
@@ -282,9 +288,11 @@ class OidcProvider:
             raise self._unreachable(f"its metadata is not valid: {error}") from error
         if metadata.issuer != self.section.issuer:
             raise self._unreachable(f"its metadata is of the issuer {metadata.issuer[:300]!r}")
+        # An https provider must not send Laneway to http services of this host.
+        scheme = urlsplit(self.section.issuer).scheme
         for name in ("authorization_endpoint", "token_endpoint", "jwks_uri", "userinfo_endpoint"):
             url = getattr(metadata, name)
-            if url is not None and not is_safe(url):
+            if url is not None and not (is_safe(url) and urlsplit(url).scheme in (scheme, "https")):
                 raise self._unreachable(f"its {name} is not https")
         return metadata
 

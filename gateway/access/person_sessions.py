@@ -19,7 +19,8 @@ from gateway.access.sealed_values import SealedValues
 from gateway.tables import people, person_sessions, spent_tokens
 
 SESSIONS_MAX = 100  # of one person; a further sign-in ends the oldest session
-CLAIM_S = 30  # one gateway checks a session in this time, and after a failure none tries again before it has passed
+# One gateway checks a session in this time at least, and after a failure none tries again before it has passed.
+CLAIM_S = 30
 TOKENS_PURPOSE = "tokens of people's sessions, format 1"
 
 
@@ -90,8 +91,8 @@ def note_seen(connection: sa.Connection, session: PersonSession, now: int) -> No
     connection.execute(sa.update(person_sessions).where(*where).values(seen_at=now))
 
 
-def claim_check(connection: sa.Connection, session: PersonSession) -> bytes | None:
-    """Claim the check of a session for CLAIM_S, and return its encrypted tokens. None: another gateway has claimed it
+def claim_check(connection: sa.Connection, session: PersonSession, claim_s: float) -> bytes | None:
+    """Claim the check of a session for `claim_s`, and return its encrypted tokens. None: another gateway has claimed it
     or has checked it meanwhile, or the session has ended."""
     now = database_now(connection)
     claimed = connection.execute(
@@ -101,7 +102,7 @@ def claim_check(connection: sa.Connection, session: PersonSession) -> bytes | No
             person_sessions.c.checked_at == session.checked_at,
             person_sessions.c.claimed_until <= now,
         )
-        .values(claimed_until=now + CLAIM_S * SECOND)
+        .values(claimed_until=now + round(claim_s * SECOND))
     )
     if not claimed.rowcount:
         return None
@@ -109,9 +110,17 @@ def claim_check(connection: sa.Connection, session: PersonSession) -> bytes | No
     return bytes(connection.execute(tokens).scalar_one())
 
 
-def note_checked(connection: sa.Connection, session: PersonSession, sealed_tokens: bytes) -> None:
+def store_tokens(connection: sa.Connection, session: PersonSession, sealed_tokens: bytes) -> None:
+    """Replace the tokens before the check is complete: the provider may accept the ones before only once."""
+    update = sa.update(person_sessions).where(person_sessions.c.id == session.id)
+    connection.execute(update.values(tokens=sealed_tokens))
+
+
+def note_checked(connection: sa.Connection, session: PersonSession, sealed_tokens: bytes) -> bool:
+    """False: the session has ended meanwhile."""
     values = {"tokens": sealed_tokens, "checked_at": database_now(connection), "claimed_until": 0}
-    connection.execute(sa.update(person_sessions).where(person_sessions.c.id == session.id).values(values))
+    update = sa.update(person_sessions).where(person_sessions.c.id == session.id)
+    return bool(connection.execute(update.values(values)).rowcount)
 
 
 def end(connection: sa.Connection, session_id: str, person: Person, request_id: str) -> None:

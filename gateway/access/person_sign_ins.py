@@ -24,6 +24,7 @@ from gateway.access import people, person_sessions
 from gateway.access.people import Identity, Person
 from gateway.access.person_sessions import PersonSession, Spent
 from gateway.access.provider_answers import (
+    CHECK_REQUESTS_MAX,
     LOGOUT_TOKEN_S,
     SKEW_S,
     ProviderTokens,
@@ -165,13 +166,17 @@ class PersonSignIns:
     async def check_again(self, session: PersonSession, now: int, request_id: str) -> bool:
         """Check a session that is due. False: it has ended. While another gateway checks it, and while the provider is
         unreachable for at most `unreachable_s`, it remains as it was."""
-        sealed = await self._database.write_in_background(lambda c: person_sessions.claim_check(c, session))
+        sealed = await self._database.write_in_background(
+            lambda c: person_sessions.claim_check(c, session, self._claim_s)
+        )
         if sealed is None:
             return not self._is_overdue(session, now)
         try:
             person = await self._person_of(session)
             tokens = msgspec.json.decode(self._tokens.unseal(sealed, session.id), type=ProviderTokens)
-            identity, tokens = await self._provider.check_again(tokens, person.subject)
+            identity, tokens = await self._provider.check_again(
+                tokens, person.subject, lambda renewed: self._store_tokens(session, renewed)
+            )
         except ProviderUnreachable as error:
             overdue = self._is_overdue(session, now)
             fields = {"reason": str(error), "session": session.id, "ends": overdue}
@@ -183,28 +188,37 @@ class PersonSignIns:
             _log.info("oidc.session_ended", extra={"fields": {"reason": str(error), "session": session.id}})
             await self.end(session, request_id)
             return False
-        sealed = self._tokens.seal(msgspec.json.encode(tokens), session.id)
+        sealed = self._sealed(tokens, session)
         return await self._database.write_in_background(
-            lambda c: self._note_checked(c, session, person, identity, sealed, request_id)
+            lambda c: self._note_checked(c, session, identity, sealed, request_id)
         )
 
     def _note_checked(
         self,
         connection: sa.Connection,
         session: PersonSession,
-        person: Person,
         identity: Identity,
         sealed: bytes,
         request_id: str,
     ) -> bool:
         revision.lock(connection)
+        # Read again: an erasure meanwhile removed what the provider says, and a logout the session.
+        person = people.by_subject(connection, identity.issuer, identity.subject)
+        if person is None or person.id != session.person_id:
+            return False
         grant = people.grant_of(connection, self._section.groups, identity.groups)
         people.update(connection, person, identity, grant, request_id)
         if grant is None:
             person_sessions.end_all(connection, person, request_id)
             return False
-        person_sessions.note_checked(connection, session, sealed)
-        return True
+        return person_sessions.note_checked(connection, session, sealed)
+
+    async def _store_tokens(self, session: PersonSession, renewed: ProviderTokens) -> None:
+        sealed = self._sealed(renewed, session)
+        await self._database.write_in_background(lambda c: person_sessions.store_tokens(c, session, sealed))
+
+    def _sealed(self, tokens: ProviderTokens, session: PersonSession) -> bytes:
+        return self._tokens.seal(msgspec.json.encode(tokens), session.id)
 
     async def end(self, session: PersonSession, request_id: str) -> None:
         def end(connection: sa.Connection) -> None:
@@ -242,6 +256,11 @@ class PersonSignIns:
     # ---- parts
 
     @property
+    def _claim_s(self) -> float:
+        """Longer than any check: two at once would spend one refresh token twice, and the provider would revoke it."""
+        return max(person_sessions.CLAIM_S, (CHECK_REQUESTS_MAX + 1) * self._section.timeout_s)
+
+    @property
     def _provider(self) -> OidcProvider:
         if self.provider is None:
             raise SignInRefused("No provider is configured ([oidc] in laneway.toml): sign in with an admin key.")
@@ -256,7 +275,7 @@ class PersonSignIns:
 
     def _is_overdue(self, session: PersonSession, now: int) -> bool:
         """Whether the last check is too old for a session to continue while the provider is unreachable."""
-        lasts_s = self._section.recheck_s + max(self._section.unreachable_s, person_sessions.CLAIM_S)
+        lasts_s = self._section.recheck_s + max(self._section.unreachable_s, self._claim_s)
         return now >= session.checked_at + round(lasts_s * SECOND)
 
     def _read_cookie(self, cookie: str | None) -> StartedSignIn:

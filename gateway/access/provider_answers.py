@@ -6,6 +6,7 @@ import msgspec
 
 SKEW_S = 60  # clocks may differ by this much
 TOKEN_CHARS_MAX = 64 * 1024
+CHECK_REQUESTS_MAX = 5  # of one check of a session: metadata, keys, refresh, keys again, userinfo
 LOGOUT_TOKEN_S = 3600  # an older logout token is refused
 
 

@@ -14,6 +14,7 @@ from gateway.tables import (
     adapter_shares,
     adapter_versions,
     adapters,
+    audit_log,
     erasures,
     key_totp,
     keys,
@@ -71,11 +72,17 @@ def _erase_keys(connection: sa.Connection, tenant_id: str, at: int) -> None:
 
 
 def _erase_people(connection: sa.Connection, tenant_id: str) -> None:
-    """The provider is not asked: a person who signs in again gets a new row."""
-    own = sa.select(people.c.id).where(people.c.tenant_id == tenant_id)
+    """Also of those who lost their role in the tenant before. The provider is not asked: a person who signs in again
+    gets a new row."""
+    had_role = sa.select(audit_log.c.object_id).where(
+        audit_log.c.tenant_id == tenant_id, audit_log.c.action.in_(("person.create", "person.update"))
+    )
+    without_role = sa.and_(people.c.role.is_(None), people.c.id.in_(had_role))
+    query = sa.select(people.c.id).where(sa.or_(people.c.tenant_id == tenant_id, without_role))
+    own = list(connection.execute(query).scalars())
     connection.execute(sa.delete(person_sessions).where(person_sessions.c.person_id.in_(own)))
     values = {"subject": people.c.id, "name": None, "email": None, "role": None}
-    connection.execute(sa.update(people).where(people.c.tenant_id == tenant_id).values(values))
+    connection.execute(sa.update(people).where(people.c.id.in_(own)).values(values))
 
 
 def _erase_adapters(connection: sa.Connection, tenant_id: str, at: int) -> None:
@@ -96,6 +103,10 @@ def _erase_accounts(connection: sa.Connection, tenant_id: str) -> None:
     connection.execute(sa.update(projects).where(projects.c.tenant_id == tenant_id).values(name=projects.c.id))
     gone = {"url": "", "secret": "", "active": False}
     connection.execute(sa.update(webhooks).where(webhooks.c.tenant_id == tenant_id).values(gone))
+    # Errors of TLS name the host.
+    own_webhooks = sa.select(webhooks.c.id).where(webhooks.c.tenant_id == tenant_id)
+    of_webhooks = sa.update(tables.alert_deliveries).where(tables.alert_deliveries.c.webhook_id.in_(own_webhooks))
+    connection.execute(of_webhooks.values(last_error=None))
     connection.execute(sa.update(budgets).where(budgets.c.tenant_id == tenant_id).values(active=False))
     ended = {"done": "removed", "queued": "cancelled", "running": "cancelled"}
     for state, end in ended.items():

@@ -6,6 +6,7 @@ The file names tenants by id and has no personal data. This module knows no data
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 from collections.abc import Iterable
@@ -31,9 +32,13 @@ class ErasuresUnreadable(OSError):
 def read(path: Path) -> list[Erasure]:
     """The erasures in the file, in their order; a missing file has none. Raises ErasuresUnreadable, OSError."""
     try:
-        text = path.read_bytes()
+        return parse(path.read_bytes(), str(path))
     except FileNotFoundError:
         return []
+
+
+def parse(text: bytes, name: str) -> list[Erasure]:
+    """The erasures in the contents of a file. Raises ErasuresUnreadable, whose message has `name`."""
     found = []
     for number, line in enumerate(text.splitlines(keepends=True), 1):
         try:
@@ -41,7 +46,7 @@ def read(path: Path) -> list[Erasure]:
                 raise ValueError("it is cut off")
             found.append(msgspec.json.decode(line, type=Erasure))
         except (msgspec.DecodeError, ValueError) as error:
-            raise ErasuresUnreadable(f"{path}, line {number}: {error}") from error
+            raise ErasuresUnreadable(f"{name}, line {number}: {error}") from error
     return found
 
 
@@ -55,7 +60,18 @@ def append(path: Path, erasures: Iterable[Erasure]) -> None:
         known = {erasure.id for erasure in read(path)}
         lines = [msgspec.json.encode(erasure) + b"\n" for erasure in erasures if erasure.id not in known]
         if lines:
-            os.write(descriptor, b"".join(lines))
+            _write_whole(descriptor, b"".join(lines))
             os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def _write_whole(descriptor: int, data: bytes) -> None:
+    """Append all of `data` or nothing: no gateway starts with a line that is cut off. Raises OSError."""
+    size = os.fstat(descriptor).st_size
+    try:
+        if (written := os.write(descriptor, data)) < len(data):
+            raise OSError(errno.ENOSPC, f"{written} of {len(data)} bytes were written")
+    except OSError:
+        os.ftruncate(descriptor, size)
+        raise

@@ -214,9 +214,10 @@ def _header(name: str, size: int) -> bytes:
 def _entries(file: IO[bytes]) -> Iterator[tuple[tarfile.TarInfo, IO[bytes]]]:
     with tarfile.open(fileobj=file, mode="r:") as tar:
         while (entry := tar.next()) is not None:
-            source = tar.extractfile(entry)
+            # A link is another member's contents, and a sparse file may have any size without bytes.
+            source = tar.extractfile(entry) if entry.isreg() and not entry.issparse() else None
             if source is None:
-                raise tarfile.ReadError(f"{entry.name} is no file")
+                raise tarfile.ReadError(f"{entry.name} is no plain file")
             yield entry, source
 
 

@@ -30,8 +30,11 @@ from gateway.tables import erasures, server_secret
 SUFFIX = ".laneway-backup"
 DATABASE_MEMBERS = {"sqlite": "database.sqlite", "postgresql": "database.dump"}
 CONFIGURATION, ADAPTERS, ERASURES = "laneway.toml", "adapters/", "erasures.jsonl"
-# Passwords of URLs in the configuration file.
-_PASSWORD = re.compile(r"(://[^\s\"'/@:]*:)[^\s\"'/@]+@")
+# Passwords of URLs in the configuration file: in TOML's texts as drivers read them, with slashes and quotes, …
+_TEXT = re.compile(r'"(?:\\.|[^"\\\n])*"' r"|'[^'\n]*'")
+_PASSWORD = re.compile(r"(://[^:/@]*:)[^@]*@")
+_PASSWORD_OF_QUERY = re.compile(r"([?&](?:ssl)?password=)[^&#]*")
+_ANYWHERE = re.compile(r"(://[^\s\"'/@:]*:)[^\s\"'/@]+@")  # … and in comments
 
 Step = Callable[[str], AbstractContextManager[None]]
 
@@ -86,16 +89,26 @@ def sqlite_file(url: str) -> Path | None:
 def all_erasures(connection: sa.Connection, config: Config, *files: Path) -> list[Erasure]:
     """The erasures of the database, of this host's file and of `files`, each once. Raises ErasuresUnreadable,
     OSError."""
-    rows = connection.execute(sa.select(erasures.c.id, erasures.c.tenant_id, erasures.c.at).order_by(erasures.c.at))
-    found = {erasure.id: erasure for erasure in [Erasure(*row) for row in rows]}
+    found = {erasure.id: erasure for erasure in stored_erasures(connection)}
     for path in (config.erasures_file, *files):
         found |= {erasure.id: erasure for erasure in erasure_file.read(path)}
     return list(found.values())
 
 
+def stored_erasures(connection: sa.Connection) -> list[Erasure]:
+    """The erasures of the database, the oldest first."""
+    rows = connection.execute(sa.select(erasures.c.id, erasures.c.tenant_id, erasures.c.at).order_by(erasures.c.at))
+    return [Erasure(*row) for row in rows]
+
+
 def without_passwords(text: str) -> str:
     """A configuration file with *** in place of the passwords of its URLs."""
-    return _PASSWORD.sub(r"\1***@", text)
+
+    def masked(found: re.Match[str]) -> str:
+        quote, inner = found[0][0], _PASSWORD.sub(r"\1***@", found[0][1:-1])
+        return quote + _PASSWORD_OF_QUERY.sub(r"\1***", inner) + quote
+
+    return _ANYWHERE.sub(r"\1***@", _TEXT.sub(masked, text))
 
 
 def database_member(archive: Archive) -> str:

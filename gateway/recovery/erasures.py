@@ -7,6 +7,7 @@ from collections.abc import Iterable
 
 import sqlalchemy as sa
 
+from billing import revision
 from gateway.access.audit_log import host_actor
 from gateway.admin import erasure_file
 from gateway.admin.administration import Administration
@@ -18,12 +19,20 @@ from gateway.tables import erasures
 
 def replay(connection: sa.Connection, config: Config, known: Iterable[Erasure]) -> int:
     """Erase again what the database has not erased. Returns the number of erasures."""
-    done = set(connection.execute(sa.select(erasures.c.tenant_id)).scalars())
+    wanted = {erasure.tenant_id: erasure for erasure in known}
+    if wanted.keys() <= _erased(connection):
+        return 0
+    revision.lock(connection)  # gateways that start at the same time replay one after the other
+    done = _erased(connection)
     administration = Administration(config, Actor(host_actor()))
-    missing = {erasure.tenant_id: erasure for erasure in known if erasure.tenant_id not in done}
+    missing = {tenant_id: erasure for tenant_id, erasure in wanted.items() if tenant_id not in done}
     for erasure in missing.values():
         administration.tenants.replay_erasure(connection, erasure.id, erasure.tenant_id, erasure.at)
     return len(missing)
+
+
+def _erased(connection: sa.Connection) -> set[str]:
+    return set(connection.execute(sa.select(erasures.c.tenant_id)).scalars())
 
 
 def replay_file(connection: sa.Connection, config: Config) -> None:

@@ -31,14 +31,24 @@ from billing.proofs import reconcile
 from billing.tables import metadata
 from gateway.access import audit_log
 from gateway.admin import erasure_file
+from gateway.admin.erasure_file import Erasure
 from gateway.config.file import Config
 from gateway.config.private_files import SQLITE_SUFFIXES, close_to_others, write_private
 from gateway.host.migrate import upgrade_url
 from gateway.recovery import dumps
 from gateway.recovery.archive import Archive, OnBytes, sync_folder
-from gateway.recovery.backup import ADAPTERS, CONFIGURATION, Step, all_erasures, database_member, sqlite_file
+from gateway.recovery.backup import (
+    ADAPTERS,
+    CONFIGURATION,
+    ERASURES,
+    Step,
+    all_erasures,
+    database_member,
+    sqlite_file,
+    stored_erasures,
+)
 from gateway.recovery.erasures import replay
-from gateway.tables import restores
+from gateway.tables import erasures, person_sessions, restores, sessions
 
 RESTORED_CONFIGURATION = "restored-laneway.toml"
 JOURNAL_BYTES = 64 * 1024
@@ -94,6 +104,8 @@ def restore(
         engines=summary.engines,
         missing_adapters=summary.missing_adapters,
     )
+    if replace:
+        erasure_file.append(config.erasures_file, _erasures_of_replaced(config.database_url))
     target = _restored_sqlite if kind == "sqlite" else _restored_postgres
     with target(config, archive, report, replace, step, on_bytes) as url:
         with step("the schema"):
@@ -102,7 +114,8 @@ def restore(
         try:
             with step("erasures since the backup"):
                 beside = archive.path.parent / erasure_file.FILE
-                known = database.read_sync(lambda c: all_erasures(c, config, beside))
+                known = database.read_sync(lambda c: all_erasures(c, config, beside)) + _erasures_in(archive)
+                erasure_file.append(config.erasures_file, known)  # an older archive may be restored here later
                 erased = database.write_sync(lambda c: replay(c, config, known))
                 report = msgspec.structs.replace(report, erased=erased)
             with step("journals of this host"):
@@ -205,9 +218,11 @@ def _begin(connection: sa.Connection, report: RestoreReport) -> None:
 
 
 def _finish(connection: sa.Connection, report: RestoreReport) -> None:
-    """Begin the comparison of each engine with the ledger again, since the ledger has less than before; then let
-    gateways start."""
+    """Begin the comparison of each engine with the ledger again, since the ledger has less than before; end the
+    console's sessions; then let gateways start."""
     for table in (tables.engine_readings, tables.engine_counts):
+        connection.execute(sa.delete(table))
+    for table in (sessions, person_sessions):  # some of them were ended since the backup
         connection.execute(sa.delete(table))
     reconcile.record(connection, reconcile.reconcile_minute(connection))
     finished = {"finished_at": database_now(connection), "report": msgspec.to_builtins(report)}
@@ -241,6 +256,28 @@ async def _settle_journals(config: Config, database: Database, report: RestoreRe
         rejected_tokens=settler.rejected_tokens,
         journals_in_use=in_use,
     )
+
+
+# ---- erasures
+
+
+def _erasures_of_replaced(url: str) -> list[Erasure]:
+    """Of the database that is replaced, as far as it can be read: it may be damaged, or older than erasures are."""
+    path = sqlite_file(url)
+    if path is not None and not path.exists():
+        return []
+    with suppress(sa.exc.SQLAlchemyError), dumps.one_view(url) as connection:
+        if sa.inspect(connection).has_table(erasures.name):
+            return stored_erasures(connection)
+    return []
+
+
+def _erasures_in(archive: Archive) -> list[Erasure]:
+    """Raises ErasuresUnreadable."""
+    if not any(member.name == ERASURES for member in archive.manifest.members):
+        return []
+    with archive.open_member(ERASURES) as source:
+        return erasure_file.parse(source.read(), f"{archive.path}, {ERASURES}")
 
 
 # ---- files

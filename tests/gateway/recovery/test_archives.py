@@ -7,6 +7,7 @@ import asyncio
 import contextlib
 import os
 import stat
+import tarfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -19,7 +20,7 @@ from billing.ledger.journal import REJECTED, Journal
 from billing.ledger.leases import Leases
 from billing.ledger.ledger import Ledger
 from billing.ledger.messages import HoldRequest
-from gateway.access import audit_log
+from gateway.access import audit_log, keys
 from gateway.admin import erasure_file
 from gateway.admin.erasure_file import Erasure, ErasuresUnreadable
 from gateway.config.file import Config, parse
@@ -27,9 +28,9 @@ from gateway.config.server_secrets import read_server_secrets
 from gateway.host.schema_check import RestoreUnfinished, check_schema
 from gateway.recovery import dumps
 from gateway.recovery.archive import Archive, ArchiveRefused
-from gateway.recovery.backup import write_backup
+from gateway.recovery.backup import without_passwords, write_backup
 from gateway.recovery.dumps import ToolFailed, tool
-from gateway.tables import restores
+from gateway.tables import restores, sessions
 from migrations.upgrade import upgrade
 from support.billing.books import Books, make_books, settlement
 from support.gateway.command_line import Laneway
@@ -61,6 +62,26 @@ def test_an_archive_has_no_secret_and_no_password(laneway: Laneway) -> None:
     assert b"pass-of-redis" not in whole
     assert b"redis://me:***@127.0.0.1:1" in whole
     assert "is whole" in laneway("restore", str(archive), "--check").stderr
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        """url = "postgresql://me:se/cret@host/db" """,
+        """url = "postgresql://me:it's:secret@host/db" """,
+        """url = 'postgresql://me:"secret@host/db' """,
+        """url = "postgresql://host/db?user=me&password=it'ssecret&sslmode=require" """,
+        "# it's url = postgresql://me:secret@host/db",
+    ],
+)
+def test_passwords_of_urls_are_masked(line: str) -> None:
+    """SQLAlchemy takes passwords with slashes and quotes, and drivers take them in the query."""
+    shown = without_passwords(f"[gateway]\n{line}\nport = 8080\n")
+    assert "***" in shown
+    assert "secret" not in shown
+    assert "cret" not in shown
+    assert "host/db" in shown
+    assert shown.endswith("port = 8080\n")
 
 
 def cut(data: bytearray, member: bytes) -> bytes:
@@ -95,6 +116,34 @@ def test_a_damaged_archive_is_refused_by_name(
         assert str(archive) in refusal
         assert all(word in refusal for word in words), refusal
     assert [tenant["slug"] for tenant in laneway.json("tenants", "list")] == ["acme"], "nothing was restored"
+
+
+@pytest.mark.parametrize("kind", [tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.FIFOTYPE, tarfile.GNUTYPE_SPARSE])
+def test_only_plain_files_are_members(tmp_path: Path, kind: bytes) -> None:
+    path = tmp_path / "archive"
+    with tarfile.open(path, "w:", format=tarfile.GNU_FORMAT) as tar:
+        entry = tarfile.TarInfo("adapters/x")
+        entry.type, entry.linkname = kind, "nowhere"
+        tar.addfile(entry)
+    with pytest.raises(ArchiveRefused, match="adapters/x is no plain file"):
+        Archive.check(path, [])
+
+
+def test_a_restore_ends_the_sessions_of_the_backup(laneway: Laneway, sqlite_url: str) -> None:
+    """A session that was ended after the backup, for example by a sign-out, must not come back."""
+
+    def begin(connection: sa.Connection) -> None:
+        key = keys.create(connection, tenant_id=None, name="console", kind="admin").key
+        moments = dict.fromkeys(("created_at", "seen_at", "expires_at"), 2**52)
+        connection.execute(sa.insert(sessions).values(id="ses_1", hash="h", key_id=key.id, **moments))
+
+    database = Database(sqlite_url)
+    database.write_sync(begin)
+    database.close()
+    laneway.json("restore", str(archive_of(laneway)), "--replace")
+    database = Database(sqlite_url)
+    assert database.read_sync(lambda c: c.execute(sa.select(sessions.c.id)).all()) == []
+    database.close()
 
 
 def test_an_archive_of_another_deployment_is_refused(laneway: Laneway) -> None:
