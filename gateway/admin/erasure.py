@@ -63,7 +63,7 @@ def _erase_keys(connection: sa.Connection, tenant_id: str, at: int) -> None:
     connection.execute(sa.delete(replays).where(replays.c.key_id.in_(own)))
     connection.execute(sa.delete(rate_limits).where(rate_limits.c.tenant_id == tenant_id))
     revoked = sa.func.coalesce(keys.c.revoked_at, at)
-    values = {"name": ERASED, "hash": keys.c.id, "prefix": "", "last4": "", "revoked_at": revoked}
+    values: dict[str, object] = {"name": ERASED, "hash": keys.c.id, "prefix": "", "last4": "", "revoked_at": revoked}
     values |= {"models": None, "allowed_ips": None, "tags": None}
     connection.execute(sa.update(keys).where(keys.c.tenant_id == tenant_id).values(values))
     # Usage rows name the tag sets, so their rows remain.
