@@ -20,7 +20,7 @@ from support.deploy.proxies import FILES, SHIPPED, RunningProxy, running_proxy
 from support.deploy.tools import find_tool
 from support.ports import free_port
 from support.stack import Stack, body
-from support.waiting import PATIENCE_S
+from support.waiting import PATIENCE_S, eventually
 
 STEP_S = 0.25
 TOKENS = 8
@@ -170,7 +170,8 @@ def test_a_disconnect_reaches_the_gateway(proxy: RunningProxy, gateway: Stack, v
 
 def test_the_limits_of_bodies(proxy: RunningProxy, gateway: Stack, tmp_path: Path) -> None:
     largest = padded_body(tmp_path / "largest", BODY_BYTES_MAX)
-    assert post(proxy, gateway, "/v1/messages", largest)[0] == 200
+    # A proxy whose health check timed out, on a busy machine, has no server until the next check.
+    eventually(lambda: post(proxy, gateway, "/v1/messages", largest)[0] == 200)
     status, text = refusal(proxy, gateway, "/v1/messages", padded_body(tmp_path / "larger", BODY_BYTES_MAX + 1))
     assert (status, "request_too_large" in text) == (413, True), "the gateway's refusal, not the proxy's"
     oversize = padded_body(tmp_path / "oversize", BODY_BYTES_MAX + 2 * 1024 * 1024)
@@ -249,5 +250,5 @@ def test_the_clients_address_passes_and_cannot_be_forged(proxy: RunningProxy, ga
         ]  # fmt: skip
         return int(subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S).stdout)
 
-    assert status("127.0.0.2", "203.0.113.9") == 200
+    eventually(lambda: status("127.0.0.2", "203.0.113.9") == 200)  # the test before has stopped the gateway
     assert status("127.0.0.3", "127.0.0.2") == 403
