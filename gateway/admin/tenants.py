@@ -77,6 +77,8 @@ class TenantWrites:
         self._writes.check_operator("tenants")
         if tier is not None:
             self._writes.check_tier(tier)
+        if status == "active" and _is_erased(connection, before.id):
+            raise InvalidValue("an erased tenant is not activated again: create a new one", "status")
         after = tenants.update(
             connection,
             before.id,
@@ -106,8 +108,7 @@ class TenantWrites:
         before = self._writes.tenant(connection, tenant_id)
         if confirm != before.slug:
             raise InvalidValue(f"is {confirm!r}; it must be the slug of the tenant, {before.slug!r}", "confirm")
-        known = sa.select(erasures.c.id).where(erasures.c.tenant_id == before.id)
-        if connection.execute(known).one_or_none() is not None:
+        if _is_erased(connection, before.id):
             raise InvalidValue("the tenant is erased already", "tenant")
         erasure = Erasure(new_id("era"), before.id, database_now(connection))
         erasure_file.append(self._writes.config.erasures_file, [erasure])
@@ -149,6 +150,10 @@ class ProjectWrites:
             raise RowNotFound(f"there is no project {project_id!r}")
         after = tenants.update_project(connection, project_id, name=name, default_max_tokens=default_max_tokens)
         return self._writes.record(connection, "project.update", before, after)
+
+
+def _is_erased(connection: sa.Connection, tenant_id: str) -> bool:
+    return connection.execute(sa.select(erasures.c.id).where(erasures.c.tenant_id == tenant_id)).first() is not None
 
 
 def _checked_ips(texts: Sequence[str] | msgspec.UnsetType | None) -> list[str] | msgspec.UnsetType | None:

@@ -180,3 +180,4 @@ def test_an_erasure_leaves_amounts_and_no_name(laneway: Laneway, books: Books) -
     assert "sound" in laneway.text("audit", "verify")
     slug = f"erased-{tenant_id.removeprefix('ten_')[:20]}"
     assert "erased already" in laneway.refusal("tenants", "erase", slug, "--confirm", slug)
+    assert "not activated again" in laneway.refusal("tenants", "resume", slug)
