@@ -36,13 +36,27 @@ from support.billing.books import Books, make_books, settlement
 from support.paths import REPO
 
 
+def differs(
+    context: MigrationContext,
+    found: object,
+    column: sa.Column[object],
+    found_default: str | None,
+    default: object,
+    rendered: str | None,
+) -> bool | None:
+    """Whether the server default of a column differs; None: as Alembic compares it. PostgreSQL cannot compare JSON."""
+    if not isinstance(column.type, sa.JSON) or found_default is None or rendered is None:
+        return None
+    return found_default.removesuffix("::json") != rendered
+
+
 def test_tables_and_migrations_agree(empty_database_url: str) -> None:
     assert not is_current(empty_database_url)
     upgrade(empty_database_url)
     assert is_current(empty_database_url)
     engine = sa.create_engine(empty_database_url, poolclass=sa.pool.NullPool)
     with engine.connect() as connection:
-        context = MigrationContext.configure(connection, opts={"compare_type": True, "compare_server_default": True})
+        context = MigrationContext.configure(connection, opts={"compare_type": True, "compare_server_default": differs})
         assert compare_metadata(context, metadata) == []
 
 
