@@ -188,7 +188,9 @@ def test_a_hold_that_is_answered_during_a_stall_is_held(database: Database, monk
         tenant = tenants.create(connection, slug="acme", name="Acme", tier="standard")
         key = keys.create(connection, tenant_id=tenant.id, name="k")
         prices.publish(connection, subject="m", input=1, cached_input=1, output=1, multipliers={"standard": 1})
-        return SimpleNamespace(tenant_id=tenant.id, key_id=key.key.id, project_id=None, first_key_id=key.key.id)
+        return SimpleNamespace(
+            tenant_id=tenant.id, key_id=key.key.id, project_id=None, first_key_id=key.key.id, tag_set_id=None
+        )
 
     caller = database.write_sync(seed)
 
