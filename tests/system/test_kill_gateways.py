@@ -13,8 +13,8 @@ from benchmarks.faults.kill_gateways import Plan, rehearse
 @pytest.mark.parametrize(
     ("kind", "plan"),
     [
-        ("postgres", Plan(kills=12, seed=20, workers=3, clients=8)),
-        ("sqlite", Plan(kills=4, seed=4, workers=1, clients=8)),
+        ("postgres", Plan(kills=5, seed=20, workers=3, clients=8)),
+        ("sqlite", Plan(kills=2, seed=4, workers=1, clients=8)),
     ],
     ids=["postgres", "sqlite"],
 )

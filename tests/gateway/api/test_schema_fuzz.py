@@ -1,8 +1,9 @@
-"""Requests that nobody thought of: schemathesis makes some from the OpenAPI description, and 2,000 bodies are our own.
+"""Requests that nobody thought of: schemathesis makes some from the OpenAPI description, and BODIES are our own.
 Whatever is sent, the answer is one of those described, nothing fails inside, and nothing is left held."""
 
 from __future__ import annotations
 
+import os
 import random
 from collections import Counter
 from collections.abc import Iterator
@@ -26,8 +27,8 @@ from support.gateway.random_bodies import ENDPOINTS, WEIGHTS, Endpoint, a_body
 from support.stack import MODEL, Stack
 from support.waiting import eventually
 
-EXAMPLES_MAX = 15  # of each operation
-BODIES = 2000
+EXAMPLES_MAX = int(os.environ.get("LANEWAY_FUZZ_EXAMPLES", "7"))  # of each operation; `make long` has more
+BODIES = int(os.environ.get("LANEWAY_FUZZ_BODIES", "1000"))
 CLIENTS = 4
 TAKE_NOTHING = ("/health", "/health/live", "/health/ready", "/metrics", "/version")
 ERROR_KEYS = {"message", "type", "param", "code"}
