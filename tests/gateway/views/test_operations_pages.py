@@ -100,6 +100,9 @@ def test_health_of_a_gateway_that_is_well(stack: Stack) -> None:
         "books",
         "exports",
         "traces",
+        "disk",
+        "certificates",
+        "drain",
     }
     for name in ("database", "redis", "engine", "models", "workers", "journal"):
         assert found[name].status == "ok", found[name]
