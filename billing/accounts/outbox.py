@@ -28,7 +28,7 @@ _webhooks = tables.webhooks
 
 
 class Event(Protocol):
-    """What is delivered. A receiver recognises a repeated delivery by `id`."""
+    """One event for a webhook. A receiver recognises a repeated delivery by `id`."""
 
     @property
     def id(self) -> str: ...

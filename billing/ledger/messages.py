@@ -17,7 +17,7 @@ class HoldRequest(msgspec.Struct, frozen=True):
     """A hold for one request. `adapter`: the adapter's id, unique over all tenants; None for the base model.
     `max_tokens` ≥ 1 is the request's limit over all its texts; the grant may be lower, but not below `min_tokens`.
     `first_key_id`, of a rotated key: the first key of its chain of rotations; None if the key replaced no other key.
-    All keys of the chain share their budgets. `tag_set_id`: of the key's tags now; its usage keeps them."""
+    All keys of the chain share their budgets. `tag_set_id`: of the key's present tags, which the usage row copies."""
 
     request_id: str
     tenant_id: str

@@ -100,7 +100,7 @@ class Settler:
         return None
 
     def storage_fault(self) -> str:
-        """What keeps the journal from taking one more record, in words that anyone may read; "": nothing."""
+        """Why the journal cannot take one more record, without secrets; "": it can."""
         if self._failed():
             return "the gateway's journal cannot be written"
         if self.disk_free < self._disk_free_min_bytes:

@@ -116,8 +116,8 @@ class EngineLimits(ConfigSection, frozen=True, kw_only=True):
     weights_host_bytes: Annotated[int, Meta(ge=0, le=2**48)] = 0
     # A model in use is resident for at least so many seconds, however many requests of no higher tier wait for another.
     weights_residence_s: Annotated[float, Meta(ge=0, le=3600)] = 2.0
-    # A resident model that made no token for so many seconds is probed; one that owes a token as long again is silent.
-    # 0: none is probed.
+    # Seconds without a token after which a resident model is probed. After as many seconds more without a token, the
+    # model is silent. 0: no model is probed.
     probe_after_s: Annotated[float, Meta(ge=0, le=3600)] = 10.0
     graph_bytes: Annotated[int, Meta(ge=0, le=2**48)] = 8 * 1024**3  # of a GPU, for captured steps; 0: none is captured
     # Adapters and models that were fetched from other hosts, in the engine's own store; 0: no limit.

@@ -37,7 +37,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class _ModelTokens:
-    """What is known of one resident model."""
+    """The token times and the probe of one resident model."""
 
     token_at: float  # when its last id was known
     probed_at: float  # when its last probe began

@@ -30,8 +30,9 @@ SALT_BYTES = 16
 READ_ROWS = 1000
 # A process of an older version may commit a line this many ids after lines with higher ids were committed.
 LATE_IDS_MAX = 1000
-CHECKPOINT_S = 3600  # a checkpoint is made after this time, or …
-CHECKPOINT_LINES = 1000  # … after so many lines
+# A checkpoint is made when one of the two is reached.
+CHECKPOINT_S = 3600
+CHECKPOINT_LINES = 1000
 _PURPOSE = b"laneway: checkpoints of the audit log, format 1"
 # In this order in the canonical JSON's object, which is sorted; a new column of the log is not added to it.
 _HASHED = ("id", "at", "actor", "action", "object_id", "request_id", "tenant_id")
@@ -173,7 +174,7 @@ def prune(connection: sa.Connection, signer: CheckpointSigner, before: int, limi
     head, start = lock_head(connection), pruned_to(connection)
     join = audit_chain.join(audit_log, audit_log.c.id == audit_chain.c.entry_id)
     query = sa.select(audit_chain, *[audit_log.c.at])
-    # The last line stays: without it, SQLite would give its id to the next one.
+    # The last line is not deleted: SQLite would give its id to the next line.
     query = query.select_from(join).where(audit_chain.c.position > start, audit_chain.c.position < head.position)
     oldest = connection.execute(query.order_by(audit_chain.c.position).limit(limit))
     old = list(itertools.takewhile(lambda row: row.at < before, oldest))

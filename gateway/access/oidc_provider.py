@@ -275,7 +275,7 @@ class OidcProvider:
         listed = found.get("keys")
         keys: list[Key] = []
         for one in listed if isinstance(listed, list) else ():
-            # A provider may publish keys of kinds that nobody here knows, beside those that are used.
+            # A provider may publish keys of types that joserfc does not know, beside the keys in use.
             with contextlib.suppress(JoseError, ValueError, KeyError, TypeError, AttributeError):
                 if one.get("kty") != "oct" and one.get("use", "sig") == "sig":
                     keys += KeySet.import_key_set({"keys": [one]}).keys

@@ -63,7 +63,7 @@ class StartedSignIn(msgspec.Struct, frozen=True):
 
 
 class FinishedSignIn(msgspec.Struct, frozen=True):
-    """Who signed in, what the session keeps, and the console's page that the browser is sent to."""
+    """The identity that signed in, the tokens of the session, and the console's page to which the browser is sent."""
 
     identity: Identity
     tokens: ProviderTokens
@@ -150,7 +150,7 @@ class PersonSignIns:
         return person, session
 
     def end_sessions_without_role(self, connection: sa.Connection, identity: Identity, request_id: str) -> None:
-        """A person who has lost every role while signed in elsewhere loses the other sessions too."""
+        """End all sessions of a person whose groups have no role any more."""
         revision.lock(connection)
         known = people.by_subject(connection, identity.issuer, identity.subject)
         if known is not None:

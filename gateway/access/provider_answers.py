@@ -23,7 +23,8 @@ class TokensRefused(SignInRefused):
 
 
 class ProviderTokens(msgspec.Struct, frozen=True):
-    """What a session keeps to ask the provider again. `expires_at`: of the access token, Unix seconds; 0: unknown."""
+    """The tokens with which a session is checked at the provider. `expires_at`: of the access token, Unix seconds; 0:
+    unknown."""
 
     access: str
     refresh: str | None

@@ -1,4 +1,4 @@
-"""Sessions of the console: somebody signs in with an admin key or at the provider of [oidc], and a cookie
+"""Sessions of the console: an admin key or the provider of [oidc] authenticates the sign-in, and a cookie
 authenticates the browser afterwards.
 
 A session is a row of the database, so every gateway accepts it. The row holds only the hash of the cookie's value.

@@ -72,8 +72,8 @@ def _erase_keys(connection: sa.Connection, tenant_id: str, at: int) -> None:
 
 
 def _erase_people(connection: sa.Connection, tenant_id: str) -> None:
-    """Also of those who lost their role in the tenant before. The provider is not asked: a person who signs in again
-    gets a new row."""
+    """Erase the people of the tenant, and people whose role in the tenant has ended. The provider is not asked: a
+    person who signs in again gets a new row."""
     had_role = sa.select(audit_log.c.object_id).where(
         audit_log.c.tenant_id == tenant_id, audit_log.c.action.in_(("person.create", "person.update"))
     )

@@ -1,5 +1,5 @@
-"""Brings a database back from an archive, and makes it fit what happened since: erasures are replayed and the journals
-of this host are settled before a gateway can serve from it.
+"""Restores a database from an archive, and applies what happened after the backup: erasures are replayed, and the
+journals of this host are settled before a gateway can serve from it.
 
 SQLite's database gets its name when everything is done. In PostgreSQL the row of an unfinished restore stops gateways
 (`gateway.host.schema_check`), from before the first row of data until the end.

@@ -57,7 +57,7 @@ class Retention:
         await self._repeat(audit_chain.chain_unhashed)
         made = await self._database.write_in_background(lambda c: audit_chain.make_checkpoint(c, self._signer))
         if made is not None:
-            # In the log and in a file too: whoever can change the database can delete its checkpoints.
+            # In the log and in a file too: a person with rights in the database can delete its checkpoints.
             _log.info("audit.checkpoint", extra={"fields": msgspec.to_builtins(made)})
             await asyncio.to_thread(append_checkpoint, self._checkpoints_file, made)
         await self._delete("requests", self._settings.requests_days, delete_uncharged)

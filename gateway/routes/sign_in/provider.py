@@ -1,6 +1,6 @@
 """/v1/admin/session/…: the sign-in at the provider of [oidc], and the provider's back-channel logout.
 
-These routes need no key and no session. A browser that comes from the provider gets a page, not JSON.
+These routes need no key and no session. A browser that the provider redirects here gets a page, not JSON.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class ProviderController(Controller):
 
     @get("/callback", opt={"route": "/v1/admin/session/callback", "area": None}, include_in_schema=False)
     async def finish(self, request: Request[Any, Any, Any], services: Services) -> Response[Any]:
-        """The browser comes from the provider: begin a session, and send the browser to the console."""
+        """The provider redirected the browser here: begin a session, and redirect the browser to the console."""
         await check_fresh(services)
         address = client_address(request.scope, services.config.gateway.trusted_proxies)
         request_id = line_of(request).record.request_id
@@ -144,7 +144,7 @@ def _cookie_name(request: Request[Any, Any, Any]) -> str:
 
 
 def _cookie(request: Request[Any, Any, Any], value: str, age_s: int) -> Cookie:
-    """Lax: the browser comes back from the provider's site, and sends no strict cookie then."""
+    """Lax: at a redirect from the provider's site a browser sends no strict cookie."""
     return Cookie(
         key=_cookie_name(request),
         value=value,

@@ -1,4 +1,4 @@
-"""Requests that nobody thought of: schemathesis makes some from the OpenAPI description, and BODIES are our own.
+"""Random requests: schemathesis makes some from the OpenAPI description, and BODIES are our own.
 Whatever is sent, the answer is one of those described, nothing fails inside, and nothing is left held."""
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ export default function People() {
     <>
       <PageHead
         title="People"
-        note="Who has signed in at the provider. A role is that of the person's groups, which are checked again while the person is signed in."
+        note="People who have signed in at the provider. The groups of a person decide the role, and are checked again during a session."
       />
       <DataTable
         label="People"
@@ -51,7 +51,7 @@ export default function People() {
         search="Name, email or id"
         csv
         empty={
-          <EmptyState title="Nobody has signed in at a provider">
+          <EmptyState title="No person has signed in at the provider yet">
             <p>
               The section <code>[oidc]</code> of laneway.toml names the provider and the role of each group.
             </p>
