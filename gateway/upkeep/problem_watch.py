@@ -1,4 +1,4 @@
-"""Watches the parts of this gateway's health for operators' webhooks, and reports what is bad to the database, where
+"""Watches the parts of this gateway's health for operators' webhooks, and reports bad parts to the database, where
 all gateways together make the events.
 
 While the database is unavailable the gateways cannot agree. Then the first worker of each host sends the event about
@@ -149,7 +149,7 @@ class ProblemWatch:
                 self._reading.cancel()
 
     async def run_once(self) -> None:
-        """Check the parts once, if a webhook is for problems or a problem is open, and report what is bad."""
+        """Check the parts once, if a webhook is for problems or a problem is open, and report bad parts."""
         try:
             self._known = await self._read_known()
             if not self._known.receivers and not self._known.rows and self._notice is None:

@@ -1,6 +1,6 @@
 """The trace id of a settled request.
 
-The column is nullable, so that the version before goes on writing to the table.
+The column is nullable, so that the version before can still write to the table.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """People who sign in at an OpenID Connect provider, their sessions, one-time passwords of admin keys, and admin keys
 for emergencies.
 
-The version before neither reads nor writes what is new: it refuses a person's cookie as an unknown one.
+The version before neither reads nor writes the new tables and column: it refuses a person's cookie as an unknown one.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Problems of a deployment as events, with an outbox; formats and kinds of events of webhooks.
 
-The new columns of `webhooks` have defaults, so that the version before goes on making webhooks.
+The new columns of `webhooks` have defaults, so that the version before can still create webhooks.
 """
 
 from __future__ import annotations
