@@ -20,7 +20,7 @@ def servers(folder: Path, model_dir: Path) -> Iterator[Callable[..., Serve]]:
     made: list[Serve] = []
 
     def make(toml: str = "") -> Serve:
-        directory = folder / f"serve{len(made)}"
+        directory = folder / f"s{len(made)}"  # short: sockets below it have paths of at most 107 bytes
         directory.mkdir()
         made.append(Serve(directory, model_dir, toml))
         return made[-1]

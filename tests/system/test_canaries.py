@@ -81,8 +81,8 @@ def is_output(path: Path) -> bool:
 
 
 @pytest.fixture(scope="module")
-def planted(tmp_path_factory: pytest.TempPathFactory, shared_postgres_url: str) -> Iterator[Planted]:
-    url = sa.make_url(shared_postgres_url).set(password=PASSWORD).render_as_string(hide_password=False)
+def planted(tmp_path_factory: pytest.TempPathFactory, modules_postgres_url: str) -> Iterator[Planted]:
+    url = sa.make_url(modules_postgres_url).set(password=PASSWORD).render_as_string(hide_password=False)
     faults = {"device_lost_id": LOSES_DEVICE, "step_error_id": STEP_FAILS}
     directory = tmp_path_factory.mktemp("canaries")
     model = make_tool_model(directory / "model")

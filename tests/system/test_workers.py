@@ -144,7 +144,7 @@ def test_who_is_watched(tmp_path: Path, still_s_max: float, watched: bool) -> No
     assert alone.pulse is None
 
 
-def test_workers_beside_their_engine(make_serve: Callable[..., Any], postgres_url: str) -> None:
+def test_workers_of_serve(make_serve: Callable[..., Any], postgres_url: str) -> None:
     """`laneway serve --workers 2`: all ready before it says so, started again, stopped in order."""
     place = f"127.0.0.1:{free_port()}"
     serve = make_serve(f'[gateway]\ndatabase_url = "{postgres_url}"\nmetrics_address = "{place}"\n')
