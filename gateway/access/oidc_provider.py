@@ -320,10 +320,6 @@ class OidcProvider:
                     raise self._unreachable(f"it refuses Laneway's client_id or client secret ({code})") from None
                 kind = TokensRefused if refresh is not None else SignInRefused
                 raise kind(f"The provider refused the sign-in: {code}.") from None
-            except (AttributeError, TypeError):  # authlib expects an object
-                token = None
-        if not isinstance(token, Mapping):
-            raise self._unreachable("its token endpoint is no JSON object")
         if not isinstance(token.get("access_token"), str):
             raise SignInRefused("The provider sent no access token.")
         return dict(token)

@@ -211,7 +211,7 @@ def test_a_token_answer_that_is_no_object_is_named(place: Place) -> None:
     visitor = place.visit()
     url = visitor.authorize("ada")
     place.provider.ask("wrong", token=5)
-    assert "no JSON object" in refusal(visitor.client.get(url), 503)
+    assert "cannot be used for a sign-in now: the request failed" in refusal(visitor.client.get(url), 503)
 
 
 def test_an_answer_of_another_issuer_is_refused(place: Place) -> None:
