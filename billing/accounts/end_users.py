@@ -80,7 +80,7 @@ def ensure_budgets(connection: sa.Connection, named: Collection[NamedScopes], no
     templates = [_Template(*row) for row in _TEMPLATES.rows(connection, {"scope_ids": scope_ids})]
     found: dict[NamedScopes, list[_WantedBudget]] = {
         (scopes, digest): [
-            _wanted(template.id, template.salt, digest)
+            _wanted_budget(template.id, template.salt, digest)
             for template in templates
             if template.salt is not None and {template.scope_id, template.first_key_id} & set(scopes)
         ]
@@ -97,7 +97,7 @@ def ensure_budgets(connection: sa.Connection, named: Collection[NamedScopes], no
     return {pair: list(dict.fromkeys(one for one in every if one is not None)) for pair, every in ids.items()}
 
 
-def _wanted(template_id: str, salt: str, digest: str) -> _WantedBudget:
+def _wanted_budget(template_id: str, salt: str, digest: str) -> _WantedBudget:
     return _WantedBudget(
         template_id, digest, budget_id(template_id, salt, digest), budget_id(template_id, salt, OTHERS)
     )
