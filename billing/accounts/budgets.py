@@ -357,7 +357,7 @@ def _change(connection: sa.Connection, budget_id: str, values: dict[str, object]
     budget = get(connection, budget_id)
     if budget is None:
         raise RowNotFound(f"there is no budget {budget_id!r}")
-    inherited = {name: values[name] for name in ("limit_amount", "active") if name in values}
+    inherited: dict[str, object] = {name: values[name] for name in ("limit_amount", "active") if name in values}
     if budget.per_end_user and inherited:
         end_users.change_budgets(connection, budget_id, inherited)
     revision.bump(connection, Change("budgets", budget.tenant_id))
