@@ -76,35 +76,6 @@ def test_a_budget_is_set_changed_and_removed(console: Console, open_page: Opens)
     assert found(console, "budgets", tenant="acme") == []
 
 
-def test_a_budget_for_each_end_user_and_its_end_users(console: Console, open_page: Opens) -> None:
-    page = open_page("/admin/budgets?tenant=initech")
-    page.get_by_role("button", name="New budget").click()
-    form = page.get_by_role("dialog", name="New budget")
-    form.get_by_label("Unit").select_option("tokens")
-    form.get_by_label("For each end user").check()
-    assert form.get_by_label("Kind").count() == form.get_by_label("Alerts at").count() == 0
-    form.get_by_label("Limit").fill("5000")
-    form.get_by_role("button", name="Set budget").click()
-    page.get_by_role("button", name="0 end users").wait_for()
-    for name in ("ann", "bob"):
-        assert console.stack.chat("initech", user=name).status_code == 200
-    page.reload()
-    page.get_by_role("button", name="2 end users").click()
-    shown = page.get_by_role("dialog", name="End users")
-    shown.locator("tbody > tr").nth(1).wait_for()
-    assert shown.get_by_role("img", name="left of 5,000").count() == 2
-    assert serious_faults(page) == []
-    shown.get_by_label("End user's exact name").fill("ann")
-    shown.locator("tbody > tr").nth(1).wait_for(state="detached")
-    assert shown.locator("tbody > tr").count() == 1
-    shown.get_by_label("End user's exact name").fill("an")
-    shown.get_by_text("No request named this end user").wait_for()
-    page.keyboard.press("Escape")
-    page.get_by_role("button", name="Remove month's budget in tokens of each end user").click()
-    page.get_by_role("dialog").get_by_role("button", name="Remove").click()
-    page.get_by_text("Nothing matches").wait_for()
-
-
 def test_all_budgets_as_the_api_has_them(console: Console, open_page: Opens) -> None:
     page = open_page("/admin/budgets")
     page.get_by_role("img", name="posted").first.wait_for()
