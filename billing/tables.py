@@ -131,11 +131,23 @@ budgets = sa.Table(
     sa.Column("thresholds", sa.String(64)),  # percentages: "50,80,100"; null: none
     # Of a rotated key: the first key of its chain of rotations. All keys of the chain count in this budget.
     sa.Column("first_key_id", sa.String(64), index=True),
+    # A template: it counts nothing itself, and each end user has a budget made from it (billing.accounts.end_users).
+    sa.Column("per_end_user", sa.Boolean, nullable=False, server_default=sa.false()),
+    sa.Column("template_id", sa.String(64), index=True),  # of the budget of an end user
+    # Of the budget of an end user: the digest of the end user's name. Of a template: the salt of its budgets' ids.
+    sa.Column("end_user", sa.String(64)),
     sa.CheckConstraint("scope IN ('tenant', 'project', 'key')", name="scope"),
     sa.CheckConstraint("kind IN ('hard', 'soft')", name="kind"),
     sa.CheckConstraint("unit IN ('tokens', 'money')", name="unit"),
     sa.CheckConstraint("period IN ('day', 'month', 'total')", name="period"),
     sa.CheckConstraint("limit_amount >= 0", name="limit_amount"),
+)
+
+sa.Index(
+    "ix_budgets_templates",
+    budgets.c.per_end_user,
+    sqlite_where=budgets.c.per_end_user,
+    postgresql_where=budgets.c.per_end_user,
 )
 
 # Changed only by transactions that have locked the row of `budgets`.

@@ -27,6 +27,7 @@ from engine.protocol.frames import ModelInfo, RaisedTargets
 from gateway.access.break_glass import BreakGlass
 from gateway.access.callers import USED_FLUSH_S, Callers, unusable
 from gateway.access.deployment_secret import check_secrets
+from gateway.access.end_users import EndUserDigests
 from gateway.access.person_sign_ins import PersonSignIns
 from gateway.access.sessions import Sessions, SignIns
 from gateway.access.totp import KeyTotp
@@ -134,6 +135,7 @@ class Services:
         self.config, self._file = config, file
         self.worker_index = worker_index
         self.secrets = secrets
+        self.end_users = EndUserDigests(secrets)
         self.gateway_id = new_id("gw")
         self.metrics = Metrics()
         self.tracing = Tracing(config.telemetry, self.gateway_id, self.metrics)
@@ -234,7 +236,7 @@ class Services:
             planner=planner,
             tiers=self.tiers,
             limiter=self.limiter,
-            holding=RequestHolds(self.ledger, self.settler, self.metrics),
+            holding=RequestHolds(self.ledger, self.settler, self.metrics, self.end_users),
             engine=self.engine,
             callers=self.callers,
             metrics=self.metrics,
@@ -281,6 +283,7 @@ class Services:
         try:
             await self.database.read(check_schema)
             await self.database.write(lambda connection: check_secrets(connection, self.secrets))
+            await self.database.write(self.end_users.make_key)
             await self.database.write(lambda connection: replay_file(connection, self.config))
             await self.leases.acquire()
             await self.settler.start()

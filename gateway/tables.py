@@ -169,6 +169,7 @@ server_secret = sa.Table(
     sa.Column("id", sa.Integer, primary_key=True, autoincrement=False),
     sa.Column("fingerprint", sa.String(64), nullable=False),  # "": no gateway has started yet
     sa.Column("changed_at", sa.BigInteger, nullable=False),
+    sa.Column("end_user_key", sa.LargeBinary),  # of digests, encrypted; null: not made yet (gateway.access.end_users)
 )
 
 # Keys that encrypt the stored texts of a tenant, each encrypted with the server secret. Without its key no text of a

@@ -36,6 +36,9 @@ _BUDGET_COLUMNS = (
     _budgets.c.thresholds,
     _budgets.c.tenant_id,
     _budgets.c.first_key_id,
+    _budgets.c.template_id,
+    _budgets.c.end_user,
+    _budgets.c.per_end_user,
 )
 _LOCK = Query(
     sa.select(*_BUDGET_COLUMNS)
@@ -43,6 +46,7 @@ _LOCK = Query(
         sa.or_(
             sa.and_(
                 _budgets.c.active,
+                sa.not_(_budgets.c.per_end_user),
                 # A rotation may change scope_id while a hold waits for the row; first_key_id finds the row all the
                 # same.
                 sa.or_(among(_budgets.c.scope_id, "scope_ids"), among(_budgets.c.first_key_id, "scope_ids")),
@@ -90,6 +94,9 @@ class LockedBudget:
     thresholds: str | None
     tenant_id: str
     first_key_id: str | None
+    template_id: str | None  # of the budget of an end user
+    end_user: str | None
+    per_end_user: bool  # a template: a hold of an older version may count in it
 
     @property
     def bound(self) -> int:
@@ -116,14 +123,15 @@ class Counters:
     def __init__(
         self, budgets: Iterable[LockedBudget] = (), now: int = 0, zones: Mapping[str, ZoneInfo] | None = None
     ) -> None:
-        """`zones`: for each scope id of the holds (tenant, project, key), the time zone of its tenant."""
+        """`zones`: for each scope id of the holds (tenant, project, key), the time zone of its tenant. The budget of an
+        end user is its own scope id."""
         self._budgets = {budget.id: budget for budget in budgets}
         self._windows: dict[tuple[str, int], BudgetWindow] = {}
         self._by_scope_id: dict[str, list[LockedBudget]] = {}  # a rotated key: by its first key
         self._present: dict[str, tuple[int, ZoneInfo]] = {}  # by budget id: the start of its present window
         starts: dict[tuple[Period, str], int] = {}
         for budget in self._budgets.values():
-            if not zones or not budget.active:
+            if not zones or not budget.active or budget.per_end_user:
                 continue
             scope_id = next((one for one in (budget.first_key_id, budget.scope_id) if one in zones), None)
             if scope_id is None:
@@ -163,7 +171,7 @@ class Counters:
             self._windows[window.budget_id, window.start] = window
 
     def applying_to(self, scope_ids: Iterable[str]) -> list[tuple[LockedBudget, BudgetWindow]]:
-        """Active budgets of these tenants, projects and keys, each with its present window."""
+        """Active budgets of these tenants, projects, keys and end users, each with its present window."""
         return [
             (budget, self.window(budget.id, self._present[budget.id][0]))
             for scope_id in scope_ids

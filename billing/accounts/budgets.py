@@ -1,13 +1,15 @@
 """Budgets of a tenant, a project or a key, in tokens or money, by day, month (of the tenant's time zone) or in total.
 
 A hard budget refuses requests over its limit; a soft budget only alerts. Each threshold, in percent of the limit,
-raises one alert in a window.
+raises one alert in a window. A template (`per_end_user`) limits each end user that requests name; the budgets of end
+users are in `end_users`, and no list here has them.
 
 Only `budget_windows` changes held and posted amounts. A changed limit applies from the next hold on.
 """
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Sequence
 from typing import Any
 from zoneinfo import ZoneInfo
@@ -16,6 +18,7 @@ import msgspec
 import sqlalchemy as sa
 
 from billing import revision, tables
+from billing.accounts import end_users
 from billing.accounts.budget_windows import Kind, Scope, Unit
 from billing.accounts.prices import PICOS_MAX
 from billing.clock import SECOND, Clock, Period, database_now, window_end, window_start, zone_of
@@ -32,6 +35,7 @@ SOFT_THRESHOLDS = (80, 100)  # default of soft budgets, in percent
 
 _WINDOW_MAX = 32 * 24 * 3600 * SECOND  # longer than the window of any budget by day or month
 _WINDOWS_A_BUDGET = 33
+_SALT_BYTES = 16
 
 _budgets = tables.budgets
 _windows = tables.budget_windows
@@ -53,7 +57,8 @@ _SORTED = ListColumns(
 class Budget(msgspec.Struct, frozen=True):
     """`limit_amount` is in tokens or picos, by `unit`. `scope_id` is the id of a tenant, a project or a key;
     `thresholds` are percentages, ascending. `first_key_id`, of a rotated key: the first key of its chain of rotations;
-    all keys of the chain count in this budget. None if the key replaced no other key."""
+    all keys of the chain count in this budget. None if the key replaced no other key. `per_end_user`: a template; the
+    limit is that of each end user."""
 
     id: str
     tenant_id: str
@@ -67,6 +72,7 @@ class Budget(msgspec.Struct, frozen=True):
     kind: Kind = "hard"
     thresholds: tuple[int, ...] = ()
     first_key_id: str | None = None
+    per_end_user: bool = False
 
     @property
     def counts_for(self) -> str:
@@ -74,9 +80,15 @@ class Budget(msgspec.Struct, frozen=True):
         return self.first_key_id or self.scope_id
 
 
+_COLUMNS = [_budgets.c[name] for name in Budget.__struct_fields__]
+_SELECT = sa.select(*_COLUMNS).where(_budgets.c.template_id.is_(None))
+
+
 class BudgetState(msgspec.Struct, frozen=True):
     """A budget in its present window. `left` is negative if a soft limit is exceeded, or a limit was lowered.
-    `resets_at`: the end of the window; None for a total budget."""
+    `resets_at`: the end of the window; None for a total budget. Of a template: `end_users` is the number of its end
+    users, `end_users_near` that of end users above end_users.NEAR_PERCENT of their limit, and nothing is used or
+    held."""
 
     budget: Budget
     window_start: int
@@ -84,6 +96,8 @@ class BudgetState(msgspec.Struct, frozen=True):
     used: int
     held: int
     left: int
+    end_users: int | None = None  # None, as the next: no template
+    end_users_near: int | None = None
 
 
 def create(
@@ -98,6 +112,7 @@ def create(
     kind: Kind = "hard",
     thresholds: Sequence[int] | None = None,
     first_key_id: str | None = None,
+    per_end_user: bool = False,
 ) -> Budget:
     """Create a budget. It counts new holds only, not the holds that exist already. Raises InvalidValue, RowNotFound."""
     _check_choice(scope, ("tenant", "project", "key"), "scope")
@@ -113,20 +128,24 @@ def create(
         _check_project(connection, tenant_id, scope_id)
     if len(listing(connection, scope_id=scope_id)) >= BUDGETS_MAX:
         raise InvalidValue(f"there are {BUDGETS_MAX} budgets already", "scope_id")
+    if per_end_user:
+        _check_template(kind, thresholds)
     checked = _checked(kind, thresholds)
     now = database_now(connection)
+    who = (tenant_id, scope, scope_id)
     budget = Budget(
-        new_id("bud"), tenant_id, scope, scope_id, unit, period, limit_amount, True, now, kind, checked, first_key_id
+        new_id("bud"), *who, unit, period, limit_amount, True, now, kind, checked, first_key_id, per_end_user
     )
-    connection.execute(
-        sa.insert(_budgets).values(msgspec.structs.asdict(budget) | {"thresholds": _thresholds_text(checked)})
-    )
+    values = msgspec.structs.asdict(budget) | {"thresholds": _thresholds_text(checked)}
+    if per_end_user:
+        values["end_user"] = secrets.token_hex(_SALT_BYTES)
+    connection.execute(sa.insert(_budgets).values(values))
     revision.bump(connection, Change("budgets", tenant_id))
     return budget
 
 
 def get(connection: sa.Connection, budget_id: str) -> Budget | None:
-    row = connection.execute(sa.select(_budgets).where(_budgets.c.id == budget_id)).one_or_none()
+    row = connection.execute(_SELECT.where(_budgets.c.id == budget_id)).one_or_none()
     return None if row is None else _budget(row)
 
 
@@ -135,7 +154,7 @@ def listing(
 ) -> list[Budget]:
     """Active (with `inactive`, all) budgets of a tenant with its projects and keys, or of the tenant, project or key
     `scope_id`. A key's budgets are also found by the first key of its rotations."""
-    query = sa.select(_budgets).order_by(_budgets.c.created_at, _budgets.c.id)
+    query = _SELECT.order_by(_budgets.c.created_at, _budgets.c.id)
     if tenant_id is not None:
         query = query.where(_budgets.c.tenant_id == tenant_id)
     if scope_id is not None:
@@ -154,13 +173,16 @@ def change(
     thresholds: Sequence[int] | None = None,
 ) -> Budget:
     """Change the given fields. Raises InvalidValue, RowNotFound. A hard limit below the window's use refuses all
-    requests until the window ends. A threshold alerts once in a window, even if the limit changes."""
+    requests until the window ends. A threshold alerts once in a window, even if the limit changes. The limit of a
+    template applies to each of its end users at once."""
     before = get(connection, budget_id)
     if before is None:
         raise RowNotFound(f"there is no budget {budget_id!r}")
     limit_amount = before.limit_amount if limit_amount is None else limit_amount
     _check_limit(limit_amount)
     kind = kind or before.kind
+    if before.per_end_user:
+        _check_template(kind, thresholds)
     if thresholds is None and (before.thresholds or kind == "hard"):
         thresholds = before.thresholds
     checked = _checked(kind, thresholds)
@@ -168,20 +190,26 @@ def change(
     after = _change(connection, budget_id, values)
     # The budget's row is locked, as for a hold, so an amount over the new limit was within the old limit.
     taken = _windows.c.held + _windows.c.posted
-    over = sa.and_(_windows.c.budget_id == budget_id, taken > limit_amount, taken > _windows.c.excused)
+    concerned: sa.ColumnElement[bool] = _windows.c.budget_id == budget_id
+    if before.per_end_user:  # a hold of an older version may count in the template itself
+        own = sa.select(_budgets.c.id).where(_budgets.c.template_id == budget_id)
+        concerned = sa.or_(concerned, _windows.c.budget_id.in_(own))
+    over = sa.and_(concerned, taken > limit_amount, taken > _windows.c.excused)
     connection.execute(sa.update(_windows).where(over).values(excused=taken))
     return after
 
 
 def remove(connection: sa.Connection, budget_id: str) -> Budget:
-    """Deactivate the budget. Its row is not deleted, since open holds count in it."""
+    """Deactivate the budget, of a template with the budgets of its end users. No row is deleted, since open holds count
+    in it."""
     return _change(connection, budget_id, {"active": False})
 
 
 def hand_over(connection: sa.Connection, key_id: str, to: str) -> list[tuple[Budget, Budget]]:
     """Move the active budgets of a key to the key that replaces it, with their used and held amounts. While the old key
     is valid, its holds count in these budgets too. Returns each budget before and after."""
-    found = listing(connection, scope_id=key_id)
+    # The order in which holds lock them.
+    found = sorted(listing(connection, scope_id=key_id), key=lambda budget: (not budget.per_end_user, budget.id))
     return [
         (budget, _change(connection, budget.id, {"scope_id": to, "first_key_id": budget.counts_for}))
         for budget in found
@@ -201,7 +229,7 @@ def states(
 
 def found(connection: sa.Connection, list_query: ListQuery, *, tenant_id: str | None = None) -> ListPage[BudgetState]:
     """A page of active budgets in their present windows. Raises InvalidValue."""
-    query = sa.select(_budgets).join(tables.tenants, tables.tenants.c.id == _budgets.c.tenant_id)
+    query = _SELECT.join(tables.tenants, tables.tenants.c.id == _budgets.c.tenant_id)
     query = query.outerjoin(tables.projects, tables.projects.c.id == _budgets.c.scope_id).where(_budgets.c.active)
     if tenant_id is not None:
         query = query.where(_budgets.c.tenant_id == tenant_id)
@@ -213,13 +241,13 @@ def fullest_budgets(
     connection: sa.Connection, *, tenant_id: str | None = None, limit: int, clock: Clock = database_now
 ) -> list[BudgetState]:
     """Active budgets of money, ordered by the part of the limit that is used or held in their present windows, largest
-    first. Budgets with the limit 0 precede all others; other unused budgets are last."""
+    first. Budgets with the limit 0 precede all others; other unused budgets are last. Templates are not
+    among them."""
     now = clock(connection)
     began = sa.case((_budgets.c.period == "total", 0), else_=now - _WINDOW_MAX)
     taken = _windows.c.held + _windows.c.posted
     query = (
-        sa.select(_budgets)
-        .join(_windows, sa.and_(_windows.c.budget_id == _budgets.c.id, _windows.c.window_start >= began))
+        _SELECT.join(_windows, sa.and_(_windows.c.budget_id == _budgets.c.id, _windows.c.window_start >= began))
         .where(taken > 0)
         # Several windows of a budget by day are after `began`; `states_of` reads the present one.
         .order_by((taken * 1.0 / sa.func.nullif(_budgets.c.limit_amount, 0)).desc().nulls_first(), _budgets.c.id)
@@ -229,7 +257,7 @@ def fullest_budgets(
     found = {row.id: _budget(row) for row in connection.execute(query)}
     if len(found) < limit:
         unused = (
-            _of_money(sa.select(_budgets), tenant_id)
+            _of_money(_SELECT, tenant_id)
             .where(_budgets.c.id.not_in(list(found)))
             .order_by(sa.case((_budgets.c.limit_amount == 0, 0), else_=1), _budgets.c.id)
             .limit(limit)
@@ -240,13 +268,14 @@ def fullest_budgets(
 
 
 def count_of_money(connection: sa.Connection, tenant_id: str | None = None) -> int:
-    """Active budgets of money, of one tenant or of all."""
+    """Active budgets of money without templates, of one tenant or of all."""
     query = _of_money(sa.select(sa.func.count()).select_from(_budgets), tenant_id)
     return int(connection.execute(query).scalar_one())
 
 
 def _of_money(query: sa.Select[Any], tenant_id: str | None) -> sa.Select[Any]:
-    query = query.where(_budgets.c.active, _budgets.c.unit == "money")
+    counted = sa.and_(_budgets.c.template_id.is_(None), sa.not_(_budgets.c.per_end_user))
+    query = query.where(_budgets.c.active, _budgets.c.unit == "money", counted)
     return query if tenant_id is None else query.where(_budgets.c.tenant_id == tenant_id)
 
 
@@ -256,13 +285,17 @@ def states_of(connection: sa.Connection, found: Sequence[Budget], clock: Clock =
     zones = _zones(connection, {budget.tenant_id for budget in found})
     query = sa.select(_windows).where(_windows.c.budget_id.in_([budget.id for budget in found]))
     counters = {(row.budget_id, row.window_start): (row.posted, row.held) for row in connection.execute(query)}
+    starts = {budget.id: window_start(budget.period, now, zones[budget.tenant_id]) for budget in found}
+    templates = {budget.id: starts[budget.id] for budget in found if budget.per_end_user}
+    numbers = end_users.counts(connection, templates)
     result = []
     for budget in found:
-        zone = zones[budget.tenant_id]
-        start = window_start(budget.period, now, zone)
-        used, held = counters.get((budget.id, start), (0, 0))
+        zone, start = zones[budget.tenant_id], starts[budget.id]
+        used, held = (0, 0) if budget.per_end_user else counters.get((budget.id, start), (0, 0))
         left = budget.limit_amount - used - held
-        result.append(BudgetState(budget, start, window_end(budget.period, start, zone), used, held, left))
+        resets_at = window_end(budget.period, start, zone)
+        near = numbers.get(budget.id, (None, None))
+        result.append(BudgetState(budget, start, resets_at, used, held, left, *near))
     return result
 
 
@@ -295,6 +328,13 @@ def _checked(kind: Kind, thresholds: Sequence[int] | None) -> tuple[int, ...]:
     return tuple(sorted(thresholds))
 
 
+def _check_template(kind: Kind, thresholds: Sequence[int] | None) -> None:
+    if kind == "soft":
+        raise InvalidValue("a budget for each end user is hard; 'soft' is not served with 'per_end_user'", "kind")
+    if thresholds:
+        raise InvalidValue("a budget for each end user has no thresholds: it raises no alerts", "thresholds")
+
+
 def _check_project(connection: sa.Connection, tenant_id: str, project_id: str) -> None:
     projects = tables.projects
     query = sa.select(projects.c.id).where(projects.c.id == project_id, projects.c.tenant_id == tenant_id)
@@ -317,5 +357,8 @@ def _change(connection: sa.Connection, budget_id: str, values: dict[str, object]
     budget = get(connection, budget_id)
     if budget is None:
         raise RowNotFound(f"there is no budget {budget_id!r}")
+    inherited: dict[str, object] = {name: values[name] for name in ("limit_amount", "active") if name in values}
+    if budget.per_end_user and inherited:
+        end_users.change_budgets(connection, budget_id, inherited)
     revision.bump(connection, Change("budgets", budget.tenant_id))
     return budget

@@ -8,7 +8,13 @@ import msgspec
 
 from billing.accounts.prices import REQUEST_TOKENS_MAX
 
-RefusalCode = Literal["tenant_budget_exceeded", "project_budget_exceeded", "key_budget_exceeded", "price_unknown"]
+RefusalCode = Literal[
+    "tenant_budget_exceeded",
+    "project_budget_exceeded",
+    "key_budget_exceeded",
+    "end_user_budget_exceeded",
+    "price_unknown",
+]
 Outcome = Literal["settled", "voided", "expired", "unknown", "journaled"]
 GATEWAY_DEAD = "gateway_dead"  # the ending of a hold whose gateway died
 
@@ -17,7 +23,8 @@ class HoldRequest(msgspec.Struct, frozen=True):
     """A hold for one request. `adapter`: the adapter's id, unique over all tenants; None for the base model.
     `max_tokens` ≥ 1 is the request's limit over all its texts; the grant may be lower, but not below `min_tokens`.
     `first_key_id`, of a rotated key: the first key of its chain of rotations; None if the key replaced no other key.
-    All keys of the chain share their budgets. `tag_set_id`: of the key's present tags, which the usage row copies."""
+    All keys of the chain share their budgets. `tag_set_id`: of the key's present tags, which the usage row copies.
+    `end_user`: the digest of the end user that the request names, unique over all tenants; None: it names none."""
 
     request_id: str
     tenant_id: str
@@ -31,6 +38,7 @@ class HoldRequest(msgspec.Struct, frozen=True):
     min_tokens: int = 1
     first_key_id: str | None = None
     tag_set_id: str | None = None
+    end_user: str | None = None
 
     @property
     def scope_ids(self) -> tuple[str, ...]:

@@ -1,7 +1,8 @@
 """One database transaction for several requests: first the endings, since they free budget, then the holds and moves
 of holds, in the order of their arrival.
 
-All transactions lock in the same order: the gateway's lease, hold rows by id, budget rows by id. A request that is
+All transactions lock in the same order: the gateway's lease, hold rows by id, templates of budgets by id, budget rows
+by id. New budgets of end users are inserted between the last two. A request that is
 refused or invalid does not affect the other requests of its transaction. This module knows no thread and no event loop.
 """
 
@@ -14,7 +15,7 @@ import msgspec
 import sqlalchemy as sa
 
 from billing import revision, tables
-from billing.accounts import alerts
+from billing.accounts import alerts, end_users
 from billing.accounts.budget_windows import BudgetWindow, Counters, LockedBudget, Scope
 from billing.accounts.prices import PriceBook, PriceVersion, UnitPrices, format_picos
 from billing.bulk import BulkInsert, BulkUpdate, Query, Row, among
@@ -45,6 +46,7 @@ _CONTEXT = Query(
         sa.select(tables.leases.c.expires_at)
         .where(tables.leases.c.gateway_id == sa.bindparam("gateway_id"))
         .scalar_subquery(),
+        end_users.any_template,
     )
 )
 _LOCK_HOLDS = Query(
@@ -71,6 +73,7 @@ _REFUSAL_CODES: dict[Scope, RefusalCode] = {
     "project": "project_budget_exceeded",
     "key": "key_budget_exceeded",
 }
+_END_USER_CODE: RefusalCode = "end_user_budget_exceeded"
 
 HoldResult = Held | HoldRefused | Exception
 EndResult = HoldEnding | Exception
@@ -137,6 +140,7 @@ class LedgerTransaction:
         self._prices = prices
         self._now = 0
         self._counters = Counters()
+        self._of_end_users: dict[end_users.NamedScopes, list[str]] = {}  # the ids of their budgets
         self._known: dict[str, _Hold] = {}
         self._made: dict[str, _Hold] = {}
         self._moved: dict[str, _Hold] = {}
@@ -154,12 +158,12 @@ class LedgerTransaction:
         """Returns the results of `holds` and of `endings`, in their order. A result that is an exception concerns its
         request only."""
         self._now = self._clock(connection)
-        [(price_token, lease_expires_at)] = _CONTEXT.rows(connection, {"gateway_id": self._gateway_id})
+        [(price_token, lease_expires_at, any_template)] = _CONTEXT.rows(connection, {"gateway_id": self._gateway_id})
         self._prices.refresh(price_token)
         if holds and (lease_expires_at is None or lease_expires_at <= self._now):
             # A gateway that makes holds is alive. Without a valid lease, an audit would expire its holds.
             leases.extend(connection, self._gateway_id, self._lease_s, self._now)
-        self._lock(connection, holds, endings)
+        self._lock(connection, holds, endings, per_end_user=bool(any_template))
         end_results = [self._guarded_end(connection, ending) for ending in endings]
         hold_results = [
             self._move(connection, item.request) if isinstance(item, HoldMove) else self._hold(connection, item)
@@ -169,8 +173,14 @@ class LedgerTransaction:
         return hold_results, end_results
 
     def _lock(
-        self, connection: sa.Connection, holds: Sequence[HoldRequest | HoldMove], endings: Sequence[Ending]
+        self,
+        connection: sa.Connection,
+        holds: Sequence[HoldRequest | HoldMove],
+        endings: Sequence[Ending],
+        *,
+        per_end_user: bool,
     ) -> None:
+        """`per_end_user`: there are budgets for each end user."""
         request_ids = [item.request_id for item in (*endings, *holds)]
         for row in _LOCK_HOLDS.rows(connection, {"request_ids": request_ids}):
             hold = _Hold(*row)
@@ -183,11 +193,18 @@ class LedgerTransaction:
                 self._known[request_id].charges.append((budget_id, start))
                 charges.add((budget_id, start))
         zones: dict[str, ZoneInfo] = {}
+        named: dict[end_users.NamedScopes, ZoneInfo] = {}
         for item in holds:
             request = item.request if isinstance(item, HoldMove) else item
             terms = self._prices.terms(connection, request.tenant_id)
             if terms is not None:
                 zones.update(dict.fromkeys(request.scope_ids, terms.zone))
+                if request.end_user is not None:
+                    named[request.scope_ids, request.end_user] = terms.zone
+        if per_end_user and named:
+            self._of_end_users = end_users.ensure_budgets(connection, named, self._now)
+            for pair, budget_ids in self._of_end_users.items():
+                zones.update(dict.fromkeys(budget_ids, named[pair]))
         self._counters = Counters.lock(connection, zones, charges, self._now)
 
     # ---- holds -------------------------------------------------------------------------------------------------
@@ -241,13 +258,16 @@ class LedgerTransaction:
         if version is None or prices is None:
             message = f"Model {request.model!r} has no price in {currency} for tier {request.tier!r}."
             return HoldRefused(request.request_id, "price_unknown", message, None)
-        budgets = self._counters.applying_to(request.scope_ids)
+        budgets = self._counters.applying_to((*request.scope_ids, *self._budgets_of_end_user(request)))
         max_tokens, refusal = self._afford(request, budgets, prices, currency)
         if refusal is not None:
             if refusal.nothing_left and self._prices.any_free(connection, currency):
                 return msgspec.structs.replace(refusal, nothing_left=False)
             return refusal
         return _Grant(max_tokens, version, prices, [(budget.id, window.start) for budget, window in budgets])
+
+    def _budgets_of_end_user(self, request: HoldRequest) -> Sequence[str]:
+        return () if request.end_user is None else self._of_end_users.get((request.scope_ids, request.end_user), ())
 
     def _afford(
         self, request: HoldRequest, budgets: list[tuple[LockedBudget, BudgetWindow]], prices: UnitPrices, currency: str
@@ -433,14 +453,19 @@ def _refusal(
         return f"{amount} tokens" if budget.unit == "tokens" else format_picos(amount, currency)
 
     when = "It never resets." if resets_at is None else f"It resets at {rfc3339(resets_at)}."
+    of_end_user = budget.template_id is not None
+    owner = "end user" if of_end_user else budget.scope
     message = (
-        f"The {budget.scope}'s {_UNIT_WORD[budget.unit]} budget ({budget.period}) does not cover this request: limit "
+        f"The {owner}'s {_UNIT_WORD[budget.unit]} budget ({budget.period}) does not cover this request: limit "
         f"{show(budget.bound)}, used {show(window.posted)}, held {show(window.held)} by running requests, "
         f"needed at least {show(needed)}. {when}"
     )
-    # The smallest request has one prompt token and no completion token.
-    nothing_left = budget.bound - window.posted < 1
-    return HoldRefused(request.request_id, _REFUSAL_CODES[budget.scope], message, resets_at, nothing_left)
+    if budget.end_user == end_users.OTHERS and of_end_user:
+        message += f" The limit of {end_users.END_USERS_MAX} end users is reached: further end users share a budget."
+    # The smallest request has one prompt token and no completion token. A key may still serve its other end users.
+    nothing_left = not of_end_user and budget.bound - window.posted < 1
+    code = _END_USER_CODE if of_end_user else _REFUSAL_CODES[budget.scope]
+    return HoldRefused(request.request_id, code, message, resets_at, nothing_left)
 
 
 def _held(hold: _Hold) -> Held:

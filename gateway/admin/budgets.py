@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import sqlalchemy as sa
 
-from billing.accounts import budgets
+from billing.accounts import budgets, end_users
 from billing.accounts.budget_windows import Kind, Scope, Unit
 from billing.accounts.budgets import Budget, BudgetState
-from billing.clock import Period
+from billing.accounts.end_users import EndUserState
+from billing.clock import Period, database_now
 from billing.errors import InvalidValue, RowNotFound
+from billing.lists import ListPage, ListQuery
 from gateway.access import keys
-from gateway.admin.writes import Writes, key_of, project_of
+from gateway.admin.writes import Actor, Writes, key_of, project_of
 
 
 class BudgetWrites:
@@ -34,16 +36,19 @@ class BudgetWrites:
         key_id: str | None = None,
         kind: Kind | None = None,
         thresholds: Sequence[int] | None = None,
+        per_end_user: bool = False,
     ) -> Budget:
         """Make the budget of this unit and period, or change the given fields of it: a tenant, a project (id or name)
-        or a key has one. `limit_amount` in tokens or picos, `thresholds` in percent of it."""
+        or a key has one, and one for each of its end users (`per_end_user`). `limit_amount` in tokens or picos,
+        `thresholds` in percent of it."""
         self._writes.lock(connection)
         tenant_id = self._writes.tenant(connection, tenant_id).id
         scope, scope_id, first_key_id = self._scope(connection, tenant_id, project, key_id)
         if scope == "tenant":
             self._check_operator()
-        same = [b for b in budgets.listing(connection, scope_id=scope_id) if (b.unit, b.period) == (unit, period)]
-        before = same[0] if same else None
+        wanted = (unit, period, per_end_user)
+        listed = budgets.listing(connection, scope_id=scope_id)
+        before = next((b for b in listed if (b.unit, b.period, b.per_end_user) == wanted), None)
         if before is not None:
             budget = budgets.change(connection, before.id, limit_amount=limit_amount, kind=kind, thresholds=thresholds)
         else:
@@ -58,6 +63,7 @@ class BudgetWrites:
                 kind=kind or "hard",
                 thresholds=thresholds,
                 first_key_id=first_key_id,
+                per_end_user=per_end_user,
             )
         return self._writes.record(connection, "budget.set", before, budget)
 
@@ -89,6 +95,24 @@ class BudgetWrites:
             raise RowNotFound(f"the tenant has no key {key_id!r}", "key_id")
         newest = keys.newest(connection, key)
         return "key", newest, None if key.shares_as == newest else key.shares_as
+
+
+def end_user_states(
+    connection: sa.Connection,
+    actor: Actor,
+    budget_id: str,
+    list_query: ListQuery,
+    digest_in: Callable[[str], str] | None = None,
+) -> ListPage[EndUserState]:
+    """A page of the budgets of a template's end users. `digest_in`: only the end user whose digest in a tenant, named
+    by its id, is this. Raises RowNotFound, InvalidValue."""
+    budget = budgets.get(connection, budget_id) if budget_id.isascii() and budget_id.isprintable() else None
+    if budget is None or not budget.active or not budget.per_end_user or not actor.sees(budget.tenant_id):
+        raise RowNotFound(f"there is no budget for each end user with the id {budget_id!r}")
+    digest = None if digest_in is None else digest_in(budget.tenant_id)
+    return end_users.states(
+        connection, budget.id, budget.tenant_id, budget.period, list_query, database_now(connection), digest
+    )
 
 
 def budget_state(connection: sa.Connection, budget: Budget) -> BudgetState:

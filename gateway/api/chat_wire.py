@@ -29,9 +29,9 @@ from gateway.api.output_formats import check_output_beside_tools
 from gateway.api.parsing import BodyDecoder, Explanations, UnsupportedField, check_served
 from gateway.api.sampling import (
     HINTS_SAMPLING,
+    HINTS_STICKY,
     LOGPROBS_MAX,
     MAX_TOKENS_MAX,
-    STICKY,
     UNSERVED_SAMPLING,
     SamplingFields,
     Tokens,
@@ -168,6 +168,7 @@ class ChatRequest(SamplingFields, frozen=True, kw_only=True, forbid_unknown_fiel
             tooling=tooling,
             prompt_logprobs=self.prompt_logprobs,
             sticky=self.prompt_cache_key or self.safety_identifier or self.user,
+            end_user=self.safety_identifier or self.user or None,
         )
 
     def tooling(self) -> Tooling:
@@ -197,8 +198,7 @@ HINTS: dict[str, str] = {
     "messages[].provider_specific_fields": "litellm's copies of an answer's fields; the message's own count",
     "messages[].tool_calls[].index": "Calls are in the order of the list",
     "metadata": "It is not stored",
-    "safety_identifier": STICKY,
-    "prompt_cache_key": STICKY,
+    **HINTS_STICKY,
     "prompt_cache_options": "Every prompt is cached, with or without it",
     "prompt_cache_retention": "Retention is not guaranteed: the cached pages unused for longest are evicted first",
     **HINTS_SAMPLING,

@@ -84,6 +84,7 @@ class CompletionRequest(SamplingFields, frozen=True, kw_only=True, forbid_unknow
             tooling=None if output is None else Tooling(output=output, text_only=True),
             prompt_logprobs=self.prompt_logprobs,
             sticky=self.user,
+            end_user=self.user or None,
         )
 
 

@@ -66,6 +66,7 @@ class GenerationRequest(msgspec.Struct, frozen=True):
     max_tokens_default: int | None = None  # the endpoint's
     tooling: Tooling | None = None  # None: the endpoint answers with text alone
     sticky: str | None = None  # an alias serves requests of one value by one model
+    end_user: str | None = None  # the name of the caller's end user; None: not named
     continues: str | None = None  # the id of the stored response before this one
     conversation_id: str | None = None  # of the stored conversation that the response is added to
     has_sealed: bool = False  # a message has encrypted reasoning

@@ -179,6 +179,7 @@ class MessagesRequest(CountRequest, frozen=True, kw_only=True, forbid_unknown_fi
             stream=bool(self.stream),
             tooling=self.tooling(),
             sticky=None if self.metadata is None else self.metadata.user_id,
+            end_user=None if self.metadata is None else self.metadata.user_id or None,
         )
 
 
@@ -189,7 +190,10 @@ HINTS: dict[str, str] = {
     "cache_control": _CACHED,
     "messages[].content[].cache_control": _CACHED,
     "system[].cache_control": _CACHED,
-    "metadata": "An alias serves requests with the same `user_id` by the same model",
+    "metadata": (
+        "An alias serves requests with the same `user_id` by the same model; the request counts in the budget of this "
+        "end user"
+    ),
     "betas": "No beta feature is served",
     "billing_policy": "Prices are those of the tenant",
     "compaction": "Conversations are not shortened",

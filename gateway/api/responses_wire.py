@@ -27,7 +27,7 @@ from gateway.api.responses_tools import (
     tool_choice,
     tool_specs,
 )
-from gateway.api.sampling import MODEL_CHARS_MAX, STICKY, TextRules, Tokens, make_sampling
+from gateway.api.sampling import HINTS_STICKY, MODEL_CHARS_MAX, TextRules, Tokens, make_sampling
 from gateway.api.unknown_fields import UnknownFields
 from gateway.errors import InvalidRequest, encode
 from gateway.tools.definitions import ReasoningRequest, Tooling
@@ -116,6 +116,7 @@ class ResponsesRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
             has_sealed=has_sealed(messages),
             seals_reasoning=ENCRYPTED_REASONING in (self.include or ()),
             sticky=self.prompt_cache_key or self.safety_identifier or self.user,
+            end_user=self.safety_identifier or self.user or None,
             continues=self.previous_response_id,
             background=bool(self.background),
             conversation_id=self.conversation_id,
@@ -209,17 +210,15 @@ HINTS: dict[str, str] = {
     "input[].phase": "Templates do not get it",
     "input[].status": "Every item counts as complete",
     "max_tool_calls": "It counts calls of tools that OpenAI's own service runs",
-    "prompt_cache_key": STICKY,
+    **HINTS_STICKY,
     "prompt_cache_options": CACHE,
     "prompt_cache_retention": "Retention is not guaranteed: the cached pages unused for longest are evicted first",
     "reasoning.context": "The model's template decides which earlier reasoning the prompt has",
-    "safety_identifier": STICKY,
     "stream_options": "No event is padded",
     "text.format.description": "The schema alone counts",
     "text.format.name": "The schema alone counts",
     **{f"{tools}.{name}": why for tools in ("tools[]", "tools[].tools[]") for name, why in _TOOL_HINTS.items()},
     "text.verbosity": "Only `max_output_tokens` limits the length of an answer",
-    "user": STICKY,
 }
 
 UNSUPPORTED_FIELDS: dict[str, UnsupportedField] = {

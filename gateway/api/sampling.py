@@ -128,7 +128,9 @@ class SamplingFields(OutputFields, frozen=True, kw_only=True, forbid_unknown_fie
 
 # A hint is accepted and does not change the answer. A sticky hint chooses which model of an alias serves.
 STICKY = "An alias serves requests with the same value by the same model"
-HINTS_SAMPLING: dict[str, str] = {"user": STICKY, **HINTS_OUTPUT}
+NAMES_END_USER = f"{STICKY}; the request counts in the budget of this end user"
+HINTS_STICKY = {"prompt_cache_key": STICKY, "safety_identifier": NAMES_END_USER, "user": NAMES_END_USER}
+HINTS_SAMPLING: dict[str, str] = {"user": NAMES_END_USER, **HINTS_OUTPUT}
 
 UNSERVED_STREAM_OPTIONS = {
     "continuous_usage_stats": UnsupportedField("The usage is reported at a stream's end", (False,)),

@@ -1,7 +1,8 @@
-"""`laneway prices publish|preview|list` and `laneway budgets set|list|remove`. Amounts are exact decimals."""
+"""`laneway prices publish|preview|list` and `laneway budgets set|list|remove|end-users`. Amounts are exact decimals."""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from datetime import UTC, datetime
 from decimal import Decimal, InvalidOperation
@@ -14,13 +15,19 @@ import msgspec
 from billing.accounts import budgets, prices
 from billing.accounts.budget_windows import Kind
 from billing.accounts.budgets import BudgetState
+from billing.accounts.end_users import EndUserState
 from billing.accounts.prices import PICOS_MAX, PICOS_PER_UNIT, PriceVersion, SubjectKind, format_picos
 from billing.clock import Period, from_datetime
-from gateway.admin.budgets import budget_state
-from gateway.admin.writes import tenant_of
+from billing.lists import LIMIT_MAX, ListQuery
+from gateway.access.end_users import EndUserDigests
+from gateway.access.sealed_values import ValueUnreadable
+from gateway.admin.budgets import budget_state, end_user_states
+from gateway.admin.writes import Actor, tenant_of
 from gateway.commands.console import Console, fail, json_option, pass_console, show_row, show_rows
 from gateway.commands.database import read, write
-from gateway.views.accounts import BudgetView, PriceView
+from gateway.config.file import ConfigError
+from gateway.config.server_secrets import ServerSecrets, read_server_secrets
+from gateway.views.accounts import BudgetView, EndUserView, PriceView
 
 MILLION = 10**6
 DIGITS_MAX = 40  # before and after the point
@@ -213,6 +220,7 @@ def budgets_group() -> None:
     type=click.IntRange(1, budgets.THRESHOLD_MAX),
     help="Alert at this percentage. May be repeated. Default: unchanged.",
 )
+@click.option("--per-end-user", is_flag=True, help="The limit of each end user that requests name.")
 @json_option
 @pass_console
 def set_command(
@@ -225,6 +233,7 @@ def set_command(
     key_id: str | None,
     kind: Kind | None,
     thresholds: tuple[int, ...],
+    per_end_user: bool,
     as_json: bool,
 ) -> None:
     """Set the one budget of TENANT (a slug or an id) of this period and unit."""
@@ -244,6 +253,7 @@ def set_command(
             key_id=key_id,
             kind=kind,
             thresholds=thresholds or None,
+            per_end_user=per_end_user,
         )
         return budget_state(connection, budget)
 
@@ -269,8 +279,45 @@ def list_budgets_command(console: Console, tenant: str | None, as_json: bool) ->
         "used",
         "held",
         "left",
+        "per_end_user",
+        "end_users",
+        "end_users_near",
     )
     show_rows([msgspec.to_builtins(BudgetView.of(state)) for state in found], columns, as_json=as_json)
+
+
+@budgets_group.command("end-users")
+@click.argument("budget_id")
+@click.option("--user", "name", help="This end user alone, as requests name it. Names are not stored.")
+@click.option("--limit", type=click.IntRange(1, LIMIT_MAX), default=100, show_default=True, help="Most rows.")
+@json_option
+@pass_console
+def end_users_command(console: Console, budget_id: str, name: str | None, limit: int, as_json: bool) -> None:
+    """The end users of the budget BUDGET_ID, made with --per-end-user, the fullest first. Money is in picos."""
+    wanted = ListQuery(sort="-used", limit=limit)
+    digests = None if name is None else EndUserDigests(_secrets(console))
+
+    def query(connection: Any) -> list[EndUserState]:
+        digest_in = None
+        if digests is not None and name is not None:
+            if not digests.load_key(connection):  # no gateway has started: no request has named an end user
+                return []
+            digest_in = functools.partial(digests.digest, name=name)
+        return end_user_states(connection, Actor("cli"), budget_id, wanted, digest_in).items
+
+    columns = ("id", "limit_amount", "used", "held", "left", "shared", "created_at", "resets_at")
+    try:
+        found = read(console, query)
+    except ValueUnreadable:
+        fail("the key of end users' names was encrypted with another secret than gateway.secret_file")
+    show_rows([msgspec.to_builtins(EndUserView.of(state)) for state in found], columns, as_json=as_json)
+
+
+def _secrets(console: Console) -> ServerSecrets:
+    try:
+        return read_server_secrets(console.config)
+    except (ConfigError, OSError) as error:
+        fail(str(error))
 
 
 @budgets_group.command("remove")

@@ -6,6 +6,7 @@ import click
 import sqlalchemy as sa
 
 from gateway.access.deployment_secret import adopt_secrets
+from gateway.access.end_users import delete_unreadable_key, rewrap_end_user_key
 from gateway.access.routing_keys import rewrap_routing_keys
 from gateway.commands.console import Console, fail, pass_console
 from gateway.commands.database import write
@@ -64,6 +65,7 @@ def drop_command(console: Console) -> None:
         fail("the file has one secret")
 
     def rewrap(connection: sa.Connection) -> tuple[int, int]:
+        rewrap_end_user_key(connection, secrets)
         return TextKeys(secrets).rewrap(connection), rewrap_routing_keys(connection, secrets)
 
     tenants, webhooks = write(console, rewrap)
@@ -78,12 +80,14 @@ def adopt_command(console: Console) -> None:
     """Replace the secret of the database by this file's secret, after the old secret was lost."""
     secrets = _read(console)
 
-    def adopt(connection: sa.Connection) -> int:
+    def adopt(connection: sa.Connection) -> tuple[int, bool]:
         adopt_secrets(connection, secrets)
-        return TextKeys(secrets).delete_unreadable_keys(connection)
+        return TextKeys(secrets).delete_unreadable_keys(connection), delete_unreadable_key(connection, secrets)
 
-    deleted = write(console, adopt)
+    deleted, end_users = write(console, adopt)
     click.echo(f"{deleted} tenants' keys of stored texts could not be decrypted and are deleted")
+    if end_users:
+        click.echo("the key of end users' names could not be decrypted: every end user begins a new budget")
     click.echo(f"{secrets.fingerprints()[0]} is the secret of this database")
 
 

@@ -24,6 +24,7 @@ from billing.ledger.messages import Recompute
 from billing.ledger.settler import Settler
 from billing.timeouts import StallTolerantTimeout
 from gateway import errors
+from gateway.access.end_users import EndUserDigests
 from gateway.generation.endings import EndingCode
 from gateway.generation.inflight import InFlight, RequestPlan
 from gateway.generation.text_runs import Outcome
@@ -38,8 +39,9 @@ _log = logging.getLogger(__name__)
 class RequestHolds:
     """Of one gateway process."""
 
-    def __init__(self, ledger: Ledger, settler: Settler, metrics: Metrics) -> None:
+    def __init__(self, ledger: Ledger, settler: Settler, metrics: Metrics, end_users: EndUserDigests) -> None:
         self._ledger = ledger
+        self._end_users = end_users
         self._settler = settler
         self._metrics = metrics
 
@@ -57,7 +59,7 @@ class RequestHolds:
         times.hold_began_s = request.line.age_s()
         try:
             async with StallTolerantTimeout(HOLD_WAIT_S):
-                answer = await self._ledger.hold(_hold_request(request, request.plan))
+                answer = await self._ledger.hold(self._hold_request(request, request.plan))
         except (LedgerUnavailable, TimeoutError):
             raise errors.DatabaseDown("Budgets cannot be checked now. Try again in a moment.") from None
         times.hold_ended_s = request.line.age_s()
@@ -77,7 +79,7 @@ class RequestHolds:
         voided."""
         try:
             async with StallTolerantTimeout(HOLD_WAIT_S):
-                answer = await self._ledger.move(_hold_request(request, plan))
+                answer = await self._ledger.move(self._hold_request(request, plan))
         except (LedgerUnavailable, TimeoutError, HoldEnded, HoldUnknown):
             await self.void_hold(request, EndingCode.LEDGER_UNAVAILABLE)
             raise errors.DatabaseDown("Budgets cannot be checked now. Try again in a moment.") from None
@@ -114,23 +116,23 @@ class RequestHolds:
             fields = {"request_id": request.request_id, "reason": str(error) or repr(error)}
             _log.error("void.lost", extra={"fields": fields})
 
-
-def _hold_request(request: InFlight, plan: RequestPlan) -> HoldRequest:
-    target = plan.target
-    return HoldRequest(
-        request_id=request.request_id,
-        tenant_id=request.caller.tenant_id or "",
-        key_id=request.caller.key_id,
-        model=target.model,
-        adapter=target.adapter.id if target.adapter else None,
-        tier=request.tier,
-        prompt_tokens=plan.prompt_tokens,
-        max_tokens=plan.max_tokens * plan.texts,
-        min_tokens=min(plan.texts, plan.max_tokens * plan.texts),
-        project_id=request.caller.project_id,
-        first_key_id=request.caller.first_key_id,
-        tag_set_id=request.caller.tag_set_id,
-    )
+    def _hold_request(self, request: InFlight, plan: RequestPlan) -> HoldRequest:
+        target, tenant_id, name = plan.target, request.caller.tenant_id or "", request.asked.end_user
+        return HoldRequest(
+            request_id=request.request_id,
+            tenant_id=tenant_id,
+            key_id=request.caller.key_id,
+            model=target.model,
+            adapter=target.adapter.id if target.adapter else None,
+            tier=request.tier,
+            prompt_tokens=plan.prompt_tokens,
+            max_tokens=plan.max_tokens * plan.texts,
+            min_tokens=min(plan.texts, plan.max_tokens * plan.texts),
+            project_id=request.caller.project_id,
+            first_key_id=request.caller.first_key_id,
+            tag_set_id=request.caller.tag_set_id,
+            end_user=self._end_users.digest(tenant_id, name) if name else None,
+        )
 
 
 def _settlement(request: InFlight, outcome: Outcome) -> Settlement:

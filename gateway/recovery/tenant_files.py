@@ -60,6 +60,7 @@ SECRET_COLUMNS = {
     "sessions": ("hash",),
     "person_sessions": ("hash", "tokens"),
     "webhooks": ("secret",),
+    "budgets": ("end_user",),
 }
 
 

@@ -14,6 +14,7 @@ from litestar.params import Body
 
 from billing.accounts.alerts import Alert, Delivery
 from billing.accounts.budgets import BudgetState
+from billing.accounts.end_users import EndUserState
 from billing.accounts.prices import PriceVersion, UnitPrices
 from billing.accounts.tenants import Project, Tenant
 from billing.accounts.webhooks import MadeWebhook, Webhook
@@ -92,7 +93,9 @@ class PriceView(msgspec.Struct, frozen=True, kw_only=True):
 
 class BudgetView(msgspec.Struct, frozen=True, kw_only=True):
     """A budget in its present window. `limit_amount`, `used`, `held` and `left` are tokens or picos, by `unit`;
-    `thresholds` are percentages at which an alert is raised. A soft budget refuses nothing."""
+    `thresholds` are percentages at which an alert is raised. A soft budget refuses nothing. With `per_end_user` the
+    limit is that of each end user that requests name: `end_users` is their number, `end_users_near` the number above 80
+    percent of the limit, and nothing is used or held."""
 
     id: str
     tenant_id: str
@@ -108,6 +111,9 @@ class BudgetView(msgspec.Struct, frozen=True, kw_only=True):
     left: int
     resets_at: int | None
     created_at: int
+    per_end_user: bool
+    end_users: int | None
+    end_users_near: int | None
 
     @classmethod
     def of(cls, state: BudgetState) -> BudgetView:
@@ -127,13 +133,38 @@ class BudgetView(msgspec.Struct, frozen=True, kw_only=True):
             left=state.left,
             resets_at=None if state.resets_at is None else state.resets_at // SECOND,
             created_at=budget.created_at // SECOND,
+            per_end_user=budget.per_end_user,
+            end_users=state.end_users,
+            end_users_near=state.end_users_near,
         )
+
+
+class EndUserView(msgspec.Struct, frozen=True, kw_only=True):
+    """The budget of one end user in its present window, in tokens or picos. The end user's name is not stored.
+    `shared`: by all end users beyond the limit of end users."""
+
+    id: str
+    limit_amount: int
+    used: int
+    held: int
+    left: int
+    resets_at: int | None
+    created_at: int
+    shared: bool
+
+    @classmethod
+    def of(cls, state: EndUserState) -> EndUserView:
+        moments = {
+            "created_at": state.created_at // SECOND,
+            "resets_at": None if state.resets_at is None else state.resets_at // SECOND,
+        }
+        return cls(**msgspec.structs.asdict(state) | moments, left=state.left)
 
 
 class ListedBudgetView(BudgetView, frozen=True, kw_only=True):
     """A budget with its projection at the average rate of the last seven days: `projected` is the use at the end of its
-    window (null: the window has no end), `run_out_at` when the budget is used up (null: not in this window). `posted`
-    is the settled amount, as `used`."""
+    window, `run_out_at` when the budget is used up (null: not in this window). `projected` is null for a window without
+    end; for a budget per end user both are null. `posted` is the settled amount, as `used`."""
 
     posted: int
     projected: int | None
@@ -141,6 +172,8 @@ class ListedBudgetView(BudgetView, frozen=True, kw_only=True):
 
     @classmethod
     def projecting(cls, state: BudgetState, projection: Projection) -> ListedBudgetView:
+        if state.budget.per_end_user:  # the rate is that of all end users together
+            projection = Projection(None, None)
         return cls(
             **msgspec.structs.asdict(BudgetView.of(state)),
             posted=state.used,

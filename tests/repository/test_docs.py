@@ -94,8 +94,8 @@ def _anchors(page: Path) -> set[str]:
 
 def _laneway_commands() -> list[str]:
     text = _text([*GUIDES, *DOCS.glob("*.md"), *EXAMPLES])
-    found = re.findall(r"`laneway ((?:[a-z]+ ?){1,2})", text)
-    found += re.findall(r"^ *laneway ([a-z]+(?: [a-z]+)?)", text, re.MULTILINE)
+    found = re.findall(r"`laneway ((?:[a-z][a-z-]* ?){1,2})", text)
+    found += re.findall(r"^ *laneway ([a-z][a-z-]*(?: [a-z][a-z-]*)?)", text, re.MULTILINE)
     return sorted({command.strip() for command in found})
 
 

@@ -674,6 +674,23 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/admin/budgets/{budget_id}/end_users": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** ListEndUsers */
+        get: operations["V1AdminBudgetsBudgetIdEndUsersListEndUsers"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/admin/corrections": {
         parameters: {
             query?: never;
@@ -2181,6 +2198,8 @@ export interface components {
             /** @enum {null|string} */
             kind?: "hard" | "soft" | null;
             limit_amount: number | bigint;
+            /** @default false */
+            per_end_user: boolean;
             /** @enum {string} */
             period: "day" | "month" | "total";
             project?: string | null;
@@ -2192,12 +2211,15 @@ export interface components {
         /** BudgetView */
         BudgetView: {
             created_at: number;
+            end_users: number | null;
+            end_users_near: number | null;
             held: number | bigint;
             id: string;
             /** @enum {string} */
             kind: "hard" | "soft";
             left: number | bigint;
             limit_amount: number | bigint;
+            per_end_user: boolean;
             /** @enum {string} */
             period: "day" | "month" | "total";
             resets_at: number | null;
@@ -3149,6 +3171,17 @@ export interface components {
             /** @enum {unknown} */
             role: "developer";
         };
+        /** EndUserView */
+        EndUserView: {
+            created_at: number;
+            held: number | bigint;
+            id: string;
+            left: number | bigint;
+            limit_amount: number | bigint;
+            resets_at: number | null;
+            shared: boolean;
+            used: number | bigint;
+        };
         /** Ending */
         Ending: {
             /** @enum {unknown} */
@@ -3648,12 +3681,15 @@ export interface components {
         /** ListedBudgetView */
         ListedBudgetView: {
             created_at: number;
+            end_users: number | null;
+            end_users_near: number | null;
             held: number | bigint;
             id: string;
             /** @enum {string} */
             kind: "hard" | "soft";
             left: number | bigint;
             limit_amount: number | bigint;
+            per_end_user: boolean;
             /** @enum {string} */
             period: "day" | "month" | "total";
             posted: number;
@@ -4327,6 +4363,17 @@ export interface components {
         /** Page[CorrectionView] */
         Page_CorrectionView: {
             data: components["schemas"]["CorrectionView"][];
+            has_more: boolean;
+            next_page: string | null;
+            /**
+             * @default page
+             * @constant
+             */
+            object: "page";
+        };
+        /** Page[EndUserView] */
+        Page_EndUserView: {
+            data: components["schemas"]["EndUserView"][];
             has_more: boolean;
             next_page: string | null;
             /**
@@ -7891,6 +7938,54 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content?: never;
+            };
+            /** @description A refusal, with its reason */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    V1AdminBudgetsBudgetIdEndUsersListEndUsers: {
+        parameters: {
+            query?: {
+                /** @description as requests name the end user */
+                end_user?: string | null;
+                sort?: "used" | "-used" | "held" | "-held" | "created_at" | "-created_at";
+                limit?: number;
+                /** @description `next_page` of the previous page */
+                page?: string | null;
+            };
+            header?: never;
+            path: {
+                budget_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    "cache-control"?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Page_EndUserView"];
+                };
             };
             /** @description A refusal, with its reason */
             "4XX": {

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Annotated, Literal
 
 import msgspec
 import sqlalchemy as sa
 from litestar import Controller, delete, get, post
+from litestar.params import Parameter
 from msgspec import Meta
 
 from billing.accounts import budgets, prices
@@ -17,7 +19,7 @@ from billing.books.margins import Preview
 from billing.clock import SECOND, database_now
 from gateway.access import keys
 from gateway.admin.administration import Administration
-from gateway.admin.budgets import budget_state
+from gateway.admin.budgets import budget_state, end_user_states
 from gateway.admin.writes import Actor, visible_tenant
 from gateway.routes.admin.paging import (
     PAGE_DEFAULT,
@@ -30,12 +32,17 @@ from gateway.routes.admin.paging import (
     list_query,
 )
 from gateway.services import Services
-from gateway.views.accounts import BudgetView, ListedBudgetView, Page, PriceView, page
+from gateway.views.accounts import BudgetView, EndUserView, ListedBudgetView, Page, PriceView, page
 
+END_USER_CHARS_MAX = 1024  # of a name that is looked up
 BudgetSort = Literal[
     "created_at", "-created_at", "limit_amount", "-limit_amount", "scope", "-scope", "unit", "-unit",
     "period", "-period", "kind", "-kind",
 ]  # fmt: skip
+EndUserSort = Literal["used", "-used", "held", "-held", "created_at", "-created_at"]
+EndUserName = Annotated[
+    str | None, Parameter(min_length=1, max_length=END_USER_CHARS_MAX, description="as requests name the end user")
+]
 Threshold = Annotated[int, Meta(ge=1, le=THRESHOLD_MAX)]
 PicosPerToken = Annotated[int, Meta(ge=0, le=UNIT_PRICE_PICOS_MAX)]
 
@@ -68,7 +75,9 @@ class BudgetSetting(msgspec.Struct, forbid_unknown_fields=True):
     """The budget of this unit and period of the tenant, of its project (id or name) or of its key `key_id`: each has at
     most one. `limit_amount` in tokens or picos. `thresholds`: percentages of the limit at which an alert is raised.
     Fields that are left out do not change an existing budget; a new budget is hard by default, and a new soft budget
-    has the thresholds 80 and 100."""
+    has the thresholds 80 and 100. `per_end_user`: the limit is that of each end user that requests name by
+    `safety_identifier`, `user` or `metadata.user_id`; such a budget is hard and has no thresholds, and exists beside an
+    ordinary budget of the same unit and period."""
 
     tenant: str
     unit: Literal["tokens", "money"]
@@ -78,6 +87,7 @@ class BudgetSetting(msgspec.Struct, forbid_unknown_fields=True):
     key_id: str | None = None
     kind: Literal["hard", "soft"] | None = None
     thresholds: Annotated[list[Threshold], Meta(max_length=THRESHOLDS_MAX)] | None = None
+    per_end_user: bool = False
 
 
 class PriceController(Controller):
@@ -131,6 +141,7 @@ class BudgetController(Controller):
                 key_id=data.key_id,
                 kind=data.kind,
                 thresholds=data.thresholds,
+                per_end_user=data.per_end_user,
             )
             return budget_state(connection, budget)
 
@@ -165,6 +176,24 @@ class BudgetController(Controller):
             return list_page(found, view)
 
         return await services.database.report(query)
+
+    @get("/{budget_id:str}/end_users", opt={"route": "/v1/admin/budgets/{budget_id}/end_users"})
+    async def list_end_users(
+        self,
+        services: Services,
+        by: Actor,
+        budget_id: str,
+        end_user: EndUserName = None,
+        sort: EndUserSort = "-used",
+        limit: Limit = PAGE_DEFAULT,
+        after: After = None,
+    ) -> Page[EndUserView]:
+        """The end users of a budget for each end user, in its present window; with `end_user`, this end user alone. An
+        end user beyond the limit of end users has the shared budget."""
+        wanted = list_query(sort, None, after, limit)
+        digest_in = None if end_user is None else functools.partial(services.end_users.digest, name=end_user)
+        found = await services.database.report(lambda c: end_user_states(c, by, budget_id, wanted, digest_in))
+        return list_page(found, EndUserView.of)
 
     @delete("/{budget_id:str}", opt={"route": "/v1/admin/budgets/{budget_id}"})
     async def remove_budget(self, services: Services, administration: Administration, budget_id: str) -> None:

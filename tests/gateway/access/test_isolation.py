@@ -115,6 +115,7 @@ OPERATORS = {
     ("POST", "/v1/admin/keys/{key_id:str}/rotate"), ("POST", "/v1/admin/keys/{key_id:str}/revoke"),
     ("GET", "/v1/admin/prices"), ("POST", "/v1/admin/prices"), ("POST", "/v1/admin/prices/preview"),
     ("POST", "/v1/admin/budgets"), ("DELETE", "/v1/admin/budgets/{budget_id:str}"), ("POST", "/v1/admin/limits"),
+    ("GET", "/v1/admin/budgets/{budget_id:str}/end_users"),
     ("DELETE", "/v1/admin/limits/{limits_id:str}"), ("POST", "/v1/admin/webhooks"),
     ("DELETE", "/v1/admin/webhooks/{webhook_id:str}"), ("GET", "/v1/admin/audit"), ("GET", "/v1/admin/engine"),
     ("GET", "/v1/admin/engine/live"), ("GET", "/v1/admin/tiers"), ("GET", "/v1/admin/models"),
@@ -199,6 +200,16 @@ def fill(connection: sa.Connection, stack: Stack, slug: str) -> None:
             kind="soft",
             thresholds=(1,),
         )
+    budgets.create(
+        connection,
+        tenant_id=tenant_id,
+        scope="tenant",
+        scope_id=tenant_id,
+        unit="tokens",
+        period="total",
+        limit_amount=10**6,
+        per_end_user=True,
+    )
     person = Identity(issuer="https://sso", subject=slug, name=slug, email=None, groups=())
     people.sign_in(connection, person, Grant("tenant_admin", tenant_id), "req_0")
     overrides.change(

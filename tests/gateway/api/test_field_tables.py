@@ -162,14 +162,14 @@ def body(endpoint: EndpointFields, path: str = "", value: Any = None, beside: di
 
 
 def asked(endpoint: EndpointFields, sent: bytes) -> tuple[GenerationRequest, bool]:
-    """What the body asks for; whether it wants its stream to tell the usage. Without `sticky`, a hint's one effect, and
-    `repeated`: an answer shows hints too."""
+    """What the body asks for; whether it wants its stream to tell the usage. Without the effects of
+    hints: `sticky`, `end_user`, and `repeated`: an answer shows hints too."""
     request: Any = endpoint.parse(sent, UnknownFields())
     found: GenerationRequest = request.to_generation()
     if "seed" not in BASE[endpoint.path]:
         found = msgspec.structs.replace(found, sampling=msgspec.structs.replace(found.sampling, seed=0))
     usage = request.wants_usage() if hasattr(request, "wants_usage") else False
-    return msgspec.structs.replace(found, sticky=None, repeated=b""), usage
+    return msgspec.structs.replace(found, sticky=None, end_user=None, repeated=b""), usage
 
 
 def example(endpoint: EndpointFields, found: Any) -> tuple[Any, dict[str, Any]]:

@@ -373,6 +373,7 @@ WRITES: dict[str, list[tuple[str, ...]]] = {
     "budgets set": [
         ("acme", "--period", "month", "--money", "5", "--kind", "soft", "--threshold", "50", "--threshold", "90"),
         ("acme", "--period", "day", "--tokens", "5", "--project", "find"),
+        ("acme", "--period", "day", "--tokens", "5", "--project", "find", "--per-end-user"),
     ],
     "budgets remove": [("{budgets set}",)],
     "limits set": [("acme", "--requests-per-minute", "5"), ("acme", "--concurrency", "5")],
@@ -411,6 +412,7 @@ ELSEWHERE = {
     *("billing close", "billing correct"),  # test_finance closes a month and corrects a request
     *("backup", "restore", "tenants erase"),  # test_restore_drill and test_archives type them
     "tenants export",  # test_tenant_files types it
+    "budgets end-users",  # test_end_users types it
     "billing export",  # tests/system/test_readme.py makes one
     "billing reconcile",  # it leaves a result of its own, which is not about an administrative write
     *("aliases list", "aliases set", "aliases remove"),  # test_aliases types them

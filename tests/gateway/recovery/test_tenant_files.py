@@ -15,7 +15,7 @@ import pytest
 import sqlalchemy as sa
 
 from billing import tables as billing
-from billing.accounts import tenants, webhooks
+from billing.accounts import budgets, tenants, webhooks
 from billing.books import corrections, invoices, periods, rollups
 from billing.database import Database
 from billing.exports import labels
@@ -36,6 +36,7 @@ from support.gateway.command_line import Laneway
 from support.stack import register
 
 MARK = "Wintermute"  # in every name and text of the tenant
+DIGEST = "d1" * 32  # of the name of an end user
 ITEM = {"id": "msg_1", "type": "message", "content": MARK}
 
 
@@ -74,7 +75,19 @@ async def fill(books: Books, text_keys: TextKeys) -> None:
     key_id = database.write_sync(insert)
     budget = books.budget(10_000)
     ledger = Ledger(database, "gw_1")
-    request = books.request(key=key_id)
+    database.write_sync(
+        lambda c: budgets.create(
+            c,
+            tenant_id=tenant_id,
+            scope="key",
+            scope_id=key_id,
+            unit="tokens",
+            period="day",
+            limit_amount=1000,
+            per_end_user=True,
+        )
+    )
+    request = msgspec.structs.replace(books.request(key=key_id), end_user=DIGEST)
     await ledger.hold(request)
     await ledger.settle(settlement(request, 5))
     await ledger.close()
@@ -143,6 +156,8 @@ def test_an_export_has_all_of_one_tenant(laneway: Laneway, books: Books, tmp_pat
     }
     whole = "".join((folder / name).read_text() for name in written)
     assert "Neuromancer" not in whole
+    assert len(rows("budgets")) == len(rows("budget_windows")) + 1 == 3, "the template itself counts nothing"
+    assert DIGEST not in whole
     secrets = books.database.read_sync(
         lambda c: [
             *c.execute(sa.select(tables.keys.c.hash)).scalars(),
@@ -157,9 +172,12 @@ def test_an_erasure_leaves_amounts_and_no_name(laneway: Laneway, books: Books) -
     database, tenant_id = books.database, books.tenant.id
     totals = database.read_sync(lambda c: c.execute(sa.select(billing.invoices.c.total_picos)).scalars().all())
     assert MARK in everything(database)
+    assert DIGEST in everything(database)
     laneway.text("tenants", "erase", "acme", "--confirm", "acme")
     left = everything(database)
     assert MARK not in left
+    assert DIGEST not in left
+    assert database.read_sync(lambda c: list(c.execute(sa.select(billing.budgets.c.end_user)).scalars())) == [None] * 3
     assert "acme" not in left
     books.assert_sound()
     assert database.read_sync(lambda c: c.execute(sa.select(billing.invoices.c.total_picos)).scalars().all()) == totals

@@ -64,6 +64,7 @@ export function BudgetForm({ of: budget, tenant = "", onDone }: { of?: Budget; t
     limit_amount:
       budget === undefined ? "" : budget.unit === "money" ? decimal(budget.limit_amount) : String(budget.limit_amount),
     thresholds: budget?.thresholds.join(", ") ?? "80, 100",
+    per_end_user: budget?.per_end_user ?? false,
   });
   const set = useWrite(
     (body: Parameters<typeof api.post<"/v1/admin/budgets">>[1]["body"]) => api.post("/v1/admin/budgets", { body }),
@@ -89,9 +90,10 @@ export function BudgetForm({ of: budget, tenant = "", onDone }: { of?: Budget; t
           tenant: values.tenant,
           unit: values.unit,
           period: values.period,
-          kind: values.kind,
+          kind: values.per_end_user ? null : values.kind,
           limit_amount: limitOf(values.limit_amount, money), // a bigint is sent exactly
-          thresholds: thresholdsOf(values.thresholds),
+          thresholds: values.per_end_user ? null : thresholdsOf(values.thresholds),
+          per_end_user: values.per_end_user,
           project: values.scope === "project" ? (budget?.scope_id ?? values.project) : null,
           key_id: values.scope === "key" ? (budget?.scope_id ?? values.key_id) : null,
         });
@@ -164,11 +166,17 @@ export function BudgetForm({ of: budget, tenant = "", onDone }: { of?: Budget; t
               hint="Days and months start at midnight in the tenant's time zone."
             />
           </div>
+          <CheckField
+            form={form}
+            name="per_end_user"
+            label="For each end user"
+            hint="The limit of each end user that requests name. Other requests are not limited by it."
+          />
         </>
       ) : (
         <p className="note">
-          Budget of <ScopeOf of={budget} />, {budget.period === "total" ? "all time" : `per ${budget.period}`}, in{" "}
-          {budget.unit}.
+          Budget of {budget.per_end_user && "each end user of "}
+          <ScopeOf of={budget} />, {budget.period === "total" ? "all time" : `per ${budget.period}`}, in {budget.unit}.
         </p>
       )}
       <div className="field-row">
@@ -181,24 +189,28 @@ export function BudgetForm({ of: budget, tenant = "", onDone }: { of?: Budget; t
           autoFocus={budget !== undefined}
           placeholder={money ? "500.00" : "1,000,000"}
         />
-        <SelectField
-          form={form}
-          name="kind"
-          label="Kind"
-          options={[
-            ["hard", "hard: refuses requests over the limit"],
-            ["soft", "soft: only raises alerts"],
-          ]}
-        />
+        {!values.per_end_user && (
+          <SelectField
+            form={form}
+            name="kind"
+            label="Kind"
+            options={[
+              ["hard", "hard: refuses requests over the limit"],
+              ["soft", "soft: only raises alerts"],
+            ]}
+          />
+        )}
       </div>
-      <TextField
-        form={form}
-        name="thresholds"
-        label="Alerts at"
-        unit="%"
-        placeholder="80, 100"
-        hint="Whole percentages of the limit. Each raises one alert per window, sent to the webhooks."
-      />
+      {!values.per_end_user && (
+        <TextField
+          form={form}
+          name="thresholds"
+          label="Alerts at"
+          unit="%"
+          placeholder="80, 100"
+          hint="Whole percentages of the limit. Each raises one alert per window, sent to the webhooks."
+        />
+      )}
     </Form>
   );
 }

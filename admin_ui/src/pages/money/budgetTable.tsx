@@ -20,6 +20,7 @@ import {
 } from "../../kit";
 import { BudgetForm } from "./budgetForms";
 import { BUDGETS, type Budget, ScopeOf, useSay } from "./budgetParts";
+import { EndUsers } from "./endUsers";
 
 const DAY_S = 86_400;
 
@@ -27,6 +28,7 @@ const DAY_S = 86_400;
 export function Outlook({ of: budget }: { of: Budget }) {
   const now = useNow();
   const say = useSay();
+  if (budget.per_end_user) return <span className="faint">–</span>;
   if (exact(budget.left) <= 0n)
     return (
       <Badge tone={budget.kind === "hard" ? "bad" : "warn"}>
@@ -75,6 +77,21 @@ function BudgetUse({ of: budget }: { of: Budget }) {
   );
 }
 
+/** Opens the end users of a budget for each end user. */
+function EndUserCounts({ of: budget, onOpen }: { of: Budget; onOpen: () => void }) {
+  const say = useSay();
+  const near = budget.end_users_near ?? 0;
+  return (
+    <span className="budget-use">
+      {say(budget, budget.limit_amount)} each{" "}
+      <button type="button" className="button button-quiet" onClick={onOpen}>
+        {count(budget.end_users ?? 0)} {budget.end_users === 1 ? "end user" : "end users"}
+      </button>{" "}
+      {near > 0 && <span className="warn-word num">{count(near)} above 80 %</span>}
+    </span>
+  );
+}
+
 export function BudgetTable({
   label,
   query,
@@ -96,6 +113,7 @@ export function BudgetTable({
   const say = useSay();
   const [edited, setEdited] = useState<Budget | null>(null);
   const [removed, setRemoved] = useState<Budget | null>(null);
+  const [opened, setOpened] = useState<Budget | null>(null);
   const remove = useWrite(
     (budget_id: string) => api.delete("/v1/admin/budgets/{budget_id}", { path: { budget_id } }),
     BUDGETS,
@@ -115,12 +133,17 @@ export function BudgetTable({
       ...(sorted ? { sort: "period" } : {}),
       cell: (budget) => (
         <span>
-          {budget.period === "total" ? "all time" : budget.period} <span className="faint">{budget.unit}</span>
+          {budget.period === "total" ? "all time" : budget.period}{" "}
+          <span className="faint">
+            {budget.unit}
+            {budget.per_end_user && ", each end user"}
+          </span>
         </span>
       ),
       csv: (budget) => budget.period,
     },
     { id: "unit", header: "Unit", hidden: true, cell: () => null, csv: (budget) => budget.unit },
+    { id: "end_users", header: "End users", hidden: true, cell: () => null, csv: (budget) => budget.end_users },
     {
       id: "kind",
       header: "Kind",
@@ -131,7 +154,12 @@ export function BudgetTable({
     {
       id: "meter",
       header: "Use",
-      cell: (budget) => <BudgetUse of={budget} />,
+      cell: (budget) =>
+        budget.per_end_user ? (
+          <EndUserCounts of={budget} onOpen={() => setOpened(budget)} />
+        ) : (
+          <BudgetUse of={budget} />
+        ),
       csv: (budget) => budget.limit_amount,
     },
     ...(["used", "held", "left"] as const).map((name) => ({
@@ -207,6 +235,15 @@ export function BudgetTable({
       <Dialog open={edited !== null} onClose={() => setEdited(null)} title="Edit the budget" keep>
         {edited !== null && <BudgetForm of={edited} onDone={() => setEdited(null)} />}
       </Dialog>
+      <Dialog
+        open={opened !== null}
+        onClose={() => setOpened(null)}
+        title="End users"
+        note="The fullest first. Names of end users are not stored: search for one by its exact name."
+        wide
+      >
+        {opened !== null && <EndUsers of={opened} />}
+      </Dialog>
       <ConfirmDialog
         open={removed !== null}
         onClose={() => setRemoved(null)}
@@ -231,5 +268,5 @@ export function BudgetTable({
 
 function nameOf(budget: Budget): string {
   const each = budget.period === "total" ? "total" : `${budget.period}'s`;
-  return `${each} budget in ${budget.unit}`;
+  return `${each} budget in ${budget.unit}${budget.per_end_user ? " of each end user" : ""}`;
 }

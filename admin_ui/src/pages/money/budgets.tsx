@@ -70,7 +70,7 @@ function Budgets() {
         open={creating}
         onClose={() => setCreating(false)}
         title="New budget"
-        note="A tenant, a project or a key has one budget per unit and window. Setting it again changes it."
+        note="A tenant, a project or a key has one budget per unit and window, and one for each of its end users. Setting it again changes it."
         keep
       >
         <BudgetForm tenant={tenant} onDone={() => setCreating(false)} />
