@@ -22,9 +22,9 @@ from billing.errors import InvalidValue
 from billing.tables import NONE, SLA_COUNTS
 
 DAYS_MAX = 400
-DAYS_DEFAULT = 30
 Verdict = Literal["kept", "missed", "not_measured", "no_traffic"]
 Grouping = Literal["tier", "model"]
+Period = Literal["yesterday", "7d", "30d", "90d", "this_month", "last_month"]
 
 _quarters = tables.sla_quarters
 _DATE = re.compile(r"\d{4}-\d{2}-\d{2}")
@@ -32,7 +32,7 @@ _DATE = re.compile(r"\d{4}-\d{2}-\d{2}")
 
 class SlaQuery(msgspec.Struct, frozen=True, kw_only=True):
     """`tenant_id` None: all tenants together. `start_date` and `end_date`: the first and the last day, as 2026-01-31;
-    without them the last DAYS_DEFAULT days. `time_zone`: an IANA name; without one the tenant's own, UTC for all
+    without them the days of `period`. `time_zone`: an IANA name; without one the tenant's own, UTC for all
     tenants. `by` model: a group for each tier and model."""
 
     tenant_id: str | None = None
@@ -40,6 +40,7 @@ class SlaQuery(msgspec.Struct, frozen=True, kw_only=True):
     model: str | None = None
     start_date: str | None = None
     end_date: str | None = None
+    period: Period = "30d"
     time_zone: str | None = None
     by: Grouping = "tier"
 
@@ -190,9 +191,10 @@ def _zone_of(connection: sa.Connection, tenant_id: str | None) -> str:
 
 def _dates(query: SlaQuery, today: date) -> tuple[date, date]:
     """The first and the last day. Raises InvalidValue."""
+    if query.start_date is None and query.end_date is None:
+        return _days_of(query.period, today)
     last = today if query.end_date is None else _date(query.end_date, "end_date")
-    default = last - timedelta(days=DAYS_DEFAULT - 1)
-    first = default if query.start_date is None else _date(query.start_date, "start_date")
+    first = last if query.start_date is None else _date(query.start_date, "start_date")
     if not 0 <= (last - first).days < DAYS_MAX:
         raise InvalidValue(
             f"start_date is {first} and end_date {last}; the first day must not be after the last, and a report has at "
@@ -200,6 +202,19 @@ def _dates(query: SlaQuery, today: date) -> tuple[date, date]:
             "start_date",
         )
     return first, last
+
+
+def _days_of(period: Period, today: date) -> tuple[date, date]:
+    """The first and the last day. Only yesterday and last month are over."""
+    yesterday = today - timedelta(days=1)
+    if period == "yesterday":
+        return yesterday, yesterday
+    if period == "this_month":
+        return today.replace(day=1), today
+    if period == "last_month":
+        last = today.replace(day=1) - timedelta(days=1)
+        return last.replace(day=1), last
+    return today - timedelta(days=int(period.removesuffix("d")) - 1), today
 
 
 def _date(text: str, param: str) -> date:

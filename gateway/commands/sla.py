@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from datetime import date, timedelta
+from typing import cast, get_args
 
 import click
 import msgspec
 import sqlalchemy as sa
 
 from billing.books import sla_reports
-from billing.books.sla_reports import SlaFigures, SlaQuery, SlaReport
-from billing.clock import database_now, is_time_zone, to_datetime, zone_of
+from billing.books.sla_reports import Period, SlaFigures, SlaQuery, SlaReport
 from gateway.admin.writes import tenant_of
 from gateway.commands.console import Console, fail, json_option, pass_console, show_json, show_rows
 from gateway.commands.database import read
@@ -20,15 +19,15 @@ COLUMNS = (
     "tier", "model", "date", "promise", "requests", "first_token", "p50_ms", "p95_ms", "p99_ms", "between_tokens",
     "p99_between_ms", "refused", "unanswered", "preemptions",
 )  # fmt: skip
-PERIODS = ("yesterday", "7d", "30d", "this-month", "last-month")
+PERIODS = tuple(period.replace("_", "-") for period in get_args(Period))
 
 
 @click.command("sla")
 @click.option("--tenant", help="A slug or an id; without it: all tenants together.")
 @click.option("--tier")
 @click.option("--model", help="A base model.")
-@click.option("--period", type=click.Choice(PERIODS), help="Instead of --from and --to.")
-@click.option("--from", "start_date", metavar="DATE", help="The first day, as 2026-01-31. Default: 30 days in all.")
+@click.option("--period", type=click.Choice(PERIODS), help="Instead of --from and --to. Default: 30d.")
+@click.option("--from", "start_date", metavar="DATE", help="The first day, as 2026-01-31. Default: the last day.")
 @click.option("--to", "end_date", metavar="DATE", help="The last day. Default: today.")
 @click.option("--time-zone", metavar="ZONE", help="Of the days, an IANA name. Default: the tenant's, else UTC.")
 @click.option("--by-model", is_flag=True, help="A line for each tier and model.")
@@ -58,18 +57,14 @@ def sla_command(
 
     def query(connection: sa.Connection) -> tuple[SlaReport, str | None]:
         own = None if tenant is None else tenant_of(connection, tenant)
-        zone = time_zone or ("UTC" if own is None else own.time_zone)
-        first, last = start_date, end_date
-        if period is not None and is_time_zone(zone):
-            today = to_datetime(database_now(connection)).astimezone(zone_of(zone)).date()
-            first, last = [day.isoformat() for day in _dates(period, today)]
         wanted = SlaQuery(
             tenant_id=None if own is None else own.id,
             tier=tier,
             model=model,
-            start_date=first,
-            end_date=last,
-            time_zone=zone,
+            start_date=start_date,
+            end_date=end_date,
+            period=cast(Period, (period or "30d").replace("-", "_")),
+            time_zone=time_zone,
             by="model" if by_model else "tier",
         )
         return sla_reports.report(connection, wanted, names), None if own is None else own.slug
@@ -82,18 +77,6 @@ def sla_command(
         show_json(msgspec.to_builtins(view))
     else:
         _show_table(report, days=days)
-
-
-def _dates(period: str, today: date) -> tuple[date, date]:
-    """The first and the last day of one of PERIODS."""
-    if period == "yesterday":
-        return today - timedelta(days=1), today - timedelta(days=1)
-    if period == "this-month":
-        return today.replace(day=1), today
-    if period == "last-month":
-        last = today.replace(day=1) - timedelta(days=1)
-        return last.replace(day=1), last
-    return today - timedelta(days=int(period.removesuffix("d")) - 1), today
 
 
 def _show_table(report: SlaReport, *, days: bool) -> None:

@@ -83,6 +83,8 @@ OF_A_TENANT: dict[str, dict[str, Any]] = {
     "/v1/admin/alerts": {"tenant": OURS},
     "/v1/admin/usage": {"tenant": OURS},
     "/v1/admin/usage/requests": {"tenant": OURS},
+    "/v1/admin/sla": {"tenant": OURS},
+    "/v1/admin/sla/export": {"tenant": OURS},
     "/v1/admin/audit_log": {"tenant": OURS},
     "/v1/admin/requests": {"tenant": OURS},
     "/v1/admin/periods": {"tenant": OURS},
@@ -103,7 +105,8 @@ OF_A_TENANT: dict[str, dict[str, Any]] = {
         "group_by": ["tenant_id", "project_id", "api_key_id", "adapter"],
     },
 }
-SAYS_NO_ID = {"/v1/admin/usage", "/v1/admin/margins"}  # sums alone
+# Sums alone, or slugs.
+SAYS_NO_ID = {"/v1/admin/usage", "/v1/admin/margins", "/v1/admin/sla", "/v1/admin/sla/export"}
 # Of a tenant for somebody who has one, and of all for everybody else: test_overview asks it.
 OF_WHO_ASKS = {("GET", "/v1/admin/overview")}
 # The operator's, of all tenants or of what they name in the path or the body: never a tenant's.

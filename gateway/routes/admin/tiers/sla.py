@@ -11,19 +11,20 @@ from litestar.params import Parameter
 
 from billing.accounts import tenants
 from billing.books import sla_reports
-from billing.books.sla_reports import DAYS_DEFAULT, DAYS_MAX, Grouping, SlaQuery
+from billing.books.sla_reports import DAYS_MAX, Grouping, Period, SlaQuery
 from gateway.admin.writes import Actor, visible_tenant
 from gateway.routes.admin.paging import Name, TenantFilter
 from gateway.services import Services
 from gateway.views.sla import SlaView, file_name, sla_csv
 
 StartDate = Annotated[
-    str | None,
-    Parameter(max_length=10, description=f"The first day, as 2026-01-31; by default {DAYS_DEFAULT} days in all"),
+    str | None, Parameter(max_length=10, description="The first day, as 2026-01-31; by default the last day")
 ]
 EndDate = Annotated[
     str | None, Parameter(max_length=10, description=f"The last day; by default today. At most {DAYS_MAX} days")
 ]
+Days = Annotated[Period, Parameter(description="The days without a start_date and an end_date")]
+GroupBy = Annotated[Grouping, Parameter(query="by", description="model: by tier and model")]
 ZoneName = Annotated[
     str | None, Parameter(max_length=64, description="Of the days, an IANA name; by default the tenant's, else UTC")
 ]
@@ -39,13 +40,14 @@ async def sla_report(
     model: Name = None,
     start_date: StartDate = None,
     end_date: EndDate = None,
+    period: Days = "30d",
     time_zone: ZoneName = None,
-    group: Annotated[Grouping, Parameter(query="by", description="model: by tier and model")] = "tier",
+    group: GroupBy = "tier",
 ) -> SlaView:
     """How the targets for the first token and between tokens were kept, each request against the targets in force when
     it had its first token: exact counts and percentiles by day. Without a tenant: all tenants together; for an actor
     with a tenant, its own."""
-    query = SlaQuery(tier=tier, model=model, start_date=start_date, end_date=end_date, time_zone=time_zone, by=group)
+    query = _query(tier, model, start_date, end_date, period, time_zone, group)
     return await _report(services, by, tenant, query)
 
 
@@ -58,16 +60,37 @@ async def export_sla(
     model: Name = None,
     start_date: StartDate = None,
     end_date: EndDate = None,
+    period: Days = "30d",
     time_zone: ZoneName = None,
-    group: Annotated[Grouping, Parameter(query="by", description="model: by tier and model")] = "tier",
+    group: GroupBy = "tier",
     form: Annotated[Literal["csv", "json"], Parameter(query="format")] = "csv",
 ) -> Response[bytes]:
     """The report of /v1/admin/sla as a file: csv has a line for each day of each group, json is the report itself."""
-    query = SlaQuery(tier=tier, model=model, start_date=start_date, end_date=end_date, time_zone=time_zone, by=group)
+    query = _query(tier, model, start_date, end_date, period, time_zone, group)
     view = await _report(services, by, tenant, query)
     body = sla_csv(view).encode() if form == "csv" else msgspec.json.encode(view)
     headers = {"Content-Disposition": f'attachment; filename="{file_name(view, form)}"'}
     return Response(body, media_type=MEDIA_TYPES[form], headers=headers)
+
+
+def _query(
+    tier: str | None,
+    model: str | None,
+    start_date: str | None,
+    end_date: str | None,
+    period: Period,
+    time_zone: str | None,
+    group: Grouping,
+) -> SlaQuery:
+    return SlaQuery(
+        tier=tier,
+        model=model,
+        start_date=start_date,
+        end_date=end_date,
+        period=period,
+        time_zone=time_zone,
+        by=group,
+    )
 
 
 async def _report(services: Services, by: Actor, tenant: str | None, query: SlaQuery) -> SlaView:
