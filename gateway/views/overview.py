@@ -292,7 +292,7 @@ def _of_promises(connection: sa.Connection, tenant_id: str | None, now: int) -> 
         if tenant_id is not None and not sla_reports.is_kept(first, promised):
             missed.append(f"{_counted(promised - first, 'request')} of {promised} had no first token within the target")
         if not sla_reports.is_kept(steady, measured):
-            missed.append(f"{_counted(measured - steady, 'request')} of {measured} were slower between tokens")
+            missed.append(f"{_counted(measured - steady, 'request')} of {measured} had tokens later than the target")
         if figures.unanswered and tenant_id is None:
             missed.append(f"{_counted(figures.unanswered, 'request')} ended without a first token")
         if missed:
