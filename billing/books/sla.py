@@ -12,6 +12,7 @@ arrived at the gateway; a request with a single token has none. Requests without
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 import msgspec
 import sqlalchemy as sa
@@ -64,7 +65,7 @@ class SlaCounts:
         self.counts = dict.fromkeys(SLA_COUNTS, 0)
         self.sketches = {name: DurationSketch() for name in SKETCHES}
 
-    def count_row(self, row: sa.Row[tuple[object, ...]]) -> None:
+    def count_row(self, row: sa.Row[Any]) -> None:
         """Count one usage row."""
         counts = self.counts
         counts["requests"] += 1

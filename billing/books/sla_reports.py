@@ -7,7 +7,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from datetime import date, timedelta
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 import sqlalchemy as sa
@@ -108,7 +108,7 @@ class _Interval:
         self.counts = dict.fromkeys(SLA_COUNTS, 0)
         self.sketches = {name: DurationSketch() for name in SKETCHES}
 
-    def add_quarter(self, row: sa.Row[tuple[object, ...]]) -> None:
+    def add_quarter(self, row: sa.Row[Any]) -> None:
         for name in SLA_COUNTS:
             self.counts[name] += getattr(row, name)
         for name in SKETCHES:

@@ -17,7 +17,7 @@ from pyarrow import parquet
 
 from billing import tables
 from billing.accounts import budgets, tenants, webhooks
-from billing.books import corrections, invoices, periods, rollups
+from billing.books import corrections, invoices, periods, rollups, sla
 from billing.exports import jobs
 from billing.exports.export import ExportSpec
 from billing.tables import metadata
@@ -213,6 +213,7 @@ def bill(connection: sa.Connection, tenant_id: str, files: tuple[tuple[str, str]
     """The month is over for this tenant: a correction and a closed period."""
     corrections.correct_tenant(connection, tenant_id, picos=-5, reason=f"credit of {tenant_id}", actor="test")
     rollups.fold_all(connection)
+    sla.fold_sla(connection)
     first = periods.first_open(connection, tenant_id)
     assert first is not None
     invoices.close(connection, tenant_id, first.month, actor="test", clock=lambda _connection: first.end_at)
