@@ -25,7 +25,7 @@ class SlaFolder:
         """Until cancelled."""
         while True:
             try:
-                await self.run_once()
+                await self.fold_rows()
             except DatabaseUnavailable as error:
                 _log.warning("sla.database_unavailable", extra={"fields": {"reason": str(error)}})
             except Exception:  # noqa: BLE001 - requests are served even if rows cannot be folded
@@ -33,7 +33,7 @@ class SlaFolder:
                 _log.exception("sla.stuck")
             await asyncio.sleep(every_s)
 
-    async def run_once(self) -> None:
+    async def fold_rows(self) -> None:
         """Fold all usage. Raises DatabaseUnavailable."""
         while (await self._database.write_in_background(lambda c: sla.fold_sla(c, limit=self._limit))).more:
             pass
