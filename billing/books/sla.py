@@ -65,7 +65,7 @@ class SlaCounts:
         self.counts = dict.fromkeys(SLA_COUNTS, 0)
         self.sketches = {name: DurationSketch() for name in SKETCHES}
 
-    def count_row(self, row: sa.Row[Any]) -> None:
+    def count_row(self, row: Any) -> None:
         """Count one usage row."""
         counts = self.counts
         counts["requests"] += 1
