@@ -63,7 +63,7 @@ def window_start(period: Period, now: int, zone: ZoneInfo) -> int:
     if period == "total":
         return 0
     today = to_datetime(now).astimezone(zone).date()
-    return _midnight(today if period == "day" else today.replace(day=1), zone)
+    return midnight(today if period == "day" else today.replace(day=1), zone)
 
 
 def window_end(period: Period, start: int, zone: ZoneInfo) -> int | None:
@@ -72,11 +72,11 @@ def window_end(period: Period, start: int, zone: ZoneInfo) -> int | None:
         return None
     first = to_datetime(start).astimezone(zone).date()
     if period == "day":
-        return _midnight(first + timedelta(days=1), zone)
-    return _midnight(first.replace(year=first.year + first.month // 12, month=first.month % 12 + 1), zone)
+        return midnight(first + timedelta(days=1), zone)
+    return midnight(first.replace(year=first.year + first.month // 12, month=first.month % 12 + 1), zone)
 
 
-def _midnight(day: date, zone: ZoneInfo) -> int:
+def midnight(day: date, zone: ZoneInfo) -> int:
     """The first moment of a local day: the moment of the change where clocks skip midnight, and the first of two
     midnights. `fold` 0 gives both."""
     return from_datetime(datetime(day.year, day.month, day.day, tzinfo=zone))

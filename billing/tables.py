@@ -341,6 +341,9 @@ usage = sa.Table(
     sa.Column("engine_epoch", sa.String(64)),
     sa.Column("trace_id", sa.String(32)),  # hexadecimal; null: the request has no trace
     sa.Column("tag_set_id", sa.String(64)),  # of its hold
+    # The targets in force at its first token, the mean time between its tokens and the longest (books/sla.py). Null:
+    # not measured.
+    *(sa.Column(name, sa.Double) for name in ("ttft_target_s", "itl_target_s", "itl_s", "pause_s")),
     sa.Index("ix_usage_tenant_id_sequence", "tenant_id", "sequence"),
     sa.Index("ix_usage_key_id_sequence", "key_id", "sequence"),
     sa.Index("ix_usage_finished_at", "finished_at"),
@@ -564,6 +567,32 @@ tag_hours = sa.Table(
     *_summed(),
     sa.Index("ix_tag_hours_hour", "hour"),
     sa.Index("ix_tag_hours_period_id", "period_id"),
+)
+
+# How the targets were kept, by the UTC quarter-hour of finished_at: books/sla.py. The rows of all tenants together have
+# NONE as their tenant.
+SLA_COUNTS = (
+    *("requests", "ttft_measured", "ttft_within", "itl_measured", "itl_within", "preemptions"),
+    *("refused", "unanswered"),  # without a usage row
+)
+sla_quarters = sa.Table(
+    "sla_quarters",
+    metadata,
+    *_rolled_up("tenant_id"),
+    sa.Column("quarter", sa.BigInteger, primary_key=True, autoincrement=False),
+    *_rolled_up("tier", "model"),
+    *(sa.Column(name, sa.BigInteger, nullable=False, server_default=sa.text("0")) for name in SLA_COUNTS),
+    *(sa.Column(name, sa.LargeBinary) for name in ("ttft_sketch", "itl_sketch", "pause_sketch")),
+    sa.Index("ix_sla_quarters_quarter", "quarter"),
+)
+
+# One row, as rollup_cursor: usage rows up to `sequence` are in sla_quarters.
+sla_cursor = sa.Table(
+    "sla_cursor",
+    metadata,
+    sa.Column("id", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("sequence", sa.BigInteger, nullable=False),
+    sa.Column("folded_at", sa.BigInteger, nullable=False),
 )
 
 # One row: every usage row up to `sequence` is committed, in a period and in the roll-ups, and no row can appear below

@@ -32,6 +32,7 @@ from gateway.commands.people import people_group
 from gateway.commands.run import engine_command, gateway_command, serve_command
 from gateway.commands.secret import secret_group
 from gateway.commands.simulate import simulate_command
+from gateway.commands.sla import sla_command
 from gateway.commands.tenants import projects_group, tenants_group
 
 
@@ -70,6 +71,7 @@ for command in (
     limits_group,
     prices_group,
     billing_group,
+    sla_command,
     models_group,
     adapters_group,
     aliases_group,

@@ -19,7 +19,9 @@ _requests = logging.getLogger("gateway.request")
 
 
 class RequestRecord(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """The fields of a request's log line."""
+    """The fields of a request's log line. `ttft_s`: from its arrival to its first token here, and the tier's targets at
+    that moment. `itl_s`: the mean time between the tokens of its slowest text, as they arrived here; `pause_s`: the
+    longest time between two of them."""
 
     request_id: str
     trace_id: str | None = None  # if the caller sent a traceparent, or the request is recorded as a trace
@@ -44,6 +46,10 @@ class RequestRecord(msgspec.Struct, kw_only=True, omit_defaults=True):
     discarded_tokens: int = 0
     cost_picos: int = 0
     ttft_s: float | None = None
+    ttft_target_s: float | None = None
+    itl_s: float | None = None
+    itl_target_s: float | None = None
+    pause_s: float | None = None
     total_s: float | None = None
     ending: str | None = None
     replay_of: str | None = None  # the request whose answer was replayed

@@ -79,6 +79,7 @@ from gateway.upkeep.readiness import Readiness
 from gateway.upkeep.reloads import reload_scope
 from gateway.upkeep.retention import Retention
 from gateway.upkeep.revision_watch import RevisionWatch
+from gateway.upkeep.sla_folder import SlaFolder
 from gateway.upkeep.webhook_deliveries import Deliverer
 from gateway.uploads.fleet_store import FleetStore
 from gateway.uploads.slab_maker import SlabMaker
@@ -322,6 +323,7 @@ class Services:
             "journal": self.settler.run(),
             "audit": self.auditor.run(every.expire_holds_s),
             "books": self.bookkeeper.run(),
+            "sla": SlaFolder(self.database, self.metrics).run(),
             "webhooks": self.deliverer.run(every.deliver_webhooks_s),
             "problems": self.problems.run(every.deliver_webhooks_s),
             "exports": self.exporter.run(),

@@ -28,6 +28,7 @@ export const PAGES: readonly Page[] = [
   { path: "/connect", title: "Connect", group: "Serve", load: () => import("./pages/serve/connect") },
   { path: "/playground", title: "Playground", group: "Serve", needs: "keys:write", load: () => import("./pages/serve/playground") },
   { path: "/tiers", title: "Tiers", group: "Serve", needs: "engine:read", load: () => import("./pages/serve/tiers") },
+  { path: "/sla", title: "SLA", group: "Serve", needs: "usage:read", load: () => import("./pages/serve/sla") },
   { path: "/models", title: "Models", group: "Serve", needs: "models:read", load: () => import("./pages/serve/models") },
   { path: "/models/$model", title: "Model", needs: "models:read", load: () => import("./pages/serve/model") },
   { path: "/adapters", title: "Adapters", group: "Serve", needs: "adapters:read", load: () => import("./pages/serve/adapters") },

@@ -265,4 +265,5 @@ def _of_hold(row: sa.Row[Any], moment: str) -> RequestRow:
 
 def _of_usage(row: Any) -> RequestRow:
     fields = {name: getattr(row, name) for name in (*_SHARED, *_MEASURED, "ending", "started_at")}
+    fields["ttft_s"] = row.ttft_s or None  # 0: no token arrived at the gateway
     return RequestRow(**fields, status="settled", at=row.finished_at)

@@ -23,7 +23,8 @@ _recompute = tables.usage_recompute
 
 class UsageRow(msgspec.Struct, frozen=True):
     """One settled request, in the order of the table's columns. `recomputed`: its recomputes, by the tier whose
-    preemptions caused them. `tags`: the key's, when the request began."""
+    preemptions caused them. `tags`: the key's, when the request began. The last four
+    numbers: as in Settlement."""
 
     sequence: int
     request_id: str
@@ -54,6 +55,10 @@ class UsageRow(msgspec.Struct, frozen=True):
     trace_id: str | None
     recomputed: dict[str, Recompute]
     tags: dict[str, str]
+    ttft_target_s: float | None
+    itl_target_s: float | None
+    itl_s: float | None
+    pause_s: float | None
 
 
 class Totals(msgspec.Struct, frozen=True):

@@ -98,7 +98,9 @@ class Settlement(msgspec.Struct, frozen=True, kw_only=True, tag="settlement"):
     was requested; `ttft_s` is measured from the arrival too. `finished_at` None: the time of the settlement.
     `engines`: made_tokens by the epoch of the engine process that made them, the newest attempt's last; empty if they
     are unknown, as in a journal of an earlier version. `trace_id`: of the request's trace, hexadecimal; None without
-    one."""
+    one. `ttft_target_s`, `itl_target_s`: the targets in force at the first token, for this prompt; None: no token
+    arrived at the gateway. `itl_s`: the mean time between tokens of the slowest text, None without two tokens;
+    `pause_s`: the longest time between two of its tokens."""
 
     request_id: str
     prompt_tokens: int
@@ -119,6 +121,10 @@ class Settlement(msgspec.Struct, frozen=True, kw_only=True, tag="settlement"):
     finished_at: int | None = None
     engines: dict[str, int] = {}
     trace_id: str | None = None
+    ttft_target_s: float | None = None
+    itl_target_s: float | None = None
+    itl_s: float | None = None
+    pause_s: float | None = None
 
     def check(self) -> None:
         assert 0 <= self.cached_tokens <= self.prompt_tokens

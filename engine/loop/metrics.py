@@ -160,7 +160,7 @@ class EngineMetrics(Collector):
         yield from self._state(self._gauges)
         yield from self._totals(self._gauges)
         for name, text, histograms in (
-            ("vllm:time_to_first_token_seconds", "From arrival to the first id.", self.first_token),
+            ("vllm:time_to_first_token_seconds", "From arrival at this engine to the first id.", self.first_token),
             ("vllm:inter_token_latency_seconds", "Between two ids of a request.", self.inter_token),
             ("vllm:e2e_request_latency_seconds", "From arrival to the ending.", self.request),
             ("vllm:request_queue_time_seconds", "From arrival until its first chunk began.", self.queue),

@@ -1,7 +1,7 @@
-"""Times to first token, by tier and minute, compared with the target of each request.
+"""Times to first token, by tier and minute, compared with the target of each request; and requests without one.
 
 Every gateway counts the requests of its callers in memory and writes its own rows. A row is written as a whole, so that
-a repeated write changes nothing. Tiers and durations are known here, tenants are not.
+a repeated write changes nothing. Requests without a first token are also counted by tenant and model, for SLA reports.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ import msgspec
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 
+from billing.books import sla
+from billing.books.sla import QUARTER, QuarterKey, UnservedCount
 from billing.clock import SECOND, database_now
 from billing.database import Database, DatabaseUnavailable
 from engine.protocol.frames import RaisedTargets
@@ -50,8 +52,38 @@ class FirstTokenSummary(msgspec.Struct, frozen=True, kw_only=True):
     p99_ms: float | None
 
 
+class TokenTargets(msgspec.Struct, frozen=True):
+    """What a tier promises a request now: seconds from its arrival to its first token, and between its tokens."""
+
+    ttft_s: float
+    itl_s: float
+
+
+class TokenGaps:
+    """When the tokens of one text arrived here."""
+
+    __slots__ = ("_first_at", "_last_at", "pause_s")
+
+    def __init__(self) -> None:
+        self._first_at = self._last_at = 0.0
+        self.pause_s = 0.0  # the longest time between two arrivals
+
+    def note_arrival(self) -> None:
+        """Of one token, or of several together."""
+        now = time.monotonic()
+        if not self._first_at:
+            self._first_at = now
+        elif now - self._last_at > self.pause_s:
+            self.pause_s = round(now - self._last_at, 6)
+        self._last_at = now
+
+    def mean_s(self, tokens: int) -> float:
+        """The mean time between two of `tokens` ≥ 2 tokens, in seconds."""
+        return round((self._last_at - self._first_at) / (tokens - 1), 9)
+
+
 class FirstTokens:
-    """One per gateway: `observe` and `refused` as they happen, `run` it as a task."""
+    """One per gateway: `observe`, `refused` and `unanswered` as they happen, `run` it as a task."""
 
     def __init__(
         self,
@@ -70,6 +102,7 @@ class FirstTokens:
         self._now_s = now_s
         self._counts: dict[int, dict[tuple[str, int], list[int]]] = {}  # minute → (tier, bucket) → requests, within
         self._changed: set[int] = set()  # minutes
+        self._unserved: dict[QuarterKey, UnservedCount] = {}  # not written yet
         self._swept_at: int | None = None
         # All series exist from the start: a rate over a series that begins with its first miss would not see it.
         self._totals = {
@@ -86,17 +119,31 @@ class FirstTokens:
         )
         self._sections = {tier.name: tier for tier in self.tiers}
 
-    def observe(self, tier: str, seconds: float, prompt_tokens: int) -> None:
-        """From a request's arrival to its first token."""
-        target_ms = self._sections[tier].ttft_target_ms(prompt_tokens)
-        within = seconds * 1000 <= target_ms
+    def targets(self, tier: str, prompt_tokens: int) -> TokenTargets:
+        section = self._sections[tier]
+        return TokenTargets(section.ttft_target_ms(prompt_tokens) / 1000, section.inter_token_ms / 1000)
+
+    def observe(self, tier: str, seconds: float, prompt_tokens: int) -> TokenTargets:
+        """From a request's arrival to its first token. Returns the targets that it was compared with."""
+        targets = self.targets(tier, prompt_tokens)
+        within = seconds <= targets.ttft_s
         self._totals[tier, "met" if within else "missed"].inc()
         self._count_first_token(tier, bucket(seconds * 1000), within=within)
+        return targets
 
-    def refused(self, tier: str) -> None:
+    def refused(self, tier: str, tenant_id: str | None = None, model: str | None = None) -> None:
         """Count a request that was refused with a 503, before its first token."""
         self._totals[tier, "refused"].inc()
         self._count_first_token(tier, REFUSED, within=False)
+        self._unserved_of(tier, tenant_id, model).refused += 1
+
+    def unanswered(self, tier: str, tenant_id: str | None, model: str | None) -> None:
+        """Count a request without a first token: the server failed, or the caller left after the target had passed."""
+        self._unserved_of(tier, tenant_id, model).unanswered += 1
+
+    def _unserved_of(self, tier: str, tenant_id: str | None, model: str | None) -> UnservedCount:
+        quarter = int(self._now_s()) * SECOND // QUARTER * QUARTER
+        return self._unserved.setdefault(QuarterKey(tenant_id or "", quarter, tier, model or ""), UnservedCount())
 
     def _count_first_token(self, tier: str, number: int, *, within: bool) -> None:
         minute = int(self._now_s() // 60) * MINUTE
@@ -134,16 +181,21 @@ class FirstTokens:
             for minute in minutes
             for (tier, number), (requests, within) in self._counts[minute].items()
         ]
-        if not rows:
+        unserved, self._unserved = self._unserved, {}
+        if not rows and not unserved:
             return
         now = int(self._now_s()) * SECOND
         sweep = self._swept_at is None or now - self._swept_at > 3600 * SECOND
         try:
             await self._database.write_in_background(
-                lambda connection: _write(connection, rows, now if sweep else None)
+                lambda connection: _write(connection, rows, unserved, now if sweep else None)
             )
         except DatabaseUnavailable:
             self._changed |= minutes & self._counts.keys()
+            for key, count in unserved.items():
+                later = self._unserved.setdefault(key, UnservedCount())
+                later.refused += count.refused
+                later.unanswered += count.unanswered
             raise
         if sweep:
             self._swept_at = now
@@ -257,8 +309,15 @@ def _upsert(insert: sqlite.Insert | postgresql.Insert) -> sa.Insert:
 _UPSERT = {"sqlite": _upsert(sqlite.insert(_minutes)), "postgresql": _upsert(postgresql.insert(_minutes))}
 
 
-def _write(connection: sa.Connection, rows: Sequence[Mapping[str, int | str]], now: int | None) -> None:
+def _write(
+    connection: sa.Connection,
+    rows: Sequence[Mapping[str, int | str]],
+    unserved: Mapping[QuarterKey, UnservedCount],
+    now: int | None,
+) -> None:
     """Also forget what is too old, unless `now` is None."""
-    connection.execute(_UPSERT[connection.dialect.name], rows)
+    if rows:
+        connection.execute(_UPSERT[connection.dialect.name], rows)
+    sla.count_unserved(connection, unserved)
     if now is not None:
         connection.execute(sa.delete(_minutes).where(_minutes.c.minute < now - KEPT_S * SECOND))

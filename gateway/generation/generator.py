@@ -122,7 +122,7 @@ class Generator:
             plan, fallbacks = await self._selector.first(caller, asked, route, tier, line)
             return await self._begin_request(caller, asked, line, call, renderer, plan, fallbacks, tier, admission)
         except (errors.Unavailable, DatabaseUnavailable):
-            self._first_tokens.refused(tier)
+            self._first_tokens.refused(tier, caller.tenant_id, line.record.model)
             raise
 
     async def _begin_request(
@@ -305,7 +305,8 @@ class Generator:
         if record.ttft_s is None:
             record.ttft_s = request.line.age_s()
             self._metrics.ttft.labels(request.tier).observe(record.ttft_s)
-            self._first_tokens.observe(request.tier, record.ttft_s, request.prompt_tokens)
+            targets = self._first_tokens.observe(request.tier, record.ttft_s, request.prompt_tokens)
+            record.ttft_target_s, record.itl_target_s = targets.ttft_s, targets.itl_s
 
     async def _confirm(self, request: InFlight) -> None:
         """Check the key again: it may have been revoked while the body arrived. A later revocation ends the request by
@@ -365,6 +366,10 @@ class Generator:
         operation = names.TEXT_COMPLETION if request.asked.is_completion else names.CHAT
         if record.trace_id is not None and request.runs is not None:
             request.line.times.operation, request.line.times.texts = operation, request.runs.times()
+        if request.runs is not None:
+            record.itl_s, record.pause_s = request.runs.token_gaps()
+        if record.ttft_s is None and outcome.ending is EndingCode.CLIENT_LEFT:
+            self._note_impatience(request, made_s)
         usage = TokenUsage(outcome.prompt, outcome.cached, outcome.billed, outcome.reasoning, outcome.engines)
         if outcome.settles:
             if request.first is not None and outcome.error is None:
@@ -406,15 +411,27 @@ class Generator:
         its ending."""
         record = request.line.record
         record.ending, record.completion_tokens = outcome.ending.value, outcome.billed
+        if request.runs is not None:
+            record.itl_s, record.pause_s = request.runs.token_gaps()
         if request.asked.background:
             return  # the hold is settled by its checkpoint: the tokens that can be read
         if outcome.settles:
             self._holding.journal_settlement(request, outcome)
 
+    def _note_impatience(self, request: InFlight, waited_s: float) -> None:
+        """Count a caller that left before its first token, if that was late. A caller that left earlier might have been
+        served in time."""
+        if waited_s > self._first_tokens.targets(request.tier, request.prompt_tokens).ttft_s:
+            self._first_tokens.unanswered(request.tier, request.caller.tenant_id, request.target.model)
+
     async def _fail(self, request: InFlight, error: errors.ApiError) -> None:
         request.line.record.code = error.code
-        if error.status == errors.Unavailable.status and request.line.record.ttft_s is None:
-            self._first_tokens.refused(request.tier)
+        if request.line.record.ttft_s is None:
+            subject = request.tier, request.caller.tenant_id, request.target.model
+            if error.status == errors.Unavailable.status:
+                self._first_tokens.refused(*subject)
+            elif error.status >= 500:
+                self._first_tokens.unanswered(*subject)
         if request.first is not None:
             await request.first.forget_call()
         request.answer.fail(error)

@@ -136,10 +136,9 @@ class RequestHolds:
 
 
 def _settlement(request: InFlight, outcome: Outcome) -> Settlement:
-    usage = outcome.usage
-    # The gateway's own measure, as in the log, the metrics and the tiers' targets. If the caller left before a token
-    # arrived here, the engine's measure is the only one.
-    ttft_s = request.line.record.ttft_s
+    # Times are the gateway's own measures, as in the log, the metrics and the tiers' targets. No token may have arrived
+    # here, if the caller left: then there is no time of the first one.
+    usage, record = outcome.usage, request.line.record
     return Settlement(
         request_id=request.request_id,
         prompt_tokens=outcome.prompt,
@@ -151,12 +150,16 @@ def _settlement(request: InFlight, outcome: Outcome) -> Settlement:
         discard_reason=None if outcome.discard_reason is None else outcome.discard_reason.value,
         before_hold_s=request.line.times.hold_began_s or 0.0,
         queue_s=usage.queue_s,
-        ttft_s=usage.ttft_s if ttft_s is None else ttft_s,
+        ttft_s=record.ttft_s or 0.0,
         device_s=usage.device_s,
         preemptions=usage.preemptions,
         recomputed_tokens=usage.recomputed_tokens,
         recomputed={tier: Recompute(cost.tokens, cost.device_s) for tier, cost in usage.recomputed.items()},
         swapped_tokens=usage.swapped_tokens,
         engines=outcome.engines,
-        trace_id=request.line.record.trace_id,
+        trace_id=record.trace_id,
+        ttft_target_s=record.ttft_target_s,
+        itl_target_s=record.itl_target_s,
+        itl_s=record.itl_s,
+        pause_s=record.pause_s,
     )

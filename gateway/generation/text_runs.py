@@ -27,6 +27,7 @@ from gateway.engines.engine import (
 )
 from gateway.generation.answer import FinishReason, TokenUsage
 from gateway.generation.endings import REFUSAL_ENDINGS, EndingCode
+from gateway.generation.first_tokens import TokenGaps
 from gateway.generation.inflight import InFlight
 from gateway.generation.parts_readers import PartsOfIds, PartsOfTexts, PartsReader
 from gateway.generation.text import DrawnIds, OutputReader, PromptReport, TextOfIds, TextOfTexts
@@ -73,6 +74,7 @@ class TextRun:
     report: PromptReport | None = None  # of the prompt, if its log probabilities were requested; shared by its texts
     submitted_s: float = 0.0  # this and `ended_s`: from the request's arrival
     ended_s: float = 0.0
+    gaps: TokenGaps = field(default_factory=TokenGaps)
 
 
 class Outcome(msgspec.Struct, frozen=True):
@@ -203,6 +205,14 @@ class TextRuns:
         cached = min(_token_usage(run).cached_tokens, prompt)
         return TokenUsage(prompt, cached, run.shown, engines=_made_by(run))
 
+    def token_gaps(self) -> tuple[float | None, float | None]:
+        """Of the slowest text the mean time between its tokens, and of all texts the longest pause between two tokens,
+        in seconds. None: no text has a second token."""
+        several = [(run.gaps, run.output.tokens) for run in self.all if run.output.tokens > 1]
+        if not several:
+            return None, None
+        return max([gaps.mean_s(tokens) for gaps, tokens in several]), max([gaps.pause_s for gaps, _ in several])
+
     def confirm_recorded(self) -> None:
         """The ledger has the tokens of this request."""
         for run in self.all:
@@ -280,6 +290,7 @@ class TextRuns:
             self._begin_text(run)
         if text.stopped:
             return
+        run.gaps.note_arrival()
         if run.parts is not None:
             text.push_output(output, stream.take_logprobs() if request.sampling.logprobs >= 0 else ())
             if parts := run.parts.take_parts():

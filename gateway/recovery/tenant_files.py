@@ -4,6 +4,7 @@ manifest with their digests. Stored texts are decrypted; secrets and their hashe
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import json
 import shutil
@@ -48,7 +49,15 @@ CHILDREN: dict[str, tuple[str, str, str]] = {
 LEFT_OUT = frozenset(
     (
         *("revision", "revision_log", "price_versions", "unit_prices", "audits", "leases", "rollup_cursor"),
-        *("engine_ledger", "engine_readings", "engine_counts", "reconciliations", "server_secret", "text_keys"),
+        *(
+            "sla_cursor",
+            "engine_ledger",
+            "engine_readings",
+            "engine_counts",
+            "reconciliations",
+            "server_secret",
+            "text_keys",
+        ),
         *("base_models", "model_aliases", "first_token_minutes", "audit_chain", "audit_head", "audit_checkpoints"),
         *("erasures", "restores", "checkpoints", "replays", "response_events", "spent_tokens"),
         *("problem_reports", "problems", "problem_events", "problem_deliveries"),
@@ -59,8 +68,8 @@ SECRET_COLUMNS = {
     "key_totp": ("secret", "recovery_hashes"),
     "sessions": ("hash",),
     "person_sessions": ("hash", "tokens"),
-    "webhooks": ("secret",),
     "budgets": ("end_user",),
+    "webhooks": ("secret", "routing_key"),
 }
 
 
@@ -142,7 +151,7 @@ def _write_all(
         rows = 0
         with path.open("xb") as file:
             for row in connection.execution_options(yield_per=ROWS_AT_ONCE).execute(query):
-                file.write(json.dumps(texts.opened(name, dict(row._mapping)), ensure_ascii=False).encode() + b"\n")
+                file.write(_line(texts.opened(name, dict(row._mapping))))
                 rows += 1
         if rows:
             files.append(_file(folder, path, rows))
@@ -157,6 +166,11 @@ def _write_all(
         files=files,
         unreadable=texts.unreadable,
     )
+
+
+def _line(row: dict[str, Any]) -> bytes:
+    """The row as a line of JSON, with bytes in base64."""
+    return json.dumps(row, ensure_ascii=False, default=lambda value: base64.b64encode(value).decode()).encode() + b"\n"
 
 
 def _copy_adapters(

@@ -50,7 +50,7 @@ class RequestMetrics:
         )
         self._per_token = Histogram(
             names.TIME_PER_OUTPUT_TOKEN,
-            "Mean time of each token after the first, of a request with one text",
+            "Mean time between the tokens of a request's slowest text, as they arrived at the gateway",
             [*_BASE, "guided", "cache"],
             buckets=_PER_TOKEN,
             registry=registry,
@@ -68,9 +68,8 @@ class RequestMetrics:
             return
         sliced = *base, "true" if record.guided else "false", "hit" if record.cached_tokens else "miss"
         self._first_token.labels(*sliced).observe(record.ttft_s)
-        if record.texts == 1 and record.completion_tokens > 1:
-            each_s = (made_s - record.ttft_s) / (record.completion_tokens - 1)
-            self._per_token.labels(*sliced).observe(each_s)
+        if record.itl_s is not None:
+            self._per_token.labels(*sliced).observe(record.itl_s)
 
     def _label(self, model: str) -> str:
         if model in self._models:

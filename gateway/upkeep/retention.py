@@ -16,6 +16,7 @@ import msgspec
 import sqlalchemy as sa
 
 from billing import tables
+from billing.books import sla
 from billing.clock import DAY, database_now
 from billing.database import Database, DatabaseUnavailable
 from gateway.access import audit_chain
@@ -63,6 +64,7 @@ class Retention:
         await self._delete("requests", self._settings.requests_days, delete_uncharged)
         await self._delete("audit", self._settings.audit_days, self._prune)
         await self._delete("exports", self._settings.exports_days, remove_exports)
+        await self._delete("sla", self._settings.sla_days, sla.delete_quarters)
 
     async def _delete(self, kind: str, days: int, delete: Callable[[sa.Connection, int, int], int]) -> None:
         if not days:

@@ -293,7 +293,7 @@ class AuditLineView(msgspec.Struct, frozen=True, kw_only=True):
 
 class UsageView(UsageRow, frozen=True):
     """One settled request; `started_at` and `finished_at` in whole Unix seconds, `duration_s` exactly between them.
-    `ttft_s` and `duration_s` are from the request's arrival at the gateway."""
+    `ttft_s` and `duration_s` are from the request's arrival at the gateway; `ttft_s` 0: no token arrived there."""
 
     duration_s: float
 

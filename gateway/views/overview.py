@@ -10,13 +10,14 @@ import asyncio
 import time
 from collections.abc import Callable
 from typing import Literal
+from urllib.parse import quote
 
 import msgspec
 import sqlalchemy as sa
 
 from billing import tables
 from billing.accounts import budgets
-from billing.books import projections, rollups
+from billing.books import projections, rollups, sla_reports
 from billing.books.projections import DAY
 from billing.books.rollups import HOUR
 from billing.clock import SECOND, database_now
@@ -31,6 +32,7 @@ SPEND_MAX = 8
 SOON_S = 3 * 24 * 3600  # a budget that runs out within this time needs attention
 KEYS_EXPIRE_S = 7 * 24 * 3600
 RECENT = DAY  # failures of this time need attention
+SLA_LINK = "/admin/sla"
 _hours = tables.usage_hours
 
 
@@ -126,6 +128,7 @@ def read_overview(connection: sa.Connection, tenant_id: str | None) -> Overview:
     attention = [] if tenant_id is not None else _of_the_books(connection)
     attention += _of_budgets(spend, now) + _of_failures(connection, tenant_id, now)
     attention += _of_keys(connection, tenant_id, now)
+    attention += _of_promises(connection, tenant_id, now)
     return Overview(
         at=now // SECOND,
         spend=spend,
@@ -276,6 +279,27 @@ def _of_keys(connection: sa.Connection, tenant_id: str | None, now: int) -> list
     return [
         Attention(kind="keys", severity="warning", message=message, link="/admin/keys?status=expiring&sort=expires_at")
     ]
+
+
+def _of_promises(connection: sa.Connection, tenant_id: str | None, now: int) -> list[Attention]:
+    """Tiers that did not keep a promise in the last whole hour. First tokens of all tenants are left to
+    tier_attention.py, which knows them within seconds."""
+    end = now - now % HOUR
+    found = []
+    for tier, figures in sla_reports.figures_by_tier(connection, tenant_id, end - HOUR, end).items():
+        (first, promised), (steady, measured) = sla_reports.shares(figures)
+        missed = []
+        if tenant_id is not None and not sla_reports.is_kept(first, promised):
+            missed.append(f"{_counted(promised - first, 'request')} of {promised} had no first token within the target")
+        if not sla_reports.is_kept(steady, measured):
+            missed.append(f"{_counted(measured - steady, 'request')} of {measured} had tokens later than the target")
+        if figures.unanswered and tenant_id is None:
+            missed.append(f"{_counted(figures.unanswered, 'request')} ended without a first token")
+        if missed:
+            message = f"The tier {tier} did not keep its promise in the last whole hour: {', and '.join(missed)}."
+            link = f"{SLA_LINK}?tier={quote(tier, '')}"
+            found.append(Attention(kind="tiers", severity="warning", message=message, link=link))
+    return found
 
 
 def _counted(count: int, noun: str, plural: str = "") -> str:

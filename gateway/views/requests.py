@@ -15,8 +15,9 @@ from gateway.views.finance import CorrectionView
 
 class RequestView(msgspec.Struct, frozen=True, kw_only=True):
     """One request. `status` is held while the request runs, and `ended_at` is null. `ending`: how it ended, in one
-    word. Measured values are null until it is settled. `ttft_s` and `duration_s`: from its arrival at the gateway to
-    its first token and to its end, as in the log and in the tiers' attainment. `queue_s`: its wait in the engine's
+    word. Measured values are null until it is settled, and `ttft_s` also if no token arrived at the gateway. `ttft_s`
+    and `duration_s`: from its arrival at the gateway to its first token and to its end, as in the log, in the tiers'
+    attainment and in SLA reports. `queue_s`: its wait in the engine's
     queue. `trace_id`: as in the log, null also for a request without a trace. For a request that was not settled,
     `started_at` is the time of its hold."""
 

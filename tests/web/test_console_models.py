@@ -1,10 +1,11 @@
-"""Models and tiers: what they are as the API has them, and a price that is previewed and published."""
+"""Models, tiers and SLA reports: what they are as the API has them, and a price that is previewed and published."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from billing.books import sla
 from support.stack import MODEL
 from support.waiting import eventually
 from support.web.console import Console
@@ -74,8 +75,39 @@ def test_tiers_as_the_api_has_them(console: Console, open_page: Opens) -> None:
     assert serious_faults(page) == []
 
 
+def test_promises_as_the_api_has_them(console: Console, open_page: Opens) -> None:
+    assert console.stack.chat("acme", max_tokens=4).status_code == 200
+    console.stack.write(sla.fold_sla)
+    report = console.api("GET", "/v1/admin/sla", params={"tenant": "acme"}).json()
+    premium = report["data"][0]
+    today = premium["days"][-1]
+    assert (premium["tier"], len(premium["days"])) == ("premium", 30)
+    page = open_page("/admin/sla?tenant=acme")
+    shown = page.get_by_role("region", name="premium", exact=True)
+    strip = shown.get_by_role("slider", name="Days of premium")
+    said = strip.get_attribute("aria-valuetext") or ""
+    assert said.startswith(f"{today['date']}: {today['verdict']}; first token ")
+    shown.get_by_text(said).wait_for()
+    strip.press("ArrowLeft")
+    before = premium["days"][-2]["date"]
+    shown.get_by_text(f"{before}: no requests.").wait_for()
+    strip.press("End")
+    shown.get_by_text("Days of premium as a table").click()
+    cells = shown.get_by_role("table").get_by_role("row").nth(1).get_by_role("cell").all_inner_texts()
+    assert cells[:3] == [today["date"], today["verdict"], str(today["requests"])]
+    assert serious_faults(page) == []
+    with page.expect_download() as download:
+        page.get_by_role("link", name="Export CSV").click()
+    lines = download.value.path().read_text().splitlines()
+    assert len(lines) == 1 + 30 * len(report["data"])
+    assert download.value.suggested_filename.startswith("sla-acme-")
+    page.get_by_label("Time range").select_option("Last month")
+    page.get_by_text("No requests in this time range").wait_for()
+    assert "period=last_month" in page.url
+
+
 def test_on_a_phone_in_the_dark(open_page: Opens) -> None:
-    for path, sign in (("tiers", "premium"), (f"models/{MODEL}?tab=prices", "Price in USD")):
+    for path, sign in (("tiers", "premium"), ("sla", "SLA"), (f"models/{MODEL}?tab=prices", "Price in USD")):
         page = open_page(f"/admin/{path}", role="read_only", width=390, dark=True)
         page.get_by_role("heading", name=sign).wait_for()
         assert page.evaluate("document.documentElement.scrollWidth") <= 390

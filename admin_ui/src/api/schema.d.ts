@@ -1385,6 +1385,40 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/admin/sla": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** SlaReport */
+        get: operations["V1AdminSlaSlaReport"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/admin/sla/export": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** ExportSla */
+        get: operations["V1AdminSlaExportExportSla"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/admin/tenants": {
         parameters: {
             query?: never;
@@ -5108,6 +5142,74 @@ export interface components {
             /** @enum {unknown} */
             type: "signature_delta";
         };
+        /** SlaDayView */
+        SlaDayView: {
+            date: string;
+            end_time: number;
+            itl_measured: number;
+            itl_p50_ms: number | null;
+            itl_p95_ms: number | null;
+            itl_p99_ms: number | null;
+            itl_within: number;
+            pause_p99_ms: number | null;
+            preemptions: number;
+            refused: number;
+            requests: number;
+            start_time: number;
+            ttft_measured: number;
+            ttft_p50_ms: number | null;
+            ttft_p95_ms: number | null;
+            ttft_p99_ms: number | null;
+            ttft_within: number;
+            unanswered: number;
+            /** @enum {string} */
+            verdict: "kept" | "missed" | "not_measured" | "no_traffic";
+        };
+        /** SlaFigures */
+        SlaFigures: {
+            itl_measured: number;
+            itl_p50_ms: number | null;
+            itl_p95_ms: number | null;
+            itl_p99_ms: number | null;
+            itl_within: number;
+            pause_p99_ms: number | null;
+            preemptions: number;
+            refused: number;
+            requests: number;
+            ttft_measured: number;
+            ttft_p50_ms: number | null;
+            ttft_p95_ms: number | null;
+            ttft_p99_ms: number | null;
+            ttft_within: number;
+            unanswered: number;
+            /** @enum {string} */
+            verdict: "kept" | "missed" | "not_measured" | "no_traffic";
+        };
+        /** SlaGroupView */
+        SlaGroupView: {
+            days: components["schemas"]["SlaDayView"][];
+            model: string | null;
+            tier: string;
+            total: components["schemas"]["SlaFigures"];
+        };
+        /** SlaView */
+        SlaView: {
+            accuracy: number;
+            as_of: number | null;
+            data: components["schemas"]["SlaGroupView"][];
+            end_date: string;
+            /**
+             * @default sla_report
+             * @constant
+             */
+            object: "sla_report";
+            objective: number;
+            recorded_since: number | null;
+            start_date: string;
+            tenant: string | null;
+            tenant_id: string | null;
+            time_zone: string;
+        };
         /** Spend */
         Spend: {
             budget: string;
@@ -5657,9 +5759,12 @@ export interface components {
             duration_s: number;
             ending: string;
             finished_at: number;
+            itl_s: number | null;
+            itl_target_s: number | null;
             key_id: string;
             made_tokens: number;
             model: string;
+            pause_s: number | null;
             preemptions: number;
             price_version_id: string;
             project_id: string | null;
@@ -5680,6 +5785,7 @@ export interface components {
             tier: string;
             trace_id: string | null;
             ttft_s: number;
+            ttft_target_s: number | null;
         };
         /** UserMessage */
         UserMessage: {
@@ -10306,6 +10412,115 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content?: never;
+            };
+            /** @description A refusal, with its reason */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    V1AdminSlaSlaReport: {
+        parameters: {
+            query?: {
+                /** @description an id or a slug */
+                tenant?: string | null;
+                tier?: string | null;
+                model?: string | null;
+                /** @description The first day, as 2026-01-31; by default the last day */
+                start_date?: string | null;
+                /** @description The last day; by default today. At most 400 days */
+                end_date?: string | null;
+                /** @description The days without a start_date and an end_date */
+                period?: "yesterday" | "7d" | "30d" | "90d" | "this_month" | "last_month";
+                /** @description Of the days, an IANA name; by default the tenant's, else UTC */
+                time_zone?: string | null;
+                /** @description model: by tier and model */
+                by?: "tier" | "model";
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    "cache-control"?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["SlaView"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    V1AdminSlaExportExportSla: {
+        parameters: {
+            query?: {
+                /** @description an id or a slug */
+                tenant?: string | null;
+                tier?: string | null;
+                model?: string | null;
+                /** @description The first day, as 2026-01-31; by default the last day */
+                start_date?: string | null;
+                /** @description The last day; by default today. At most 400 days */
+                end_date?: string | null;
+                /** @description The days without a start_date and an end_date */
+                period?: "yesterday" | "7d" | "30d" | "90d" | "this_month" | "last_month";
+                /** @description Of the days, an IANA name; by default the tenant's, else UTC */
+                time_zone?: string | null;
+                /** @description model: by tier and model */
+                by?: "tier" | "model";
+                format?: "csv" | "json";
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    "cache-control"?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": string;
+                };
             };
             /** @description A refusal, with its reason */
             "4XX": {

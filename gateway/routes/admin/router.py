@@ -54,6 +54,7 @@ from gateway.routes.admin.reports import (
 )
 from gateway.routes.admin.requests import get_request, list_requests
 from gateway.routes.admin.session import SessionController
+from gateway.routes.admin.tiers.sla import export_sla, sla_report
 from gateway.routes.guard import admit_operator
 from gateway.routes.organization import organization_costs, organization_usage
 from gateway.routes.sign_in.people import list_people
@@ -69,7 +70,7 @@ CONTROLLERS = (
 FUNCTIONS = (
     list_alerts, usage_totals, usage_requests, audit_findings, list_audit_log, engine_status, engine_live, list_tiers,
     health_report, list_periods, close_period, list_invoices, get_invoice, make_correction, list_corrections,
-    list_engines, drain_engine, list_people,
+    list_engines, drain_engine, list_people, sla_report, export_sla,
     tier_margins, list_reconciliations, reconciliation_standing, reconcile_now, overview, list_requests, get_request,
 )  # fmt: skip
 

@@ -17,7 +17,7 @@ from pyarrow import parquet
 
 from billing import tables
 from billing.accounts import budgets, tenants, webhooks
-from billing.books import corrections, invoices, periods, rollups
+from billing.books import corrections, invoices, periods, rollups, sla
 from billing.exports import jobs
 from billing.exports.export import ExportSpec
 from billing.tables import metadata
@@ -83,6 +83,8 @@ OF_A_TENANT: dict[str, dict[str, Any]] = {
     "/v1/admin/alerts": {"tenant": OURS},
     "/v1/admin/usage": {"tenant": OURS},
     "/v1/admin/usage/requests": {"tenant": OURS},
+    "/v1/admin/sla": {"tenant": OURS},
+    "/v1/admin/sla/export": {"tenant": OURS},
     "/v1/admin/audit_log": {"tenant": OURS},
     "/v1/admin/requests": {"tenant": OURS},
     "/v1/admin/periods": {"tenant": OURS},
@@ -103,7 +105,8 @@ OF_A_TENANT: dict[str, dict[str, Any]] = {
         "group_by": ["tenant_id", "project_id", "api_key_id", "adapter"],
     },
 }
-SAYS_NO_ID = {"/v1/admin/usage", "/v1/admin/margins"}  # sums alone
+# Sums alone, or slugs.
+SAYS_NO_ID = {"/v1/admin/usage", "/v1/admin/margins", "/v1/admin/sla", "/v1/admin/sla/export"}
 # Of a tenant for somebody who has one, and of all for everybody else: test_overview asks it.
 OF_WHO_ASKS = {("GET", "/v1/admin/overview")}
 # The operator's, of all tenants or of what they name in the path or the body: never a tenant's.
@@ -221,6 +224,7 @@ def bill(connection: sa.Connection, tenant_id: str, files: tuple[tuple[str, str]
     """The month is over for this tenant: a correction and a closed period."""
     corrections.correct_tenant(connection, tenant_id, picos=-5, reason=f"credit of {tenant_id}", actor="test")
     rollups.fold_all(connection)
+    sla.fold_sla(connection)
     first = periods.first_open(connection, tenant_id)
     assert first is not None
     invoices.close(connection, tenant_id, first.month, actor="test", clock=lambda _connection: first.end_at)

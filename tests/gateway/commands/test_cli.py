@@ -413,6 +413,7 @@ ELSEWHERE = {
     *("backup", "restore", "tenants erase"),  # test_restore_drill and test_archives type them
     "tenants export",  # test_tenant_files types it
     "budgets end-users",  # test_end_users types it
+    "sla",  # test_sla_reports types it
     "billing export",  # tests/system/test_readme.py makes one
     "billing reconcile",  # it leaves a result of its own, which is not about an administrative write
     *("aliases list", "aliases set", "aliases remove"),  # test_aliases types them

@@ -9,6 +9,7 @@ import sqlalchemy as sa
 
 from billing.clock import SECOND, database_now
 from billing.database import Database, DatabaseUnavailable
+from billing.tables import sla_quarters
 from gateway.config.settings import TierSection
 from gateway.generation import first_tokens
 from gateway.generation.first_tokens import (
@@ -121,10 +122,15 @@ async def test_while_the_database_is_away_what_waits_is_bounded_and_comes_later(
     for minute in range(minutes):
         clock.s = now - (minutes - 1 - minute) * 60
         counts.observe("premium", 0.05, 0)
+    counts.unanswered("batch", "ten_1", "m")
     with pytest.raises(DatabaseUnavailable):
         await counts.flush()
+    counts.unanswered("batch", "ten_1", "m")
     database.write_sync(lambda c: c.execute(sa.text("ALTER TABLE elsewhere RENAME TO first_token_minutes")))
-    await counts.flush()
+    for _ in range(2):
+        await counts.flush()
+    quarters = sa.select(sla_quarters.c.tenant_id, sla_quarters.c.unanswered).order_by(sla_quarters.c.tenant_id)
+    assert database.read_sync(lambda c: [tuple(row) for row in c.execute(quarters)]) == [("", 2), ("ten_1", 2)]
     assert read(database, 86_400)[86_400]["premium"].requests == first_tokens.WAITING_MAX
 
 

@@ -16,7 +16,7 @@ import sqlalchemy as sa
 
 from billing import tables as billing
 from billing.accounts import budgets, tenants, webhooks
-from billing.books import corrections, invoices, periods, rollups
+from billing.books import corrections, invoices, periods, rollups, sla
 from billing.database import Database
 from billing.exports import labels
 from billing.ledger.ledger import Ledger
@@ -103,6 +103,7 @@ async def fill(books: Books, text_keys: TextKeys) -> None:
     def bill(connection: sa.Connection) -> None:
         corrections.correct_tenant(connection, tenant_id, picos=-5, reason="credit", actor="me")
         rollups.fold_all(connection)
+        sla.fold_sla(connection)
         first = periods.first_open(connection, tenant_id)
         assert first is not None
         labels.store_names(connection, first, {tenant_id: MARK, labels.PROVIDER: "Laneway"})
@@ -148,6 +149,7 @@ def test_an_export_has_all_of_one_tenant(laneway: Laneway, books: Books, tmp_pat
 
     assert [row["name"] for row in rows("tenants")] == [MARK]
     assert [row["completion_tokens"] for row in rows("usage")] == [5]
+    assert [row["requests"] for row in rows("sla_quarters")] == [1]
     assert json.loads(json.dumps(rows("conversations")[0]["metadata"])) == {"topic": MARK}
     assert MARK in json.dumps(rows("conversation_items")[0]["item"]["content"])
     assert rows("responses")[0]["input"] == [ITEM]

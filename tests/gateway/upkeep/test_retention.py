@@ -113,6 +113,23 @@ async def test_files_of_exports(sqlite_url: str, tmp_path: Path) -> None:
     database.close()
 
 
+async def test_quarter_hours_of_sla_reports(database: Database, tmp_path: Path) -> None:
+    now = database.read_sync(database_now)
+    ages = (500, 401, 399, 0)
+    rows = [
+        {"tenant_id": "", "quarter": now - age * DAY, "tier": "batch", "model": f"m{number}"}
+        for age in ages
+        for number in range(3)
+    ]
+    database.write_sync(lambda c: c.execute(sa.insert(tables.sla_quarters), rows))
+    await Retention(database, configured(tmp_path, ""), SECRETS).run_once()
+    assert count(database, tables.sla_quarters) == 6
+    await Retention(database, configured(tmp_path, "sla_days = 0"), SECRETS).run_once()
+    assert count(database, tables.sla_quarters) == 6
+    await Retention(database, configured(tmp_path, "sla_days = 1"), SECRETS).run_once()
+    assert count(database, tables.sla_quarters) == 3
+
+
 def test_a_limit_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="requests_days is 3; it must be 0"):
         configured(tmp_path, "requests_days = 3")

@@ -125,6 +125,28 @@ def test_the_tightest_first_and_no_usage_row_read(database: Database) -> None:
     assert own.today.cost_picos == {"USD": 50}
 
 
+def test_a_promise_that_was_missed_in_the_last_whole_hour(database: Database) -> None:
+    def fill(connection: sa.Connection) -> str:
+        hour = database_now(connection) // HOUR * HOUR
+        tenant = tenants.create(connection, slug="acme", name="Acme", tier="batch").id
+        counts = dict.fromkeys(tables.SLA_COUNTS, 0) | {"requests": 4, "ttft_measured": 3, "itl_measured": 4}
+        for tenant_id in (tenant, tables.NONE):
+            for tier, quarter in (("premium", hour - HOUR), ("batch", hour - 5 * HOUR // 4), ("standard", hour)):
+                key = {"tenant_id": tenant_id, "quarter": quarter, "tier": tier, "model": "m"}
+                values = key | counts | {"itl_within": 3, "refused": 1}
+                connection.execute(sa.insert(tables.sla_quarters).values(values))
+        return tenant
+
+    tenant_id = database.write_sync(fill)
+    of_all, own = (database.read_sync(lambda c, t=t: overview.read_overview(c, t)).attention for t in (None, tenant_id))
+    between = "1 request of 4 had tokens later than the target"
+    kept = "The tier premium did not keep its promise in the last whole hour: "
+    assert [one.message for one in of_all if one.kind == "tiers"] == [f"{kept}{between}."]
+    first = "4 requests of 4 had no first token within the target"
+    assert [one.message for one in own if one.kind == "tiers"] == [f"{kept}{first}, and {between}."]
+    assert {one.link for one in own if one.kind == "tiers"} == {"/admin/sla?tier=premium"}
+
+
 def test_a_budget_without_use_is_a_budget(database: Database) -> None:
     def fill(connection: sa.Connection) -> dict[str, Any]:
         made: dict[str, Any] = {}

@@ -99,7 +99,9 @@ export default function Health() {
   const found = useGet("/v1/admin/health", {}, { everyMs: EVERY_MS });
   return (
     <>
-      <PageHead title="Health" note="The parts that this gateway depends on, checked every 5 seconds." />
+      <PageHead title="Health" note="The parts that this gateway depends on, checked every 5 seconds.">
+        <Link to="/sla">SLA by day</Link>
+      </PageHead>
       <Loaded of={found} lines={8}>
         {(report) => <Parts report={report} stale={found.error !== null} />}
       </Loaded>

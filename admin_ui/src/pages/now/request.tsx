@@ -185,7 +185,9 @@ function Timings({ whole }: { whole: RequestView }) {
       <p className="note">
         {whole.status === "held"
           ? "The request is running; its timings are known when it ends."
-          : "The request was not settled, so it has no timings."}
+          : whole.status === "settled"
+            ? "No token of the request arrived at the gateway, so it has no time to the first token."
+            : "The request was not settled, so it has no timings."}
       </p>
     );
   }

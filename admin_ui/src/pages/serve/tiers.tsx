@@ -6,6 +6,7 @@ import {
   Count,
   DataTable,
   EmptyState,
+  Link,
   Loaded,
   PageHead,
   Section,
@@ -71,7 +72,14 @@ function TierSection({ of: tier }: { of: Tier }) {
           {ms(tier.targets.inter_token_ms)}
         </>
       }
-      actions={tier.preemptible ? <Badge>preemptible</Badge> : <Badge tone="accent">not preemptible</Badge>}
+      actions={
+        <>
+          {tier.preemptible ? <Badge>preemptible</Badge> : <Badge tone="accent">not preemptible</Badge>}
+          <Link to="/sla" query={{ tier: tier.name }}>
+            SLA by day
+          </Link>
+        </>
+      }
     >
       <div className="tier-grid">
         <div>
