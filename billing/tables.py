@@ -329,6 +329,10 @@ usage = sa.Table(
     sa.Column("engine_epoch", sa.String(64)),
     sa.Column("trace_id", sa.String(32)),  # hexadecimal; null: the request has no trace
     sa.Column("tag_set_id", sa.String(64)),  # of its hold
+    # From the request's arrival until an engine received it, and of that the wait until the engine had its adapter.
+    # Null: settled by a version without these columns; load_s also without an adapter.
+    sa.Column("submitted_s", sa.Double),
+    sa.Column("load_s", sa.Double),
     sa.Index("ix_usage_tenant_id_sequence", "tenant_id", "sequence"),
     sa.Index("ix_usage_key_id_sequence", "key_id", "sequence"),
     sa.Index("ix_usage_finished_at", "finished_at"),

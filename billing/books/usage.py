@@ -52,6 +52,8 @@ class UsageRow(msgspec.Struct, frozen=True):
     started_at: int
     finished_at: int
     trace_id: str | None
+    submitted_s: float | None
+    load_s: float | None
     recomputed: dict[str, Recompute]
     tags: dict[str, str]
 

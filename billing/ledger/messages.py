@@ -67,13 +67,17 @@ class Held(msgspec.Struct, frozen=True):
 
 class HoldRefused(msgspec.Struct, frozen=True):
     """Nothing was held. `resets_at`: the end of the budget's window; None if waiting does not help. `nothing_left`: the
-    posted usage alone, without open holds, leaves too little for any request until then."""
+    posted usage alone, without open holds, leaves too little for any request until then. `budget` and `limit`: scope,
+    unit and period of the budget, for example tenant_money_month, and its limit in tokens or picos; "" and 0 without a
+    budget."""
 
     request_id: str
     code: RefusalCode
     message: str
     resets_at: int | None
     nothing_left: bool = False
+    budget: str = ""
+    limit: int = 0
 
 
 class Recompute(msgspec.Struct, frozen=True):
@@ -90,7 +94,8 @@ class Settlement(msgspec.Struct, frozen=True, kw_only=True, tag="settlement"):
     was requested; `ttft_s` is measured from the arrival too. `finished_at` None: the time of the settlement.
     `engines`: made_tokens by the epoch of the engine process that made them, the newest attempt's last; empty if they
     are unknown, as in a journal of an earlier version. `trace_id`: of the request's trace, hexadecimal; None without
-    one."""
+    one. `submitted_s`: from the arrival until an engine received the request; `load_s`: of that, the wait until the
+    engine had the adapter; None: unknown."""
 
     request_id: str
     prompt_tokens: int
@@ -111,6 +116,8 @@ class Settlement(msgspec.Struct, frozen=True, kw_only=True, tag="settlement"):
     finished_at: int | None = None
     engines: dict[str, int] = {}
     trace_id: str | None = None
+    submitted_s: float | None = None
+    load_s: float | None = None
 
     def check(self) -> None:
         assert 0 <= self.cached_tokens <= self.prompt_tokens

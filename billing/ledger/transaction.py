@@ -440,7 +440,9 @@ def _refusal(
     )
     # The smallest request has one prompt token and no completion token.
     nothing_left = budget.bound - window.posted < 1
-    return HoldRefused(request.request_id, _REFUSAL_CODES[budget.scope], message, resets_at, nothing_left)
+    name = f"{budget.scope}_{budget.unit}_{budget.period}"
+    code = _REFUSAL_CODES[budget.scope]
+    return HoldRefused(request.request_id, code, message, resets_at, nothing_left, name, budget.bound)
 
 
 def _held(hold: _Hold) -> Held:

@@ -416,6 +416,7 @@ class RetentionSection(Section, frozen=True, kw_only=True):
     requests_days: Days = 0  # requests that were never charged
     audit_days: Days = 0
     exports_days: Days = 0  # files in <data_dir>/exports
+    request_errors_days: Days = 90  # requests that were refused or failed, and their counts
     erasures_file: str = ""  # the list of erased tenants; empty: <data_dir>/erasures.jsonl
 
     def __post_init__(self) -> None:

@@ -68,7 +68,11 @@ class RequestHolds:
                 _log.error("hold.price_unknown", extra={"fields": fields})
                 raise errors.ModelNotPriced(answer.message)
             raise errors.BudgetExceeded(
-                answer.message, code=answer.code, nothing_left=answer.nothing_left, resets_at=answer.resets_at
+                answer.message,
+                code=answer.code,
+                nothing_left=answer.nothing_left,
+                resets_at=answer.resets_at,
+                limit=errors.ReachedLimit(answer.budget, answer.limit) if answer.budget else None,
             )
         return answer
 
@@ -157,4 +161,6 @@ def _settlement(request: InFlight, outcome: Outcome) -> Settlement:
         swapped_tokens=usage.swapped_tokens,
         engines=outcome.engines,
         trace_id=request.line.record.trace_id,
+        submitted_s=None if request.runs is None else request.runs.submitted_s,
+        load_s=request.line.times.load_s,
     )
