@@ -330,9 +330,11 @@ usage = sa.Table(
     sa.Column("trace_id", sa.String(32)),  # hexadecimal; null: the request has no trace
     sa.Column("tag_set_id", sa.String(64)),  # of its hold
     # From the request's arrival until an engine received it, and of that the wait until the engine had its adapter.
-    # Null: settled by a version without these columns; load_s also without an adapter.
+    # Then the seconds until the model's weights would be resident, as an engine predicted; 0: they were. Null: settled
+    # by a version without these columns, or unknown; load_s also without an adapter.
     sa.Column("submitted_s", sa.Double),
     sa.Column("load_s", sa.Double),
+    sa.Column("weights_s", sa.Double),
     sa.Index("ix_usage_tenant_id_sequence", "tenant_id", "sequence"),
     sa.Index("ix_usage_key_id_sequence", "key_id", "sequence"),
     sa.Index("ix_usage_finished_at", "finished_at"),

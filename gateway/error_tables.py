@@ -48,5 +48,6 @@ request_error_counts = sa.Table(
     sa.Column("code", sa.String(64), primary_key=True),
     sa.Column("gateway_id", sa.String(64), primary_key=True),
     sa.Column("requests", sa.BigInteger, nullable=False),
+    sa.Column("settled", sa.BigInteger, nullable=False),  # of them, those with usage: they failed after a token
     sa.Index("ix_request_error_counts_tenant_id_quarter", "tenant_id", "quarter"),
 )

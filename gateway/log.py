@@ -73,6 +73,8 @@ class RequestTimes(msgspec.Struct):
     hold_began_s: float | None = None
     hold_ended_s: float | None = None
     load_s: float | None = None  # the wait until an engine had the adapter; None: no adapter, or not reached
+    # When an engine received the request, as predicted: until the weights are resident, 0 if they were; None: unknown.
+    weights_s: float | None = None
     settle_began_s: float | None = None
     settle_ended_s: float | None = None
     operation: str = ""  # this and `texts`: of a request that ran and has a trace id

@@ -54,6 +54,7 @@ class UsageRow(msgspec.Struct, frozen=True):
     trace_id: str | None
     submitted_s: float | None
     load_s: float | None
+    weights_s: float | None
     recomputed: dict[str, Recompute]
     tags: dict[str, str]
 

@@ -95,7 +95,7 @@ class Settlement(msgspec.Struct, frozen=True, kw_only=True, tag="settlement"):
     `engines`: made_tokens by the epoch of the engine process that made them, the newest attempt's last; empty if they
     are unknown, as in a journal of an earlier version. `trace_id`: of the request's trace, hexadecimal; None without
     one. `submitted_s`: from the arrival until an engine received the request; `load_s`: of that, the wait until the
-    engine had the adapter; None: unknown."""
+    engine had the adapter; `weights_s`: as predicted then, until the model's weights are resident; None: unknown."""
 
     request_id: str
     prompt_tokens: int
@@ -118,6 +118,7 @@ class Settlement(msgspec.Struct, frozen=True, kw_only=True, tag="settlement"):
     trace_id: str | None = None
     submitted_s: float | None = None
     load_s: float | None = None
+    weights_s: float | None = None
 
     def check(self) -> None:
         assert 0 <= self.cached_tokens <= self.prompt_tokens

@@ -335,6 +335,8 @@ class Generator:
     def _submit(self, request: InFlight, run: TextRun) -> TokenStream:
         """Raises EngineUnavailable."""
         adapter = request.target.adapter
+        if not run.index:
+            request.line.times.weights_s = self._engine.weights_wait_s(request.target.model)
         tenant = (request.caller.tenant_id or "").encode()
         sampling = request.sampling
         if run.number or sampling.min_tokens > run.max_tokens:

@@ -163,4 +163,5 @@ def _settlement(request: InFlight, outcome: Outcome) -> Settlement:
         trace_id=request.line.record.trace_id,
         submitted_s=None if request.runs is None else request.runs.submitted_s,
         load_s=request.line.times.load_s,
+        weights_s=request.line.times.weights_s,
     )

@@ -10,7 +10,7 @@ import logging
 import math
 from collections import deque
 from collections.abc import Callable
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import sqlalchemy as sa
 
@@ -19,6 +19,7 @@ from billing.clock import SECOND
 from billing.database import Database, DatabaseUnavailable
 from gateway.error_tables import request_error_counts, request_errors
 from gateway.errors import STATUS_CLIENT_LEFT
+from gateway.generation.endings import Outcome, outcome_of
 from gateway.log import LineError, RequestLine
 from gateway.metrics import Metrics
 from gateway.telemetry.request_errors import model_name
@@ -27,13 +28,11 @@ FLUSH_S = 1.0
 TENANT_ROWS_PER_S = 10  # of all gateways together
 WAITING_MAX = 2000  # rows of one gateway
 ROWS_AT_ONCE = 500  # of one transaction
-# Counts kept for a database that is unavailable; beyond it, further combinations of tenant, key and code are not counted.
+# Counts kept for a database that is unavailable; beyond it, further sets of tenant, key and code are not counted.
 COUNTS_MAX = 50_000
 QUARTER = 15 * 60 * SECOND
 # The routes of operators: their writes are in the audit log.
 _NOT_RECORDED = ("/v1/admin", "/v1/organization", "/metrics")
-
-Outcome = Literal["refused", "failed"]
 
 _log = logging.getLogger(__name__)
 _INSERT = BulkInsert(request_errors, keep=True)
@@ -69,7 +68,7 @@ class ErrorRecorder:
         self._now_s = now_s
         self._gateways = gateways
         self._waiting: deque[Row] = deque()
-        self._counts: dict[_CountKey, int] = {}
+        self._counts: dict[_CountKey, tuple[int, int]] = {}  # requests, and those of them that were settled
         self._changed: set[_CountKey] = set()
         self._second = 0  # of `_rows`
         self._rows: dict[str, int] = {}  # queued in this second, by tenant
@@ -82,20 +81,21 @@ class ErrorRecorder:
         if record.route.startswith(_NOT_RECORDED):
             return
         now = self._now_s()
-        outcome: Outcome = "failed" if error.status >= 500 else "refused"
-        if self._count(_CountKey(_quarter_of(now), record.tenant, record.key, outcome, error.code)):
+        outcome = _outcome(line, error)
+        key = _CountKey(_quarter_of(now), record.tenant, record.key, outcome, error.code)
+        if self._count(key, settled=line.times.settle_ended_s is not None):
             self._metrics.request_errors.labels(outcome, error.code).inc()
         if (why := self._why_dropped(record.tenant, int(now))) is not None:
             self._metrics.request_errors_dropped.labels(why).inc()
             return
         self._waiting.append(self._row(line, error, outcome, int(now * SECOND)))
 
-    def _count(self, key: _CountKey) -> bool:
-        count = self._counts.get(key)
-        if count is None and len(self._counts) >= COUNTS_MAX:
+    def _count(self, key: _CountKey, *, settled: bool) -> bool:
+        if key not in self._counts and len(self._counts) >= COUNTS_MAX:
             self._metrics.request_errors_dropped.labels("uncounted").inc()
             return False
-        self._counts[key] = (count or 0) + 1
+        requests, with_usage = self._counts.get(key, (0, 0))
+        self._counts[key] = requests + 1, with_usage + settled
         self._changed.add(key)
         return True
 
@@ -150,7 +150,7 @@ class ErrorRecorder:
         for _ in range(math.ceil(len(self._waiting) / ROWS_AT_ONCE) or bool(self._changed)):
             rows = [self._waiting[number] for number in range(min(ROWS_AT_ONCE, len(self._waiting)))]
             changed, self._changed = self._changed, set()
-            counts: list[Row] = [(*key, self._gateway_id, self._counts[key]) for key in changed]
+            counts: list[Row] = [(*key, self._gateway_id, *self._counts[key]) for key in changed]
 
             def write(connection: sa.Connection, rows: list[Row] = rows, counts: list[Row] = counts) -> None:
                 _INSERT.run(connection, rows)
@@ -170,6 +170,14 @@ class ErrorRecorder:
         quarter = _quarter_of(self._now_s())
         for key in [key for key in self._counts if key.quarter < quarter and key not in self._changed]:
             del self._counts[key]
+
+
+def _outcome(line: RequestLine, error: LineError) -> Outcome:
+    """As the list of requests shows it: by the ending of a hold, else by the status."""
+    by_ending = outcome_of(line.record.ending or "")
+    if by_ending != "served":
+        return by_ending
+    return "failed" if error.status >= 500 else "refused"
 
 
 def _quarter_of(now_s: float) -> int:

@@ -1,4 +1,4 @@
-"""Requests that were refused or failed, and their counts; two times of a request that show where it waited.
+"""Requests that were refused or failed, and their counts; times of a request that show where it waited.
 
 The new columns of `usage` are nullable, so that the version before can still settle.
 """
@@ -48,12 +48,13 @@ def upgrade() -> None:
         sa.Column("code", sa.String(length=64), nullable=False),
         sa.Column("gateway_id", sa.String(length=64), nullable=False),
         sa.Column("requests", sa.BigInteger(), nullable=False),
+        sa.Column("settled", sa.BigInteger(), nullable=False),
         sa.PrimaryKeyConstraint(
             "quarter", "tenant_id", "key_id", "outcome", "code", "gateway_id", name=op.f("pk_request_error_counts")
         ),
     )
     op.create_index("ix_request_error_counts_tenant_id_quarter", "request_error_counts", ["tenant_id", "quarter"])
-    for name in ("submitted_s", "load_s"):
+    for name in ("submitted_s", "load_s", "weights_s"):
         op.add_column("usage", sa.Column(name, sa.Double(), nullable=True))
 
 

@@ -52,7 +52,7 @@ from gateway.routes.admin.reports import (
     usage_requests,
     usage_totals,
 )
-from gateway.routes.admin.requests import get_request, list_requests
+from gateway.routes.admin.requests import get_request, list_error_rates, list_requests
 from gateway.routes.admin.session import SessionController
 from gateway.routes.guard import admit_operator
 from gateway.routes.organization import organization_costs, organization_usage
@@ -71,6 +71,7 @@ FUNCTIONS = (
     health_report, list_periods, close_period, list_invoices, get_invoice, make_correction, list_corrections,
     list_engines, drain_engine, list_people,
     tier_margins, list_reconciliations, reconciliation_standing, reconcile_now, overview, list_requests, get_request,
+    list_error_rates,
 )  # fmt: skip
 
 
