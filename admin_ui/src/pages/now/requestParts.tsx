@@ -17,8 +17,10 @@ const PHASES: Record<Phase["name"], { word: string; kind: string }> = {
   prefill: { word: "prefill, until the first token", kind: "c0" },
   decode: { word: "decode, until the end", kind: "c2" },
 };
-const SHORT_S = 0.0005;
-const lasted = (seconds: number) => (seconds < SHORT_S ? "under 1 ms" : duration(seconds));
+const SHORT_S = 0.00995;
+/** As `duration`, with two digits of a few milliseconds. */
+const lasted = (seconds: number) =>
+  seconds > 0 && seconds < SHORT_S ? `${Number((seconds * 1000).toPrecision(2))} ms` : duration(seconds);
 
 /** Where the request's time went since its arrival, against its targets. */
 export function Slowness({ whole }: { whole: RequestView }) {
