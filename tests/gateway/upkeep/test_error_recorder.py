@@ -135,9 +135,10 @@ async def test_what_is_no_error_of_a_known_key_leaves_nothing(sqlite_database: D
 
 
 async def test_a_database_that_hangs_delays_nothing_and_loses_no_count(
-    database: Database, monkeypatch: pytest.MonkeyPatch
+    sqlite_database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(error_recorder, "WAITING_MAX", 5)
+    database = sqlite_database
     made = Recording(database)
     released, tried = asyncio.Event(), asyncio.Event()
     write = database.write_in_background
@@ -164,8 +165,9 @@ async def test_a_database_that_hangs_delays_nothing_and_loses_no_count(
 
 
 async def test_a_write_whose_answer_was_lost_is_repeated_without_effect(
-    database: Database, monkeypatch: pytest.MonkeyPatch
+    sqlite_database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    database = sqlite_database
     made = Recording(database)
     write = database.write_in_background
 

@@ -4,7 +4,6 @@ requests, by their id, and as error rates that agree with the metrics."""
 from __future__ import annotations
 
 import re
-import time
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -25,7 +24,7 @@ from support.waiting import eventually
 
 STEP_FAILS = 702
 PROMPT = "canary-prompt-of-errors"
-FLOOD = 60
+FLOOD = 40
 PATH = "/v1/chat/completions"
 
 
@@ -41,9 +40,10 @@ def stack(tmp_path_factory: pytest.TempPathFactory, modules_postgres_url: str, m
 
 
 @pytest.fixture(scope="module")
-def admin(stack: Stack) -> httpx.Client:
+def admin(stack: Stack) -> Iterator[httpx.Client]:
     made = stack.write(lambda c: keys.create(c, tenant_id=None, name="errors", kind="admin", role="owner"))
-    return httpx.Client(base_url=stack.url, headers={"Authorization": f"Bearer {made.secret}"}, timeout=30)
+    with httpx.Client(base_url=stack.url, headers={"Authorization": f"Bearer {made.secret}"}, timeout=30) as client:
+        yield client
 
 
 def post(stack: Stack, secret: str, **fields: Any) -> httpx.Response:
@@ -83,6 +83,11 @@ def metric(stack: Stack) -> int:
     )
 
 
+def unknown_keys(stack: Stack) -> int:
+    found = re.search(r'^laneway_requests_refused_total\{code="invalid_api_key"\} (\S+)$', stack.metrics(), re.M)
+    return 0 if found is None else round(float(found[1]))
+
+
 def listed(admin: httpx.Client, **query: Any) -> list[dict[str, Any]]:
     answer = admin.get("/v1/admin/requests", params=query)
     assert answer.status_code == 200, answer.text
@@ -94,10 +99,11 @@ def test_a_flood_is_counted_exactly_and_listed_within_limits(stack: Stack, admin
     before = counted(stack)
     chat = body(messages=[{"role": "user", "content": "hi"}], max_tokens=1)
 
-    def send(key: str) -> tuple[int, float, str]:
-        began = time.monotonic()
+    unknown_before = unknown_keys(stack)
+
+    def send(key: str) -> tuple[int, str]:
         answer = httpx.post(stack.url + PATH, headers={"Authorization": f"Bearer {key}"}, json=chat, timeout=60)
-        return answer.status_code, time.monotonic() - began, answer.headers["x-request-id"]
+        return answer.status_code, answer.headers["x-request-id"]
 
     # No refused request waits for the table that nobody may write now.
     engine = sa.create_engine(stack.database_url)
@@ -107,7 +113,7 @@ def test_a_flood_is_counted_exactly_and_listed_within_limits(stack: Stack, admin
         unknown = list(pool.map(send, ["lw_live_" + "x" * 40] * FLOOD))
         assert counted(stack) == before, "nothing was written yet"
     engine.dispose()
-    assert {status for status, *_ in unknown} == {401}
+    assert {status for status, _ in unknown} == {401}
     refused = [one for one in answers if one[0] == 429]
     assert len(refused) >= FLOOD - 2
     eventually(lambda: counted(stack, key_id) == len(refused))
@@ -115,10 +121,10 @@ def test_a_flood_is_counted_exactly_and_listed_within_limits(stack: Stack, admin
     found = rows(stack, key_id)
     assert max(Counter(row.at // 1_000_000 for row in found).values()) <= TENANT_ROWS_PER_S
     assert 0 < len(found) <= len(refused)
-    assert {row.request_id for row in found} <= {request_id for *_, request_id in refused}
+    assert {row.request_id for row in found} <= {request_id for _, request_id in refused}
     eventually(lambda: metric(stack) == counted(stack))
     text = stack.metrics()
-    assert f'laneway_requests_refused_total{{code="invalid_api_key"}} {FLOOD}.0' in text
+    assert unknown_keys(stack) == unknown_before + FLOOD
     dropped = len(refused) - len(found)
     assert f'laneway_request_errors_dropped_total{{reason="rate"}} {dropped}.0' in text or not dropped
     rates = admin.get("/v1/admin/error_rates", params={"key_id": key_id}).json()
@@ -227,7 +233,8 @@ def test_a_slow_request_says_why(stack: Stack, admin: httpx.Client) -> None:
     verdict = slowness["verdict"]
     assert verdict["basis"] in ("request", "today")
     assert verdict["ttft_met"] == (line["ttft_s"] <= verdict["ttft_target_s"])
-    assert verdict["inter_token_s"] == pytest.approx((one["duration_s"] - line["ttft_s"]) / 4, abs=1e-4)
+    each_s = (one["duration_s"] - line["ttft_s"]) / (one["completion_tokens"] - 1)
+    assert verdict["inter_token_s"] == pytest.approx(each_s, abs=1e-4)
 
 
 @pytest.mark.parametrize(
