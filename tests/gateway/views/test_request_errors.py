@@ -105,7 +105,7 @@ def test_a_flood_is_counted_exactly_and_listed_within_limits(stack: Stack, admin
         answer = httpx.post(stack.url + PATH, headers={"Authorization": f"Bearer {key}"}, json=chat, timeout=60)
         return answer.status_code, answer.headers["x-request-id"]
 
-    # No refused request waits for the table that nobody may write now.
+    # Refused requests are answered while the table is locked.
     engine = sa.create_engine(stack.database_url)
     with ThreadPoolExecutor(4) as pool, engine.begin() as lock:
         lock.execute(sa.text("LOCK TABLE request_errors IN ACCESS EXCLUSIVE MODE"))
