@@ -116,5 +116,6 @@ def _verdict(row: UsageRow, tier: TierSection | None) -> VerdictView | None:
 
 def _own_targets(row: UsageRow) -> tuple[float, float] | None:
     """The targets for the first token and between tokens, in seconds, that the row itself has; None: it has none."""
-    found = getattr(row, "ttft_target_s", None), getattr(row, "itl_target_s", None)
-    return None if found[0] is None or found[1] is None else found
+    ttft_s: float | None = getattr(row, "ttft_target_s", None)
+    inter_token_s: float | None = getattr(row, "itl_target_s", None)
+    return None if ttft_s is None or inter_token_s is None else (ttft_s, inter_token_s)
