@@ -344,6 +344,12 @@ usage = sa.Table(
     # The targets in force at its first token, the mean time between its tokens and the longest (books/sla.py). Null:
     # not measured.
     *(sa.Column(name, sa.Double) for name in ("ttft_target_s", "itl_target_s", "itl_s", "pause_s")),
+    # From the request's arrival until an engine received it, and of that the wait until the engine had its adapter.
+    # Then the seconds until the model's weights would be resident, as an engine predicted; 0: they were. Null: settled
+    # by a version without these columns, or unknown; load_s also without an adapter.
+    sa.Column("submitted_s", sa.Double),
+    sa.Column("load_s", sa.Double),
+    sa.Column("weights_s", sa.Double),
     sa.Index("ix_usage_tenant_id_sequence", "tenant_id", "sequence"),
     sa.Index("ix_usage_key_id_sequence", "key_id", "sequence"),
     sa.Index("ix_usage_finished_at", "finished_at"),

@@ -86,6 +86,7 @@ def create_app(services: Services, routes: Sequence[ControllerRouterHandler] = (
         services.refusal_pace,
         services.tracing,
         services.readiness.public_cause,
+        services.request_errors.note,
     )
     origins = services.config.gateway.cors_origins
     return CrossOrigin(front, origins) if origins else front

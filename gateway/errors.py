@@ -29,6 +29,14 @@ class ErrorBody(msgspec.Struct, frozen=True):
     error: ErrorDetail
 
 
+class ReachedLimit(msgspec.Struct, frozen=True):
+    """The limit that refused a request, by a name such as key_requests_per_minute. `value`: in requests, tokens, bytes
+    or picos, as the name says."""
+
+    name: str
+    value: int
+
+
 class ApiError(Exception):
     """An error answer. A subclass has the status, type and code; an instance has the message and optionally the field
     at fault (`param`) and the seconds until a retry makes sense."""
@@ -37,6 +45,9 @@ class ApiError(Exception):
     type = "invalid_request_error"
     code: str | None = None
     should_retry: bool | None = None  # the header x-should-retry; None: no such header
+    # Whether the message may be stored with the request. A message that can quote a value of the request may not.
+    stores_message = False
+    limit: ReachedLimit | None = None
 
     def __init__(self, message: str, *, param: str | None = None, retry_after_s: float | None = None) -> None:
         super().__init__(message)
@@ -112,6 +123,7 @@ class InvalidAdapter(ApiError):
 
 class ContextLengthExceeded(ApiError):
     code = "context_length_exceeded"
+    stores_message = True
 
 
 class InvalidApiKey(ApiError):
@@ -119,6 +131,7 @@ class InvalidApiKey(ApiError):
 
     status = 401
     code = "invalid_api_key"
+    stores_message = True
 
     def __init__(self) -> None:
         super().__init__(
@@ -140,6 +153,7 @@ class AccessEnded(ApiError):
 
     status = 401
     code = "invalid_api_key"
+    stores_message = True
 
     def __init__(self) -> None:
         super().__init__("This key was revoked, or its tenant suspended, while the request ran.")
@@ -149,6 +163,7 @@ class InsufficientScope(ApiError):
     status = 403
     type = "permission_error"
     code = "insufficient_scope"
+    stores_message = True
 
 
 class InsufficientRole(ApiError):
@@ -166,6 +181,7 @@ class AddressNotAllowed(ApiError):
     status = 403
     type = "permission_error"
     code = "ip_not_allowed"
+    stores_message = True
 
     def __init__(self, address: str | None) -> None:
         named = "an unknown address" if address is None else f"the address {address}"
@@ -221,6 +237,7 @@ class ModelNotPriced(ApiError):
 
     code = "model_not_priced"
     should_retry = False
+    stores_message = True
 
     def __init__(self, message: str) -> None:
         super().__init__(
@@ -254,6 +271,7 @@ class IdempotencyInFlight(ApiError):
     status = 409
     code = "idempotency_in_flight"
     should_retry = False
+    stores_message = True
 
     def __init__(self) -> None:
         super().__init__("A request with this Idempotency-Key is in flight. Repeat this one after it has ended.")
@@ -265,6 +283,7 @@ class AnswerNotKept(ApiError):
     status = 409
     code = "idempotency_not_kept"
     should_retry = False
+    stores_message = True
 
     def __init__(self) -> None:
         super().__init__("The request with this Idempotency-Key was answered, and its answer could not be kept.")
@@ -276,6 +295,7 @@ class AnswerUnreadable(ApiError):
     status = 409
     code = "idempotency_unreadable"
     should_retry = False
+    stores_message = True
 
     def __init__(self) -> None:
         super().__init__(
@@ -288,6 +308,7 @@ class IdempotencyMismatch(ApiError):
     status = 422
     code = "idempotency_mismatch"
     should_retry = False
+    stores_message = True
 
     def __init__(self) -> None:
         super().__init__("This Idempotency-Key was used with another body. Use a new key for another request.")
@@ -296,6 +317,7 @@ class IdempotencyMismatch(ApiError):
 class RequestTooLarge(ApiError):
     status = 413
     code = "request_too_large"
+    stores_message = True
 
 
 class UnsupportedEncoding(ApiError):
@@ -317,10 +339,12 @@ class RateLimited(ApiError):
     type = "rate_limit_error"
     code = "rate_limit_exceeded"
     should_retry = True
+    stores_message = True
 
-    def __init__(self, reason: str, *, retry_after_s: float) -> None:
+    def __init__(self, reason: str, *, retry_after_s: float, limit: ReachedLimit | None = None) -> None:
         super().__init__(reason, retry_after_s=retry_after_s)
         self.reason = reason
+        self.limit = limit
         assert self.retry_after is not None
         self.message = f"{reason} Try again in {max(self.retry_after, math.ceil(retry_after_s))}s."
 
@@ -331,12 +355,22 @@ class BudgetExceeded(ApiError):
     status = 429
     type = "insufficient_quota"
     should_retry = False
+    stores_message = True
 
-    def __init__(self, message: str, *, code: str, nothing_left: bool = False, resets_at: int | None = None) -> None:
+    def __init__(
+        self,
+        message: str,
+        *,
+        code: str,
+        nothing_left: bool = False,
+        resets_at: int | None = None,
+        limit: ReachedLimit | None = None,
+    ) -> None:
         """`nothing_left`: no request fits the budget before its window ends, at `resets_at` (microseconds UTC), or
-        before an administrative write."""
+        before an administrative write. `limit`: the budget's, in tokens or picos."""
         super().__init__(message)
         self.code = code
+        self.limit = limit
         self.nothing_left = nothing_left
         self.resets_at = resets_at
 
@@ -348,12 +382,18 @@ class QuotaExceeded(ApiError):
     type = "insufficient_quota"
     code = "quota_exceeded"
     should_retry = False
+    stores_message = True
+
+    def __init__(self, message: str, limit: ReachedLimit | None = None) -> None:
+        super().__init__(message)
+        self.limit = limit
 
 
 class Unavailable(ApiError):
     status = 503
     type = "service_unavailable_error"
     should_retry = True
+    stores_message = True
 
     def __init__(self, message: str, *, retry_after_s: float = 1.0) -> None:
         super().__init__(message, retry_after_s=retry_after_s)
@@ -385,6 +425,7 @@ class InternalError(ApiError):
 
     status = 500
     type = "server_error"
+    stores_message = True
 
     def __init__(self) -> None:
         super().__init__(

@@ -78,19 +78,46 @@ class RequestTimes(msgspec.Struct):
 
     hold_began_s: float | None = None
     hold_ended_s: float | None = None
+    load_s: float | None = None  # the wait until an engine had the adapter; None: no adapter, or not reached
+    # When an engine received the request, as predicted: until the weights are resident, 0 if they were; None: unknown.
+    weights_s: float | None = None
     settle_began_s: float | None = None
     settle_ended_s: float | None = None
     operation: str = ""  # this and `texts`: of a request that ran and has a trace id
     texts: tuple[TextTimes, ...] = ()
 
 
-class RequestLine:
-    """A record, written when its last holder releases it: the HTTP exchange or, for an admitted request, its owner."""
+class LineError(msgspec.Struct, frozen=True, kw_only=True):
+    """The error that ended a request, as its caller got it. `message` and `param` None: they can quote the request.
+    `limit_value`: in the unit that `limit_name` says."""
 
-    __slots__ = ("_holders", "_on_end", "record", "started", "times")
+    status: int
+    code: str
+    message: str | None = None
+    param: str | None = None
+    limit_name: str | None = None
+    limit_value: int | None = None
+    retry_after_s: int | None = None
+
+
+class LineCaller(msgspec.Struct, frozen=True):
+    """Of the request's key, for what is stored of a refused or failed request and not logged."""
+
+    project_id: str | None
+    tier: str
+
+
+class RequestLine:
+    """A record, written when its last holder releases it: the HTTP exchange or, for an admitted request, its owner.
+    `error`, `caller` and `model_asked` are not logged: they are stored of a request that was refused or failed."""
+
+    __slots__ = ("_holders", "_on_end", "caller", "error", "model_asked", "record", "started", "times")
 
     def __init__(self, record: RequestRecord) -> None:
         self.record = record
+        self.error: LineError | None = None
+        self.caller: LineCaller | None = None
+        self.model_asked: str | None = None
         self.started = time.monotonic()
         self.times = RequestTimes()
         self._holders = 1

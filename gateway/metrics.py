@@ -29,6 +29,19 @@ class Metrics:
             "laneway_http_responses", "HTTP answers by route and status", ["route", "status"], registry=registry
         )
         self.refusals = Counter("laneway_requests_refused", "Requests refused, by code", ["code"], registry=registry)
+        self.request_errors = Counter(
+            "laneway_request_errors",
+            "Requests of known keys that got an error: refused (4xx) or failed (5xx), as request_error_counts has them",
+            ["outcome", "code"],
+            registry=registry,
+        )
+        self.request_errors_dropped = Counter(
+            "laneway_request_errors_dropped",
+            "Errors of requests without a row of their own: rate (of one tenant), full (the queue); uncounted: nor in "
+            "request_error_counts",
+            ["reason"],
+            registry=registry,
+        )
         self.refusals_delayed = Counter(
             "laneway_refusals_delayed", "Refusals above gateway.refusals_per_s, answered later", registry=registry
         )

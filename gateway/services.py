@@ -70,6 +70,7 @@ from gateway.stored.responses import ResponseStore
 from gateway.stored.texts import TextKeys
 from gateway.telemetry.tracing import Tracing
 from gateway.upkeep.bookkeeper import Bookkeeper
+from gateway.upkeep.error_recorder import ErrorRecorder
 from gateway.upkeep.exports import Exporter
 from gateway.upkeep.gauges import measure_gateway
 from gateway.upkeep.health_checks import HealthChecks
@@ -255,6 +256,9 @@ class Services:
         self.exporter = _exporter(config, database, self.gateway_id)
         self.sweeper = Sweeper(self.store, database, self.engine)
         self.retention = Retention(database, config, self.secrets)
+        self.request_errors = ErrorRecorder(
+            database, self.gateway_id, self.metrics, now_s=self.watch.now_s, gateways=self.limiter.live_gateways
+        )
         self.slabs = SlabMaker(self.store, database, config)
         self.overviews = Overviews(database)
         self.attainment = AttainmentCache(database)
@@ -329,6 +333,7 @@ class Services:
             "exports": self.exporter.run(),
             "keys-used": self._flush_used(),
             "first-tokens": self.first_tokens.run(),
+            "request-errors": self.request_errors.run(),
             "limits": self.limiter.run(),
             "store": self.sweeper.run(every.sweep_adapters_s),
             "fleet-store": self.fleet_store.run(every.sweep_adapters_s),
@@ -459,6 +464,7 @@ class Services:
                 await self.settler.settle_own_journal()
                 await self.callers.flush_used()
                 await self.first_tokens.flush()
+                await self.request_errors.flush()
                 if not self.settler.bytes_used:  # otherwise the holds stay until the next start settles the journal
                     await self.leases.release_lease()
         except (DatabaseUnavailable, TimeoutError) as error:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sqlalchemy as sa
 
+import gateway.error_tables  # noqa: F401 - the import adds its tables to the metadata
 from billing.tables import Sequence, metadata
 
 keys = sa.Table(

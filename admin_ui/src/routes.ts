@@ -24,6 +24,7 @@ export const PAGES: readonly Page[] = [
   { path: "/live", title: "Live engine", group: "Now", needs: "engine:read", load: () => import("./pages/now/live") },
   { path: "/requests", title: "Requests", group: "Now", needs: "requests:read", load: () => import("./pages/now/requests") },
   { path: "/requests/$request", title: "Request", needs: "requests:read", load: () => import("./pages/now/request") },
+  { path: "/errors", title: "Errors", group: "Now", needs: "requests:read", load: () => import("./pages/now/errors") },
   { path: "/health", title: "Health", group: "Now", needs: "engine:read", load: () => import("./pages/now/health") },
   { path: "/connect", title: "Connect", group: "Serve", load: () => import("./pages/serve/connect") },
   { path: "/playground", title: "Playground", group: "Serve", needs: "keys:write", load: () => import("./pages/serve/playground") },

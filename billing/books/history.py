@@ -27,7 +27,7 @@ _holds = tables.holds
 _usage = tables.usage
 _hours = tables.usage_hours
 _SHARED = ("request_id", "tenant_id", "project_id", "key_id", "model", "adapter", "tier", "prompt_tokens")
-_MEASURED = (
+MEASURED = (
     "cached_tokens",
     "completion_tokens",
     "currency",
@@ -42,10 +42,13 @@ _MEASURED = (
 
 class RequestFilter(msgspec.Struct, frozen=True, kw_only=True):
     """Every given value must match, and `start` ≤ moment < `end`, in microseconds UTC. The moment is the request's
-    ending, or its beginning while it runs."""
+    ending, or its beginning while it runs. `endings`: the request's is one of them; `other_endings`: it is none of
+    them, and the request has ended."""
 
     status: Status | None = None
     ending: str | None = None
+    endings: tuple[str, ...] | None = None
+    other_endings: tuple[str, ...] | None = None
     request_id: str | None = None
     tenant_id: str | None = None
     project_id: str | None = None
@@ -55,6 +58,10 @@ class RequestFilter(msgspec.Struct, frozen=True, kw_only=True):
     tier: str | None = None
     start: int | None = None
     end: int | None = None
+
+    @property
+    def by_ending(self) -> bool:
+        return any(given is not None for given in (self.ending, self.endings, self.other_endings))
 
     def names(self) -> dict[str, str]:
         """The filters whose columns the roll-ups have too."""
@@ -144,7 +151,7 @@ def page(
     """A page, and the cursor of the next page; None at the end."""
     limit = min(limit, LIMIT_MAX)
     found: list[RequestRow] = []
-    if which.status in (None, "held") and which.ending is None and (after is None or after.running):
+    if which.status in (None, "held") and not which.by_ending and (after is None or after.running):
         found = _unsettled(connection, which, _holds.c.held_at, _holds.c.state == "held", after, limit + 1)
     ended_after = None if after is None or after.running else after
     if len(found) <= limit and which.status != "held":
@@ -203,7 +210,8 @@ def _settled(
 ) -> list[RequestRow]:
     moment = _usage.c.finished_at
     query = sa.select(_usage).where(*_conditions(which, _usage, moment))
-    if which.ending is not None and which.ending not in COMMON:
+    endings = which.endings if which.ending is None else (which.ending,)
+    if endings is not None and not set(endings) & set(COMMON):
         query = query.where(tables.UNUSUAL)
     if after is not None:
         # The first condition is for the index.
@@ -212,7 +220,7 @@ def _settled(
     query = query.order_by(moment.desc(), _usage.c.request_id.desc()).limit(limit)
     # The columns of keys and tenants have an index; for the others, the roll-ups limit the search.
     narrow = which.key_id is None and bool(set(which.names()) - {"tenant_id"})
-    if which.ending is not None or which.request_id is not None or not narrow:
+    if which.by_ending or which.request_id is not None or not narrow:
         return [_of_usage(row) for row in connection.execute(query)]
     lowest = _lowest(connection, which, after, limit)
     rows = [] if lowest is None else connection.execute(query.where(moment >= lowest)).all()
@@ -250,6 +258,10 @@ def _conditions(which: RequestFilter, table: sa.Table, moment: sa.Column[Any]) -
         name: value for name in ("request_id", "ending") if (value := getattr(which, name)) is not None
     }
     found: list[sa.ColumnElement[bool]] = [table.c[name] == value for name, value in values.items()]
+    if which.endings is not None:
+        found.append(table.c.ending.in_(which.endings))
+    if which.other_endings is not None:
+        found.append(table.c.ending.not_in(which.other_endings))
     if which.start is not None:
         found.append(moment >= which.start)
     if which.end is not None:
@@ -264,6 +276,6 @@ def _of_hold(row: sa.Row[Any], moment: str) -> RequestRow:
 
 
 def _of_usage(row: Any) -> RequestRow:
-    fields = {name: getattr(row, name) for name in (*_SHARED, *_MEASURED, "ending", "started_at")}
+    fields = {name: getattr(row, name) for name in (*_SHARED, *MEASURED, "ending", "started_at")}
     fields["ttft_s"] = row.ttft_s or None  # 0: no token arrived at the gateway
     return RequestRow(**fields, status="settled", at=row.finished_at)

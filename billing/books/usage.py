@@ -53,6 +53,9 @@ class UsageRow(msgspec.Struct, frozen=True):
     started_at: int
     finished_at: int
     trace_id: str | None
+    submitted_s: float | None
+    load_s: float | None
+    weights_s: float | None
     recomputed: dict[str, Recompute]
     tags: dict[str, str]
     ttft_target_s: float | None

@@ -75,13 +75,17 @@ class Held(msgspec.Struct, frozen=True):
 
 class HoldRefused(msgspec.Struct, frozen=True):
     """Nothing was held. `resets_at`: the end of the budget's window; None if waiting does not help. `nothing_left`: the
-    posted usage alone, without open holds, leaves too little for any request until then."""
+    posted usage alone, without open holds, leaves too little for any request until then. `budget` and `limit`: scope,
+    unit and period of the budget, for example tenant_money_month, and its limit in tokens or picos; "" and 0 without a
+    budget."""
 
     request_id: str
     code: RefusalCode
     message: str
     resets_at: int | None
     nothing_left: bool = False
+    budget: str = ""
+    limit: int = 0
 
 
 class Recompute(msgspec.Struct, frozen=True):
@@ -100,7 +104,9 @@ class Settlement(msgspec.Struct, frozen=True, kw_only=True, tag="settlement"):
     are unknown, as in a journal of an earlier version. `trace_id`: of the request's trace, hexadecimal; None without
     one. `ttft_target_s`, `itl_target_s`: the targets in force at the first token, for this prompt; None: no token
     arrived at the gateway. `itl_s`: the mean time between tokens of the slowest text, None without two tokens;
-    `pause_s`: the longest time between two of its tokens."""
+    `pause_s`: the longest time between two of its tokens. `submitted_s`: from the arrival until an engine received the
+    request; `load_s`: of that, the wait until the engine had the adapter; `weights_s`: as predicted then, until the
+    model's weights are resident; None: unknown."""
 
     request_id: str
     prompt_tokens: int
@@ -125,6 +131,9 @@ class Settlement(msgspec.Struct, frozen=True, kw_only=True, tag="settlement"):
     itl_target_s: float | None = None
     itl_s: float | None = None
     pause_s: float | None = None
+    submitted_s: float | None = None
+    load_s: float | None = None
+    weights_s: float | None = None
 
     def check(self) -> None:
         assert 0 <= self.cached_tokens <= self.prompt_tokens

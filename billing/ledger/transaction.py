@@ -465,7 +465,8 @@ def _refusal(
     # The smallest request has one prompt token and no completion token. A key may still serve its other end users.
     nothing_left = not of_end_user and budget.bound - window.posted < 1
     code = _END_USER_CODE if of_end_user else _REFUSAL_CODES[budget.scope]
-    return HoldRefused(request.request_id, code, message, resets_at, nothing_left)
+    name = f"{'end_user' if of_end_user else budget.scope}_{budget.unit}_{budget.period}"
+    return HoldRefused(request.request_id, code, message, resets_at, nothing_left, name, budget.bound)
 
 
 def _held(hold: _Hold) -> Held:

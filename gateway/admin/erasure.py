@@ -9,6 +9,7 @@ import sqlalchemy as sa
 from billing import revision, tables
 from billing.exports import labels
 from gateway.access import audit_chain
+from gateway.error_tables import request_errors
 from gateway.stored.texts import delete_text_key
 from gateway.tables import (
     adapter_shares,
@@ -52,6 +53,8 @@ def erase(connection: sa.Connection, erasure_id: str, tenant_id: str, at: int) -
     _erase_people(connection, tenant_id)
     _erase_adapters(connection, tenant_id, at)
     _erase_accounts(connection, tenant_id)
+    # Their messages have addresses of clients, and names of models.
+    connection.execute(sa.delete(request_errors).where(request_errors.c.tenant_id == tenant_id))
     audit_chain.erase_contents(connection, tenant_id)
     revision.bump(connection)
 

@@ -268,6 +268,16 @@ class MemberGroup(ABC):
         """Of the first ready engine by name. Raises EngineUnavailable."""
         return await self.members[self.first_ready()].engine.watch(preempted)
 
+    def weights_wait_s(self, model: str) -> float | None:
+        """Seconds until the model's weights are resident, as predicted by the engine that has them soonest; 0: they
+        are. None: no engine has reported its load."""
+        loads = [
+            beat.load
+            for member in self.members.values()
+            if model in member.engine.models and (beat := member.engine.last_heartbeat) is not None
+        ]
+        return min([load.models.get(model, 0.0) for load in loads if load is not None], default=None)
+
     # ---- members
 
     @property

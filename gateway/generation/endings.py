@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import enum
+from typing import Literal
 
+from billing.ledger.messages import GATEWAY_DEAD
 from gateway.engines.engine import RefusalReason
+
+Outcome = Literal["served", "refused", "failed"]
 
 
 class EndingKind(enum.Enum):
@@ -69,3 +73,25 @@ REFUSAL_ENDINGS = {
     RefusalReason.STALE_EPOCH: EndingCode.REFUSED_STALE_EPOCH,
     RefusalReason.SHUTTING_DOWN: EndingCode.REFUSED_SHUTTING_DOWN,
 }
+
+# The endings of requests with a hold that count as refused: the caller could have avoided them.
+REFUSED_ENDINGS: tuple[str, ...] = tuple(
+    ending.value for ending in (EndingCode.REFUSED_TOO_LONG, EndingCode.REFUSED_BAD_REQUEST, EndingCode.REVOKED)
+)
+# … and as failed: an engine or a gateway could not serve them.
+FAILED_ENDINGS: tuple[str, ...] = (
+    *(
+        ending.value
+        for ending in EndingCode
+        if ending.kind in (EndingKind.REFUSED, EndingKind.LOST, EndingKind.GATEWAY)
+        and ending.value not in REFUSED_ENDINGS
+    ),
+    GATEWAY_DEAD,
+)
+
+
+def outcome_of(ending: str) -> Outcome:
+    """Of a request with a hold, by the hold's ending."""
+    if ending in FAILED_ENDINGS:
+        return "failed"
+    return "refused" if ending in REFUSED_ENDINGS else "served"

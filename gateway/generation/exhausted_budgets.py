@@ -14,7 +14,7 @@ import msgspec
 
 from billing.clock import SECOND
 from gateway.access.callers import Caller
-from gateway.errors import BudgetExceeded
+from gateway.errors import BudgetExceeded, ReachedLimit
 
 REMEMBER_S = 1.0
 KEYS_MAX = 10_000  # beyond it the oldest entry is dropped
@@ -26,6 +26,7 @@ class _Memory(msgspec.Struct, frozen=True, gc=False):
     resets_at: int | None  # microseconds UTC, by the database's clock
     message: str
     code: str
+    limit: ReachedLimit | None
 
 
 class ExhaustedBudgets:
@@ -51,7 +52,9 @@ class ExhaustedBudgets:
         if len(self._known) >= KEYS_MAX:
             del self._known[next(iter(self._known))]
         until = self._clock() + REMEMBER_S
-        self._known[caller.key_id] = _Memory(self._revision(), until, error.resets_at, error.message, error.code or "")
+        self._known[caller.key_id] = _Memory(
+            self._revision(), until, error.resets_at, error.message, error.code or "", error.limit
+        )
 
     def check_budget(self, caller: Caller) -> None:
         """Raises BudgetExceeded with the ledger's message while the refusal is remembered."""
@@ -62,4 +65,4 @@ class ExhaustedBudgets:
         if known.revision != self._revision() or known.until <= self._clock() or over:
             del self._known[caller.key_id]
             return
-        raise BudgetExceeded(known.message, code=known.code)
+        raise BudgetExceeded(known.message, code=known.code, limit=known.limit)

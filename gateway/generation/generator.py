@@ -38,6 +38,7 @@ from gateway.limits.limiter import Admission, Limiter, end_refused
 from gateway.log import RequestLine, ThrottledWarning
 from gateway.metrics import Metrics
 from gateway.telemetry import names
+from gateway.telemetry.request_errors import note_error
 from gateway.telemetry.request_metrics import RequestMetrics
 
 JOURNAL_RETRY_S = 5.0
@@ -113,6 +114,7 @@ class Generator:
         assert (call is None) == (renderer is None), "only an idempotent call stores its answer"
         if self._stopping:
             raise errors.EngineDown("This server is stopping.")
+        line.model_asked = asked.model
         route = self._selector.route(caller, asked, line)
         tier = self._tiers.serve(caller.tier, asked.service_tier)
         line.record.tier, line.record.stream = tier, asked.stream
@@ -322,8 +324,10 @@ class Generator:
         adapter = request.target.adapter
         if adapter is None:
             return
+        times, began_s = request.line.times, request.line.age_s()
         try:
             await self._engine.ensure(adapter.digest, adapter.base_model)
+            times.load_s = (times.load_s or 0.0) + request.line.age_s() - began_s
         except (AdapterFailed, EngineUnavailable, OSError, ValueError) as error:
             _log.warning("submit.failed", extra={"fields": {"request_id": request.request_id, "reason": str(error)}})
             await self._holding.void_hold(request, EndingCode.ENGINE_UNAVAILABLE)
@@ -332,6 +336,8 @@ class Generator:
     def _submit(self, request: InFlight, run: TextRun) -> TokenStream:
         """Raises EngineUnavailable."""
         adapter = request.target.adapter
+        if not run.index:
+            request.line.times.weights_s = self._engine.weights_wait_s(request.target.model)
         tenant = (request.caller.tenant_id or "").encode()
         sampling = request.sampling
         if run.number or sampling.min_tokens > run.max_tokens:
@@ -426,6 +432,7 @@ class Generator:
 
     async def _fail(self, request: InFlight, error: errors.ApiError) -> None:
         request.line.record.code = error.code
+        note_error(request.line, error)
         if request.line.record.ttft_s is None:
             subject = request.tier, request.caller.tenant_id, request.target.model
             if error.status == errors.Unavailable.status:

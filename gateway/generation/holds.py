@@ -70,7 +70,11 @@ class RequestHolds:
                 _log.error("hold.price_unknown", extra={"fields": fields})
                 raise errors.ModelNotPriced(answer.message)
             raise errors.BudgetExceeded(
-                answer.message, code=answer.code, nothing_left=answer.nothing_left, resets_at=answer.resets_at
+                answer.message,
+                code=answer.code,
+                nothing_left=answer.nothing_left,
+                resets_at=answer.resets_at,
+                limit=errors.ReachedLimit(answer.budget, answer.limit) if answer.budget else None,
             )
         return answer
 
@@ -162,4 +166,7 @@ def _settlement(request: InFlight, outcome: Outcome) -> Settlement:
         itl_target_s=record.itl_target_s,
         itl_s=record.itl_s,
         pause_s=record.pause_s,
+        submitted_s=None if request.runs is None else request.runs.submitted_s,
+        load_s=request.line.times.load_s,
+        weights_s=request.line.times.weights_s,
     )

@@ -219,6 +219,11 @@ class TextRuns:
             if run.stream is not None and run.end is not None and run.end.made:
                 run.stream.confirm_recorded()
 
+    @property
+    def submitted_s(self) -> float | None:
+        """From the request's arrival until its first text was submitted; None: none was."""
+        return min([run.submitted_s for run in self.all if run.stream is not None], default=None)
+
     def times(self) -> tuple[TextTimes, ...]:
         """Of the texts that an engine had, once all have ended."""
         return tuple([_times_of(run, run.stream) for run in self.all if run.stream is not None])
@@ -491,5 +496,7 @@ def _guide_error(request: InFlight, ending: StreamEnding) -> errors.ApiError:
     named = repr(param) if param else "The grammar"
     if ending.guide_fault == "late":
         message = f"{named} takes too long to follow: {ending.message}. Try again later, or simplify it."
-        return errors.Overloaded(message)
+        overloaded = errors.Overloaded(message)
+        overloaded.stores_message = False  # the grammar is the caller's, and the message can quote it
+        return overloaded
     return errors.InvalidRequest(f"{named} cannot be followed further: {ending.message}.", param=param)

@@ -6,6 +6,7 @@ Plain ASGI, outside the web framework, so that the framework's own refusals have
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 from collections.abc import Callable
 from typing import Any
@@ -26,6 +27,7 @@ from gateway.limits.client_pace import ClientPace
 from gateway.limits.turn_pace import RequestPace
 from gateway.log import RequestLine, RequestRecord
 from gateway.metrics import Metrics
+from gateway.telemetry.request_errors import note_error
 from gateway.telemetry.tracing import Tracing
 
 BODY_S_MAX = 60.0
@@ -53,9 +55,12 @@ class Front:
         refusal_pace: ClientPace,
         tracing: Tracing,
         public_cause: Callable[[str], str] = lambda _: "",
+        note_end: Callable[[RequestLine], None] = lambda _: None,
     ) -> None:
-        """`public_cause`: of refusals with this code now, as in Readiness."""
+        """`public_cause`: of refusals with this code now, as in Readiness. `note_end`: called when a request of an
+        exchange has ended; it must not wait."""
         self._public_cause = public_cause
+        self._note_end = note_end
         self._inner = inner
         self._metrics = metrics
         self._pace = pace
@@ -68,6 +73,7 @@ class Front:
             return
         line = RequestLine(RequestRecord(request_id=new_id("req"), method=scope["method"]))
         self._tracing.begin_trace(line, scope["method"], scope["path"], scope["headers"])
+        line.on_end(functools.partial(self._note_end, line))
         scope[LINE] = line  # type: ignore[literal-required]  # ASGI allows further keys
         scope[SERVER_SEND] = send  # type: ignore[literal-required]
         record = line.record
@@ -100,6 +106,8 @@ class Front:
         except Exception as error:  # any other error is counted, logged and answered with 500
             refusal = self._as_api_error(error, line, scope["path"])
             if line.record.status:  # the answer has begun: only the connection can be closed
+                if refusal.status >= 500:
+                    note_error(line, refusal)
                 raise
             if refusal.status < 500 and await self._refusal_pace.wait(_client(scope, line.record)):
                 self._metrics.refusals_delayed.inc()
@@ -124,6 +132,7 @@ class Front:
         if error.status == 503 and (cause := self._public_cause(error.code or "")):
             error.message = f"{error.message} The cause: {cause}."
         line.record.code = error.code or error.type
+        note_error(line, error)
         line.record.message = error.message[:200] if error.status >= 500 else None
         self._metrics.refusals.labels(error.code or error.type).inc()
         anthropic = speaks_anthropic(scope["path"], scope["headers"])

@@ -136,6 +136,7 @@ class LargeWork:
                 f"Rate limit reached for the tenant's large prompts at once: limit "
                 f"{TENANT_PROCESSES + TENANT_WAITING_MAX}.",
                 retry_after_s=1.0,
+                limit=errors.ReachedLimit("tenant_large_prompts", TENANT_PROCESSES + TENANT_WAITING_MAX),
             )
         if self._waiting_count >= WAITING_MAX or self._closed:
             raise errors.Overloaded("Too many large prompts of all tenants are being counted. Try again in a moment.")

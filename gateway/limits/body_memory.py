@@ -6,7 +6,7 @@ ends. It must never know what a body contains.
 
 from __future__ import annotations
 
-from gateway.errors import Overloaded, RateLimited
+from gateway.errors import Overloaded, RateLimited, ReachedLimit
 
 RETRY_S = 1.0
 
@@ -32,6 +32,7 @@ class BodyMemory:
                 f"Rate limit reached for the tenant's request bodies in memory: limit {self._tenant_max} bytes, used "
                 f"{held}, requested {size}.",
                 retry_after_s=RETRY_S,
+                limit=ReachedLimit("tenant_bodies_bytes", self._tenant_max),
             )
         if self.total + size > self._total_max:
             raise Overloaded(

@@ -225,6 +225,10 @@ class Limiter:
                 if slot in self._open:
                     self._redis_lacks_slots.set()
 
+    def live_gateways(self) -> int:
+        """The number of live gateways when they were last counted."""
+        return self._gateways
+
     async def start(self) -> None:
         """Count the gateways and probe Redis, before the first request."""
         if self._shared is not None:

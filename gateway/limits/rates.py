@@ -16,7 +16,7 @@ from typing import Literal
 import msgspec
 
 from gateway.config.allowance import Allowance
-from gateway.errors import RateLimited
+from gateway.errors import RateLimited, ReachedLimit
 
 MINUTE_US = 60_000_000.0
 # Keys and tenants remembered. Above this number the least recently used subject without a running request is forgotten.
@@ -164,23 +164,29 @@ class Rates:
 
 def refusal(subjects: Sequence[Subject], taken: Sequence[SubjectUse], tokens: int, requests: int = 1) -> RateLimited:
     """The error that names the limit with the longest wait. `requests`, `tokens`: as given to `Rates.admit`."""
-    found: list[tuple[float, str]] = []
+    found: list[tuple[float, str, ReachedLimit]] = []
     for subject, one in zip(subjects, taken, strict=True):
         allowance = subject.allowance
         requests_s = _wait_s(one.requests, requests, allowance.requests_per_minute) if requests else 0.0
         tokens_s = _wait_s(one.tokens, tokens, allowance.tokens_per_minute)
         slot_s = SLOT_WAIT_S if one.running >= allowance.concurrency else 0.0
-        for wait_s, what, limit, used, requested in (
-            (slot_s, "concurrent requests at once", allowance.concurrency, one.running, 1),
-            (requests_s, "requests per minute", allowance.requests_per_minute, math.ceil(one.requests), 1),
-            (tokens_s, "tokens per minute", allowance.tokens_per_minute, math.ceil(one.tokens), tokens),
-        ):
+        for wait_s, name, what, limit, used, requested in (
+            (slot_s, "concurrency", "concurrent requests at once", allowance.concurrency, one.running, 1),
+            (
+                requests_s, "requests_per_minute", "requests per minute", allowance.requests_per_minute,
+                math.ceil(one.requests), 1,
+            ),
+            (
+                tokens_s, "tokens_per_minute", "tokens per minute", allowance.tokens_per_minute,
+                math.ceil(one.tokens), tokens,
+            ),
+        ):  # fmt: skip
             if wait_s > 0:
                 message = f"the {subject.scope}'s {what}: limit {limit}, used {used}, requested {requested}"
-                found.append((wait_s, message))
+                found.append((wait_s, message, ReachedLimit(f"{subject.scope}_{name}", limit)))
     assert found, "a request was refused, and no limit is exceeded"
-    wait_s, message = max(found, key=lambda pair: pair[0])
-    error = RateLimited(f"Rate limit reached for {message}.", retry_after_s=wait_s)
+    wait_s, message, reached = max(found, key=lambda one: one[0])
+    error = RateLimited(f"Rate limit reached for {message}.", retry_after_s=wait_s, limit=reached)
     error.limit_headers = headers(subjects, taken)
     return error
 

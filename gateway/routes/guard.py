@@ -20,6 +20,7 @@ from gateway.api.endpoints import not_found
 from gateway.config.networks import is_in
 from gateway.http.client_address import client_address
 from gateway.http.exchange import line_of
+from gateway.log import LineCaller
 from gateway.services import Services
 
 COOKIE = "laneway_session"  # plus the port that the browser sees; over https HOST_PREFIX goes before it
@@ -37,6 +38,7 @@ async def admit(services: Services, request: Request[Any, Any, Any], scope: str 
     await check_fresh(services)
     caller = await services.callers.identify(_authorization(request))
     line.record.tenant, line.record.key = caller.tenant_id, caller.key_id
+    line.caller = LineCaller(caller.project_id, caller.tier)
     tenant = request.path_params.get("tenant")
     if tenant is not None and (caller.tenant_id is None or tenant not in (caller.tenant_id, caller.tenant_slug)):
         raise not_found(request.url.path)

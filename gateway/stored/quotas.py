@@ -33,10 +33,12 @@ def check_quotas(
     if rows and count + rows > quotas.count_max:
         raise errors.QuotaExceeded(
             f"The tenant has {count} stored responses and conversations; the limit is {quotas.count_max}. Delete "
-            f"some{instead}."
+            f"some{instead}.",
+            errors.ReachedLimit("tenant_stored_count", quotas.count_max),
         )
     if stored + size > quotas.bytes_max:
         raise errors.QuotaExceeded(
             f"The tenant's stored responses and conversations would exceed {quotas.bytes_max} bytes. Delete "
-            f"some{instead}."
+            f"some{instead}.",
+            errors.ReachedLimit("tenant_stored_bytes", quotas.bytes_max),
         )

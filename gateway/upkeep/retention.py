@@ -23,7 +23,10 @@ from gateway.access import audit_chain
 from gateway.access.audit_chain import AuditCheckpoint, CheckpointSigner
 from gateway.config.file import Config
 from gateway.config.server_secrets import ServerSecrets
+from gateway.error_tables import request_error_counts as _counts
+from gateway.error_tables import request_errors as _errors
 from gateway.tables import restores
+from gateway.upkeep.error_recorder import QUARTER
 
 DELETED_AT_ONCE = 1000  # rows of one transaction
 # SQLite has one writer at a time: settlements wait for a transaction.
@@ -63,6 +66,8 @@ class Retention:
             await asyncio.to_thread(append_checkpoint, self._checkpoints_file, made)
         await self._delete("requests", self._settings.requests_days, delete_uncharged)
         await self._delete("audit", self._settings.audit_days, self._prune)
+        await self._delete("request_errors", self._settings.request_errors_days, delete_errors)
+        await self._delete("request_error_counts", self._settings.request_errors_days, delete_error_counts)
         await self._delete("exports", self._settings.exports_days, remove_exports)
         await self._delete("sla", self._settings.sla_days, sla.delete_quarters)
 
@@ -96,6 +101,19 @@ def delete_uncharged(connection: sa.Connection, before: int, limit: int) -> int:
         for table in (tables.hold_charges, tables.checkpoints, _holds):
             connection.execute(sa.delete(table).where(table.c.request_id.in_(request_ids)))
     return len(request_ids)
+
+
+def delete_errors(connection: sa.Connection, before: int, limit: int) -> int:
+    """Delete at most `limit` rows of refused and failed requests that ended before a moment. Returns their number."""
+    old = sa.select(_errors.c.request_id).where(_errors.c.at < before).order_by(_errors.c.at).limit(limit)
+    return connection.execute(sa.delete(_errors).where(_errors.c.request_id.in_(old))).rowcount
+
+
+def delete_error_counts(connection: sa.Connection, before: int, limit: int) -> int:
+    """Delete at most `limit` counts of quarter-hours that ended before a moment. Returns their number."""
+    key = sa.tuple_(*_counts.primary_key)
+    old = sa.select(*_counts.primary_key).where(_counts.c.quarter < before - QUARTER).order_by(_counts.c.quarter)
+    return connection.execute(sa.delete(_counts).where(key.in_(old.limit(limit)))).rowcount
 
 
 def remove_exports(connection: sa.Connection, before: int, limit: int) -> int:

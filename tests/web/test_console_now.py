@@ -109,6 +109,45 @@ def test_a_short_request_s_times_are_its_own(console: Console, open_page: Callab
     assert sum(seconds) == pytest.approx(one["duration_s"], rel=0.01, abs=0.002)
 
 
+def test_a_refused_request_is_found_and_the_errors_are_drawn(console: Console, open_page: Callable[..., Page]) -> None:
+    answer = console.stack.chat("hooli", model="absent")
+    request_id = answer.headers["x-request-id"]
+    eventually(lambda: console.api("GET", f"/v1/admin/requests/{request_id}").status_code == 200)
+    page = open_page(f"/admin/requests?search={request_id}")
+    page.locator(f'code[title="{request_id}"]').click()
+    page.get_by_text("refused: model_not_found").wait_for()
+    facts = page.get_by_role("region", name="Error")
+    assert facts.get_by_text("404", exact=True).is_visible()
+    assert page.get_by_text("absent").is_visible()
+    assert serious_faults(page) == []
+    page.get_by_role("link", name="Errors", exact=True).click()
+    page.get_by_role("heading", name="Refused and failed requests by code").wait_for()
+    total = console.api("GET", "/v1/admin/error_rates").json()["total"]
+    tile = page.locator(".tile", has_text="Refused")
+    assert tile.get_by_role("link").inner_text() == f"{total['refused']:,} refused"
+    assert serious_faults(page) == []
+    page.get_by_role("table", name="Requests by code").get_by_role("link", name="model_not_found").click()
+    page.wait_for_url("**code=model_not_found*")
+    page.locator(f'code[title="{request_id}"]').wait_for()
+    page.get_by_label("Outcome").select_option("served")
+    page.get_by_text("Nothing matches these filters").wait_for()
+
+
+def test_the_page_of_a_request_says_whether_its_targets_were_met(
+    console: Console, open_page: Callable[..., Page]
+) -> None:
+    answer = console.stack.chat("hooli", max_tokens=6)
+    line = console.stack.request_line(answer.headers["x-request-id"])
+    one = console.api("GET", f"/v1/admin/requests/{line['request_id']}").json()
+    verdict = one["slowness"]["verdict"]
+    page = open_page(f"/admin/requests/{line['request_id']}")
+    page.locator(".timings-verdicts").wait_for()
+    badges = page.locator(".timings-verdicts .badge").all_inner_texts()
+    met = [verdict["ttft_met"], verdict["inter_token_met"]]
+    assert badges == ["target met" if one else "target missed" for one in met]
+    assert len(page.locator(".timings > svg rect").all()) == len(one["slowness"]["phases"])
+
+
 def test_the_page_of_a_request_shows_its_trace(console: Console, open_page: Callable[..., Page]) -> None:
     trace_id = "0af7651916cd43dd8448eb211c80319c"
     headers = console.stack.headers("hooli") | {"traceparent": f"00-{trace_id}-b7ad6b7169203331-00"}

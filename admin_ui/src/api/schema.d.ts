@@ -777,6 +777,23 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/admin/error_rates": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** ListErrorRates */
+        get: operations["V1AdminErrorRatesListErrorRates"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/admin/exports": {
         parameters: {
             query?: never;
@@ -2663,6 +2680,13 @@ export interface components {
             /** @default null */
             logprobs: components["schemas"]["ChoiceLogprobs"] | null;
         };
+        /** CodeCount */
+        CodeCount: {
+            code: string;
+            /** @enum {string} */
+            outcome: "refused" | "failed";
+            requests: number;
+        };
         /**
          * CompactRequest
          * @description The body of a compaction.
@@ -3296,6 +3320,16 @@ export interface components {
             message: string;
             param: string | null;
             type: string;
+        };
+        /** ErrorRates */
+        ErrorRates: {
+            data: components["schemas"]["RateBucket"][];
+            /**
+             * @default list
+             * @constant
+             */
+            object: "list";
+            total: components["schemas"]["RateBucket"];
         };
         /** ExportView */
         ExportView: {
@@ -4626,11 +4660,24 @@ export interface components {
             subject: string;
             tenant_id: string | null;
         };
+        /** PhaseView */
+        PhaseView: {
+            /** @enum {string} */
+            name: "gateway" | "adapter_load" | "queue" | "prefill" | "decode";
+            seconds: number;
+            start_s: number;
+        };
         /** PlainTextPart */
         PlainTextPart: {
             text: string;
             /** @enum {unknown} */
             type: "text";
+        };
+        /** PreemptionCost */
+        PreemptionCost: {
+            by: string;
+            device_s: number;
+            recomputed_tokens: number;
         };
         /** Preview */
         Preview: {
@@ -4719,6 +4766,18 @@ export interface components {
             mean_kl_max: number;
             top1_min: number;
         };
+        /** RateBucket */
+        RateBucket: {
+            end_time: number;
+            errors: components["schemas"]["CodeCount"][];
+            failed: number;
+            failed_share: number | null;
+            refused: number;
+            refused_share: number | null;
+            requests: number;
+            settled: number;
+            start_time: number;
+        };
         /**
          * ReasoningItem
          * @description The reasoning of an earlier answer: `encrypted_content`, or else `content`, or else `summary`.
@@ -4803,6 +4862,17 @@ export interface components {
             /** @enum {unknown} */
             type: "refusal";
         };
+        /** RequestErrorView */
+        RequestErrorView: {
+            code: string;
+            limit_name: string | null;
+            limit_value: number | null;
+            message: string | null;
+            param: string | null;
+            retry_after_s: number | null;
+            route: string;
+            status: number;
+        };
         /** RequestView */
         RequestView: {
             adapter: string | null;
@@ -4814,8 +4884,11 @@ export interface components {
             duration_s: number | null;
             ended_at: number | null;
             ending: string | null;
+            error: components["schemas"]["RequestErrorView"] | null;
             key_id: string;
             model: string;
+            /** @enum {null|string} */
+            outcome: "served" | "refused" | "failed" | null;
             preemptions: number | null;
             project_id: string | null;
             prompt_tokens: number;
@@ -4823,7 +4896,7 @@ export interface components {
             request_id: string;
             started_at: number;
             /** @enum {string} */
-            status: "held" | "settled" | "voided" | "expired";
+            status: "held" | "settled" | "voided" | "expired" | "refused" | "failed";
             tenant_id: string;
             tier: string;
             trace_id: string | null;
@@ -5209,6 +5282,13 @@ export interface components {
             tenant: string | null;
             tenant_id: string | null;
             time_zone: string;
+        /** SlownessView */
+        SlownessView: {
+            phases: components["schemas"]["PhaseView"][];
+            preempted_by: components["schemas"]["PreemptionCost"][];
+            preemptions: number;
+            verdict: components["schemas"]["VerdictView"] | null;
+            weights_s: number | null;
         };
         /** Spend */
         Spend: {
@@ -5762,6 +5842,7 @@ export interface components {
             itl_s: number | null;
             itl_target_s: number | null;
             key_id: string;
+            load_s: number | null;
             made_tokens: number;
             model: string;
             pause_s: number | null;
@@ -5777,6 +5858,7 @@ export interface components {
             request_id: string;
             sequence: number;
             started_at: number;
+            submitted_s: number | null;
             swapped_tokens: number;
             tags: {
                 [key: string]: string;
@@ -5786,6 +5868,7 @@ export interface components {
             trace_id: string | null;
             ttft_s: number;
             ttft_target_s: number | null;
+            weights_s: number | null;
         };
         /** UserMessage */
         UserMessage: {
@@ -5794,6 +5877,16 @@ export interface components {
             name: string | null;
             /** @enum {unknown} */
             role: "user";
+        };
+        /** VerdictView */
+        VerdictView: {
+            /** @enum {string} */
+            basis: "request" | "today";
+            inter_token_met: boolean | null;
+            inter_token_s: number | null;
+            inter_token_target_s: number;
+            ttft_met: boolean | null;
+            ttft_target_s: number;
         };
         /** Version */
         Version: {
@@ -5844,17 +5937,21 @@ export interface components {
             ended_at: number | null;
             ending: string | null;
             entries: components["schemas"]["EntryView"][];
+            error: components["schemas"]["RequestErrorView"] | null;
             hold: components["schemas"]["HoldView"];
             key_id: string;
             model: string;
+            /** @enum {null|string} */
+            outcome: "served" | "refused" | "failed" | null;
             preemptions: number | null;
             project_id: string | null;
             prompt_tokens: number;
             queue_s: number | null;
             request_id: string;
+            slowness: components["schemas"]["SlownessView"] | null;
             started_at: number;
             /** @enum {string} */
-            status: "held" | "settled" | "voided" | "expired";
+            status: "held" | "settled" | "voided" | "expired" | "refused" | "failed";
             tenant_id: string;
             tier: string;
             trace_id: string | null;
@@ -8365,6 +8462,54 @@ export interface operations {
             };
         };
     };
+    V1AdminErrorRatesListErrorRates: {
+        parameters: {
+            query?: {
+                /** @description an id or a slug */
+                tenant?: string | null;
+                key_id?: string | null;
+                width?: "1h" | "1d";
+                /** @description Unix seconds */
+                start_time?: number | null;
+                /** @description Unix seconds */
+                end_time?: number | null;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    "cache-control"?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorRates"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
     V1AdminExportsListExports: {
         parameters: {
             query?: {
@@ -10032,6 +10177,8 @@ export interface operations {
                 /** @description Unix seconds */
                 end_time?: number | null;
                 search?: string | null;
+                outcome?: "served" | "refused" | "failed" | null;
+                code?: string | null;
                 limit?: number;
                 /** @description `next_page` of the previous page */
                 page?: string | null;

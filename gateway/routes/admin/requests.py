@@ -9,11 +9,12 @@ import sqlalchemy as sa
 from litestar import get
 
 from billing.books import history
-from billing.books.history import RequestCursor, RequestFilter, RequestRow, Status
+from billing.books.history import RequestCursor, RequestFilter, Status
 from billing.clock import SECOND
 from billing.errors import RowNotFound
 from gateway.admin.writes import Actor, visible_tenant
 from gateway.errors import InvalidRequest
+from gateway.generation.endings import Outcome
 from gateway.routes.admin.paging import (
     PAGE_DEFAULT,
     After,
@@ -25,10 +26,14 @@ from gateway.routes.admin.paging import (
     encode_cursor,
 )
 from gateway.services import Services
+from gateway.views import request_errors
 from gateway.views.accounts import Page
+from gateway.views.error_rates import BUCKETS_MAX, WIDTHS, ErrorRates, RateWidth, error_rates
+from gateway.views.request_errors import ListedRequest, RequestQuery
 from gateway.views.requests import RequestView, WholeRequestView
 
 INTEGER_MAX = 2**63 - 1
+DEFAULT_BUCKETS: dict[RateWidth, int] = {"1h": 24, "1d": 30}
 
 
 @get("/requests", opt={"route": "/v1/admin/requests", "area": "requests"})
@@ -46,15 +51,19 @@ async def list_requests(
     start_time: Moment = None,
     end_time: Moment = None,
     search: Name = None,
+    outcome: Outcome | None = None,
+    code: Name = None,
     limit: Limit = PAGE_DEFAULT,
     after: After = None,
 ) -> Page[RequestView]:
-    """Running requests, then finished ones, newest first. Every given value must match: `search` is a whole request id,
-    `ending` a value as in the rows (stop, length, client_left, …), `adapter` an id; start_time ≤ end of the request <
-    end_time. Prompts and answers are not stored."""
+    """Running requests, then ended ones, newest first; refused and failed ones too. Every given value must match:
+    `search` is a whole request id, `ending` a value as in the rows (stop, length, client_left, …), `adapter` an id,
+    `code` of an error (rate_limit_exceeded, …); start_time ≤ end of the request < end_time. Of one tenant's refused and
+    failed requests, at most 10 a second are listed; `/v1/admin/error_rates` counts all. Prompts and answers are not
+    stored."""
     begin = None if after is None else _cursor(after)
 
-    def query(connection: sa.Connection) -> tuple[list[RequestRow], RequestCursor | None]:
+    def query(connection: sa.Connection) -> tuple[list[ListedRequest], RequestCursor | None]:
         which = RequestFilter(
             status=status,
             ending=ending,
@@ -68,24 +77,69 @@ async def list_requests(
             start=None if start_time is None else start_time * SECOND,
             end=None if end_time is None else end_time * SECOND,
         )
-        return history.page(connection, which, after=begin, limit=limit)
+        whole = RequestQuery(of=which, outcome=outcome, code=code or None)
+        return request_errors.page(connection, whole, after=begin, limit=limit)
 
     found, following = await services.database.report(query)
     next_page = None if following is None else encode_cursor(following)
-    return Page(data=[RequestView.of(row) for row in found], has_more=next_page is not None, next_page=next_page)
+    return Page(
+        data=[RequestView.of(row, error) for row, error in found], has_more=next_page is not None, next_page=next_page
+    )
 
 
 @get("/requests/{request_id:str}", opt={"route": "/v1/admin/requests/{request_id}", "area": "requests"})
 async def get_request(services: Services, by: Actor, request_id: str) -> WholeRequestView:
-    """One request with its hold, its ledger entries and its corrections."""
+    """One request with its hold, its ledger entries and its corrections, the error that its caller got, and why it was
+    slow. Of a request that was refused or failed before its hold, the error."""
+    tiers = {tier.name: tier for tier in services.first_tokens.tiers}
+    absent = RowNotFound(f"there is no request {request_id!r}")
 
     def query(connection: sa.Connection) -> WholeRequestView:
-        found = history.get(connection, request_id)
+        error = request_errors.errors_of(connection, [request_id]).get(request_id)
+        try:
+            found = history.get(connection, request_id)
+        except RowNotFound:
+            if error is None or not by.sees(error.tenant_id):
+                raise absent from None
+            return WholeRequestView.of_error(error)
         if not by.sees(found.request.tenant_id):
-            raise RowNotFound(f"there is no request {request_id!r}")
-        return WholeRequestView.of_request(found)
+            raise absent
+        return WholeRequestView.of_request(found, error, tiers)
 
     return await services.database.read(query)
+
+
+@get("/error_rates", opt={"route": "/v1/admin/error_rates", "area": "requests"})
+async def list_error_rates(
+    services: Services,
+    by: Actor,
+    tenant: TenantFilter = None,
+    key_id: Name = None,
+    width: RateWidth = "1h",
+    start_time: Moment = None,
+    end_time: Moment = None,
+) -> ErrorRates:
+    """Refused and failed requests by code in UTC hours or days, beside those that were settled. start_time and end_time
+    are rounded outwards to whole buckets, at most 400; by default the last 24 hours or 30 days. Requests with an
+    unknown key are not counted here, but in the metric laneway_requests_refused_total."""
+    step = WIDTHS[width] // SECOND
+    now = int(services.watch.now_s())
+    end = -(-(now if end_time is None else end_time) // step) * step
+    start = end - DEFAULT_BUCKETS[width] * step if start_time is None else start_time // step * step
+    if not 0 < (end - start) // step <= BUCKETS_MAX:
+        count = max(0, (end - start) // step)
+        raise InvalidRequest(
+            f"From 'start_time' to 'end_time' there are {count} buckets of {width}; the limit is 1 to {BUCKETS_MAX}.",
+            param="start_time",
+        )
+
+    def query(connection: sa.Connection) -> ErrorRates:
+        tenant_id = visible_tenant(connection, by, tenant)
+        return error_rates(
+            connection, start=start * SECOND, end=end * SECOND, width=width, tenant_id=tenant_id, key_id=key_id or None
+        )
+
+    return await services.database.report(query)
 
 
 def _cursor(after: str) -> RequestCursor:

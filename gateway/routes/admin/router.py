@@ -52,7 +52,7 @@ from gateway.routes.admin.reports import (
     usage_requests,
     usage_totals,
 )
-from gateway.routes.admin.requests import get_request, list_requests
+from gateway.routes.admin.requests import get_request, list_error_rates, list_requests
 from gateway.routes.admin.session import SessionController
 from gateway.routes.admin.tiers.sla import export_sla, sla_report
 from gateway.routes.guard import admit_operator
@@ -72,6 +72,7 @@ FUNCTIONS = (
     health_report, list_periods, close_period, list_invoices, get_invoice, make_correction, list_corrections,
     list_engines, drain_engine, list_people, sla_report, export_sla,
     tier_margins, list_reconciliations, reconciliation_standing, reconcile_now, overview, list_requests, get_request,
+    list_error_rates,
 )  # fmt: skip
 
 

@@ -60,6 +60,9 @@ def by_hand(books: Books, which: RequestFilter) -> list[str]:
         at = hold.held_at if hold.state == "held" else hold.ended_at
         fits = all(getattr(hold, name) == value for name, value in which.names().items())
         fits = fits and which.status in (None, hold.state) and which.ending in (None, hold.ending)
+        fits = fits and (which.endings is None or hold.ending in which.endings)
+        if which.other_endings is not None:
+            fits = fits and hold.state != "held" and hold.ending not in which.other_endings
         fits = fits and which.request_id in (None, hold.request_id)
         if fits and (which.start or 0) <= at < (which.end or 2**62):
             found.append((hold.state == "held", at, hold.request_id))
@@ -86,6 +89,10 @@ FILTERS: tuple[dict[str, Any], ...] = (
     {"ending": "stop"},
     {"ending": "engine_failed"},
     {"ending": "client_left", "key_id": "key_b"},
+    {"endings": ("engine_failed", "client_left")},
+    {"endings": ("stop", "engine_failed"), "key_id": "key_a"},
+    {"other_endings": ("engine_failed", "client_left"), "model": "model-a"},
+    {"other_endings": ("stop",), "key_id": "key_b"},
     {"key_id": "key_a"},
     {"model": "model-b", "tier": "batch"},
     {"adapter": "ada_1", "status": "settled"},

@@ -23,6 +23,7 @@ from billing.exports.export import ExportSpec
 from billing.tables import metadata
 from gateway.access import audit_log, keys, people
 from gateway.access.people import Grant, Identity
+from gateway.error_tables import request_error_counts
 from gateway.limits import overrides
 from gateway.limits.overrides import LimitsChange
 from support.gateway.admin_routes import served_routes
@@ -87,6 +88,7 @@ OF_A_TENANT: dict[str, dict[str, Any]] = {
     "/v1/admin/sla/export": {"tenant": OURS},
     "/v1/admin/audit_log": {"tenant": OURS},
     "/v1/admin/requests": {"tenant": OURS},
+    "/v1/admin/error_rates": {"tenant": OURS},
     "/v1/admin/periods": {"tenant": OURS},
     "/v1/admin/invoices": {"tenant": OURS},
     "/v1/admin/corrections": {"tenant": OURS},
@@ -106,7 +108,9 @@ OF_A_TENANT: dict[str, dict[str, Any]] = {
     },
 }
 # Sums alone, or slugs.
-SAYS_NO_ID = {"/v1/admin/usage", "/v1/admin/margins", "/v1/admin/sla", "/v1/admin/sla/export"}
+SAYS_NO_ID = {
+    "/v1/admin/usage", "/v1/admin/margins", "/v1/admin/sla", "/v1/admin/sla/export", "/v1/admin/error_rates",
+}  # fmt: skip
 # Of a tenant for somebody who has one, and of all for everybody else: test_overview asks it.
 OF_WHO_ASKS = {("GET", "/v1/admin/overview")}
 # The operator's, of all tenants or of what they name in the path or the body: never a tenant's.
@@ -178,8 +182,11 @@ def served(tmp_path_factory: pytest.TempPathFactory, model_dir: Any) -> Iterator
             assert answer.json()["store"] is True
             made = ask(stack, stack.keys[slug], "POST", "/v1/conversations", OWN["POST", "/v1/conversations"])
             assert made.json()["object"] == "conversation"
+            assert stack.chat(slug, model="absent").status_code == 404
             files = FILES if slug == OURS else FILES[:1]
             stack.write(lambda c, slug=slug, files=files: bill(c, stack.tenants[slug], files))
+        errors = sa.select(sa.func.count(request_error_counts.c.tenant_id.distinct()))
+        eventually(lambda: stack.read(lambda c: c.execute(errors).scalar_one()) == len((THEIRS, OURS)))
         yield stack
     finally:
         stack.stop()

@@ -19,6 +19,7 @@ from gateway.access import audit_chain, audit_log
 from gateway.access.audit_chain import CheckpointSigner
 from gateway.config.file import Config, ConfigError, parse
 from gateway.config.server_secrets import ServerSecrets
+from gateway.error_tables import request_error_counts, request_errors
 from gateway.tables import audit_log as log_table
 from gateway.upkeep import retention
 from gateway.upkeep.retention import Retention, read_checkpoints
@@ -67,6 +68,25 @@ async def test_requests_that_were_never_charged(
     books.assert_sound()
     assert books.state(budget) == (30, 0)
     books.database.close()
+
+
+async def test_requests_that_were_refused_or_failed(
+    database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(retention, "DELETED_AT_ONCE", 2)
+    monkeypatch.setattr(retention, "DELETED_AT_ONCE_SQLITE", 2)
+    now = database.read_sync(database_now)
+    shared = {"tenant_id": "ten_a", "key_id": "key_a", "outcome": "refused", "code": "model_not_found"}
+    for number, age in enumerate((31, 31, 31, 31, 31, 29, 0)):
+        error = {"request_id": f"req_{number}", "at": now - age * DAY, "duration_s": 0.1, "tier": "standard"}
+        error |= {"route": "/v1/chat/completions", "status": 404}
+        count_ = {"quarter": now - age * DAY + number, "gateway_id": "gw_1", "requests": 1, "settled": 0}
+        database.write_sync(lambda c, row=error: c.execute(sa.insert(request_errors).values(**shared, **row)))
+        database.write_sync(lambda c, row=count_: c.execute(sa.insert(request_error_counts).values(**shared, **row)))
+    await Retention(database, configured(tmp_path, "request_errors_days = 30"), SECRETS).run_once()
+    assert (count(database, request_errors), count(database, request_error_counts)) == (2, 2)
+    await Retention(database, configured(tmp_path, "request_errors_days = 0"), SECRETS).run_once()
+    assert (count(database, request_errors), count(database, request_error_counts)) == (2, 2)
 
 
 async def test_the_audit_log(

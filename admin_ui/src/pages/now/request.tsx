@@ -22,10 +22,11 @@ import {
   wholeList,
 } from "../../kit";
 import { AnsweredBy, TenantName } from "../parts/names";
+import { ErrorFacts, Refused, Slowness } from "./requestParts";
 import { RequestStatus } from "./requests";
 import "./requests.css";
 
-type RequestView = AnswerOf<"/v1/admin/requests/{request_id}">;
+export type RequestView = AnswerOf<"/v1/admin/requests/{request_id}">;
 type Entry = RequestView["entries"][number];
 type Correction = RequestView["corrections"][number];
 const RUNS_MS = 2_000;
@@ -58,11 +59,17 @@ export default function RequestPage() {
 }
 
 function Parts({ whole }: { whole: RequestView }) {
+  if (whole.status === "refused" || whole.status === "failed") return <Refused whole={whole} error={whole.error} />;
   const { hold, usage } = whole;
   const currency = whole.currency ?? undefined;
   return (
     <>
-      <Timings whole={whole} />
+      <Slowness whole={whole} />
+      {whole.error !== null && (
+        <Section title="Error" note="What the caller got.">
+          <ErrorFacts error={whole.error} />
+        </Section>
+      )}
       <div className="columns request-columns">
         <Section title="Request">
           <Facts
@@ -175,69 +182,6 @@ function Parts({ whole }: { whole: RequestView }) {
       </Section>
     </>
   );
-}
-
-/** The request's time since its arrival at the gateway: in the queue, until the first token, until the end. */
-function Timings({ whole }: { whole: RequestView }) {
-  const { queue_s, ttft_s, duration_s } = whole;
-  if (queue_s === null || ttft_s === null) {
-    return (
-      <p className="note">
-        {whole.status === "held"
-          ? "The request is running; its timings are known when it ends."
-          : whole.status === "settled"
-            ? "No token of the request arrived at the gateway, so it has no time to the first token."
-            : "The request was not settled, so it has no timings."}
-      </p>
-    );
-  }
-  const whole_s = Math.max(ttft_s, duration_s ?? 0);
-  const parts = [
-    { name: "in the queue", seconds: queue_s, kind: "c7" },
-    { name: "until the first token", seconds: Math.max(0, ttft_s - queue_s), kind: "c0" },
-    { name: "until the end", seconds: Math.max(0, whole_s - ttft_s), kind: "c2" },
-  ];
-  const total = Math.max(0.001, sumOf(parts.map((part) => part.seconds)));
-  let x = 0;
-  return (
-    <figure className="timings panel">
-      <figcaption>
-        First token after <b className="num">{duration(ttft_s)}</b>
-        {whole_s > ttft_s && (
-          <>
-            , ended after <b className="num">{duration(whole_s)}</b>
-          </>
-        )}{" "}
-        <span className="faint">from its arrival at the gateway</span>
-      </figcaption>
-      <svg
-        viewBox="0 0 100 6"
-        preserveAspectRatio="none"
-        role="img"
-        aria-label={parts.map((part) => `${part.name}: ${duration(part.seconds)}`).join(", ")}
-      >
-        {parts.map((part) => {
-          const width = (100 * part.seconds) / total;
-          x += width;
-          return <rect key={part.name} className={part.kind} x={x - width} width={width} height="6" />;
-        })}
-      </svg>
-      <ul>
-        {parts.map((part) => (
-          <li key={part.name}>
-            <svg viewBox="0 0 10 10" aria-hidden="true">
-              <rect className={part.kind} width="10" height="10" rx="2" />
-            </svg>
-            <span className="num">{duration(part.seconds)}</span> <span className="faint">{part.name}</span>
-          </li>
-        ))}
-      </ul>
-    </figure>
-  );
-}
-
-function sumOf(values: readonly number[]): number {
-  return values.reduce((total, value) => total + value, 0);
 }
 
 const ENTRIES: readonly Column<Entry>[] = [

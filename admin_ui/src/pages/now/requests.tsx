@@ -27,7 +27,14 @@ import "./requests.css";
 
 export type Request = RowOf<"/v1/admin/requests">;
 
-const STATUSES: Record<Request["status"], Tone> = { held: "accent", settled: "good", voided: "plain", expired: "warn" };
+const STATUSES: Record<Request["status"], Tone> = {
+  held: "accent",
+  settled: "good",
+  voided: "plain",
+  expired: "warn",
+  refused: "warn",
+  failed: "bad",
+};
 const STATUS_WORDS: readonly (readonly [string, string])[] = [
   ["", "Any"],
   ["held", "running"],
@@ -38,8 +45,15 @@ const STATUS_WORDS: readonly (readonly [string, string])[] = [
 const ENDINGS = ["stop", "length", "client_left", "cancelled", "engine_failed", "gateway_dead"];
 const BAD_ENDINGS = new Set(["engine_failed", "client_left", "gateway_dead"]);
 
-export function RequestStatus({ of }: { of: Pick<Request, "status" | "ending"> }) {
+export function RequestStatus({ of }: { of: Pick<Request, "status" | "ending" | "error"> }) {
   if (of.status === "held") return <Badge tone="accent">running</Badge>;
+  if (of.status === "refused" || of.status === "failed") {
+    return (
+      <Badge tone={STATUSES[of.status]}>
+        {of.status}: {of.error?.code}
+      </Badge>
+    );
+  }
   const tone =
     of.status === "settled" && BAD_ENDINGS.has(of.ending ?? "")
       ? of.ending === "engine_failed"
@@ -60,6 +74,8 @@ export function RequestStatus({ of }: { of: Pick<Request, "status" | "ending"> }
 export default function Requests() {
   const view = useView({
     search: "",
+    outcome: "",
+    code: "",
     status: "",
     ending: "",
     tenant: "",
@@ -80,6 +96,8 @@ export default function Requests() {
   const tierNames = tiers.data?.data.map((tier) => tier.name) ?? ["premium", "standard", "batch"];
   const filters = (
     <>
+      <SelectFilter label="Outcome" view={view} name="outcome" options={[["", "Any"], "served", "refused", "failed"]} />
+      <TextFilter label="Error code" view={view} name="code" />
       <SelectFilter label="Status" view={view} name="status" options={STATUS_WORDS} />
       <SelectFilter label="Ending" view={view} name="ending" options={[["", "Any"], ...ENDINGS]} />
       <LookupFilter label="Tenant">
@@ -121,7 +139,7 @@ export default function Requests() {
     <>
       <PageHead
         title="Requests"
-        note="Running requests first, then ended requests, newest first. Prompts and completions are not stored; this list has their counts, timings and costs."
+        note="Running requests first, then ended requests, newest first, with refused and failed ones. Prompts and completions are not stored; this list has their counts, timings and costs."
       />
       <DataTable
         label="Requests"
@@ -136,7 +154,7 @@ export default function Requests() {
         empty={
           <EmptyState title="No request yet">
             <p>
-              Every request of a tenant's key that reaches the engine is listed here.{" "}
+              Every request of a tenant's key is listed here, also a refused one.{" "}
               <Link to="/playground">Playground</Link>
             </p>
           </EmptyState>
@@ -166,6 +184,15 @@ function useColumns(): readonly Column<Request>[] {
       cell: (one) => <RequestStatus of={one} />,
       csv: (one) => one.ending ?? one.status,
     },
+    { id: "outcome", header: "Outcome", hidden: true, cell: () => null, csv: (one) => one.outcome },
+    { id: "code", header: "Error code", hidden: true, cell: () => null, csv: (one) => one.error?.code ?? null },
+    {
+      id: "message",
+      header: "Error message",
+      hidden: true,
+      cell: () => null,
+      csv: (one) => one.error?.message ?? null,
+    },
     {
       id: "tenant",
       header: "Tenant",
@@ -177,7 +204,8 @@ function useColumns(): readonly Column<Request>[] {
     {
       id: "model",
       header: "Model or adapter",
-      cell: (one) => <AnsweredBy model={one.model} adapter={one.adapter} />,
+      cell: (one) =>
+        one.model === "" ? <span className="faint">–</span> : <AnsweredBy model={one.model} adapter={one.adapter} />,
       csv: (one) => (one.adapter === null ? one.model : (adapters.get(one.adapter)?.name ?? one.adapter)),
     },
     { id: "tier", header: "Tier", cell: (one) => one.tier, csv: (one) => one.tier },

@@ -24,6 +24,7 @@ import {
   useParam,
 } from "../../kit";
 import { AuditTable } from "../parts/auditTable";
+import { ErrorRates } from "../parts/errorRates";
 import { BudgetTable } from "../money/budgetTable";
 import { KeyForm, RotateForm } from "./keyForms";
 import { limitFacts } from "./keyLimits";
@@ -108,6 +109,9 @@ function KeyDetails({ of: key }: { of: Key }) {
                   ),
                 },
               ]
+            : []),
+          ...(may("requests:read") && key.tenant_id !== null
+            ? [{ id: "errors", label: "Errors", content: () => <ErrorRates keyId={key.id} /> }]
             : []),
           ...(may("audit:read")
             ? [{ id: "changes", label: "Changes", content: () => <AuditTable object={key.id} /> }]

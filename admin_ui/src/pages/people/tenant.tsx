@@ -21,6 +21,7 @@ import {
   useParam,
 } from "../../kit";
 import { AuditTable } from "../parts/auditTable";
+import { ErrorRates } from "../parts/errorRates";
 import { BudgetTable } from "../money/budgetTable";
 import type { Key } from "./keyForms";
 import { KeyState } from "./keys";
@@ -92,6 +93,9 @@ function TenantDetails({ tenant }: { tenant: Tenant }) {
                   ),
                 },
               ]
+            : []),
+          ...(may("requests:read")
+            ? [{ id: "errors", label: "Errors", content: () => <ErrorRates tenant={tenant.slug} /> }]
             : []),
           ...(may("audit:read")
             ? [{ id: "changes", label: "Changes", content: () => <AuditTable tenant={tenant.slug} /> }]

@@ -1,0 +1,121 @@
+"""Why a request was slow: its time in phases, and whether it met its tier's targets. Pure functions."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from billing.books.usage import UsageRow
+from billing.clock import SECOND
+from gateway.config.settings import TierSection
+
+PhaseName = Literal["gateway", "adapter_load", "queue", "prefill", "decode"]
+
+
+class PhaseView(msgspec.Struct, frozen=True, kw_only=True):
+    """A part of a request's time. `start_s`: from its arrival at the gateway."""
+
+    name: PhaseName
+    start_s: float
+    seconds: float
+
+
+class PreemptionCost(msgspec.Struct, frozen=True, kw_only=True):
+    """What preemptions by requests of the tier `by` cost: recomputed tokens, and their part of the steps' seconds."""
+
+    by: str
+    recomputed_tokens: int
+    device_s: float
+
+
+class VerdictView(msgspec.Struct, frozen=True, kw_only=True):
+    """Whether a request met its targets. `basis`: the targets are those in force when it ran, or today's of its tier.
+    `inter_token_s`: the mean time of each token after the first. A verdict is null where there is no such token."""
+
+    basis: Literal["request", "today"]
+    ttft_target_s: float
+    ttft_met: bool | None
+    inter_token_target_s: float
+    inter_token_s: float | None
+    inter_token_met: bool | None
+
+
+class SlownessView(msgspec.Struct, frozen=True, kw_only=True):
+    """`phases`: without a gap, from the arrival to the end. `weights_s`: when the request was submitted, its model's
+    weights were predicted to be resident after this; 0: they were, null: unknown. This wait is part of the queue.
+    `verdict` null: its tier is not configured any more, and its own targets are unknown."""
+
+    phases: list[PhaseView]
+    weights_s: float | None
+    preemptions: int
+    preempted_by: list[PreemptionCost]
+    verdict: VerdictView | None
+
+
+def slowness(row: UsageRow, tier: TierSection | None) -> SlownessView:
+    """`tier`: the request's, with the targets in force today."""
+    return SlownessView(
+        phases=_phases(row),
+        weights_s=row.weights_s,
+        preemptions=row.preemptions,
+        preempted_by=[
+            PreemptionCost(by=by, recomputed_tokens=cost.tokens, device_s=cost.device_s)
+            for by, cost in sorted(row.recomputed.items())
+        ],
+        verdict=_verdict(row, tier),
+    )
+
+
+def _phases(row: UsageRow) -> list[PhaseView]:
+    """The engine's measure of the queue begins when it received the request. A row of an earlier version does not say
+    when that was: then the queue begins with the arrival."""
+    end_s = (row.finished_at - row.started_at) / SECOND
+    first_s = min(row.ttft_s, end_s) if row.ttft_s else end_s
+    submitted_s = min(row.submitted_s or 0.0, first_s)
+    load_s = min(row.load_s or 0.0, submitted_s)
+    queued_s = min(submitted_s + row.queue_s, first_s)
+    bounds: tuple[tuple[PhaseName, float], ...] = (
+        ("gateway", submitted_s - load_s),
+        ("adapter_load", submitted_s),
+        ("queue", queued_s),
+        ("prefill", first_s),
+        ("decode", end_s),
+    )
+    found: list[PhaseView] = []
+    at = 0.0
+    for name, until in bounds:
+        if until > at:
+            found.append(PhaseView(name=name, start_s=round(at, 6), seconds=round(until - at, 6)))
+            at = until
+    return found
+
+
+def _verdict(row: UsageRow, tier: TierSection | None) -> VerdictView | None:
+    own = _own_targets(row)
+    if own is None and tier is None:
+        return None
+    if own is not None:
+        ttft_target_s, inter_token_target_s = own
+    else:
+        assert tier is not None
+        ttft_target_s, inter_token_target_s = tier.ttft_target_ms(row.prompt_tokens) / 1000, tier.inter_token_ms / 1000
+    inter_token_s = None
+    if row.ttft_s and row.made_tokens > 1:
+        decode_s = max(0.0, (row.finished_at - row.started_at) / SECOND - row.ttft_s)
+        inter_token_s = round(decode_s / (row.made_tokens - 1), 6)
+    return VerdictView(
+        basis="today" if own is None else "request",
+        ttft_target_s=ttft_target_s,
+        ttft_met=row.ttft_s <= ttft_target_s if row.ttft_s else None,
+        inter_token_target_s=inter_token_target_s,
+        inter_token_s=inter_token_s,
+        inter_token_met=None if inter_token_s is None else inter_token_s <= inter_token_target_s,
+    )
+
+
+def _own_targets(row: UsageRow) -> tuple[float, float] | None:
+    """The targets for the first token and between tokens, in seconds, that the row itself has; None: it has none."""
+    ttft_s: float | None = getattr(row, "ttft_target_s", None)
+    inter_token_s: float | None = getattr(row, "itl_target_s", None)
+    return None if ttft_s is None or inter_token_s is None else (ttft_s, inter_token_s)
