@@ -92,30 +92,22 @@ def _phases(row: UsageRow) -> list[PhaseView]:
 
 
 def _verdict(row: UsageRow, tier: TierSection | None) -> VerdictView | None:
-    own = _own_targets(row)
-    if own is None and tier is None:
+    own = row.ttft_target_s is not None and row.itl_target_s is not None
+    if own:
+        ttft_target_s, inter_token_target_s = row.ttft_target_s or 0.0, row.itl_target_s or 0.0
+    elif tier is None:
         return None
-    if own is not None:
-        ttft_target_s, inter_token_target_s = own
     else:
-        assert tier is not None
         ttft_target_s, inter_token_target_s = tier.ttft_target_ms(row.prompt_tokens) / 1000, tier.inter_token_ms / 1000
-    inter_token_s = None
-    if row.ttft_s and row.made_tokens > 1:
+    inter_token_s = row.itl_s
+    if not own and row.ttft_s and row.made_tokens > 1:  # of a version that did not record it
         decode_s = max(0.0, (row.finished_at - row.started_at) / SECOND - row.ttft_s)
         inter_token_s = round(decode_s / (row.made_tokens - 1), 6)
     return VerdictView(
-        basis="today" if own is None else "request",
+        basis="request" if own else "today",
         ttft_target_s=ttft_target_s,
         ttft_met=row.ttft_s <= ttft_target_s if row.ttft_s else None,
         inter_token_target_s=inter_token_target_s,
         inter_token_s=inter_token_s,
         inter_token_met=None if inter_token_s is None else inter_token_s <= inter_token_target_s,
     )
-
-
-def _own_targets(row: UsageRow) -> tuple[float, float] | None:
-    """The targets for the first token and between tokens, in seconds, that the row itself has; None: it has none."""
-    ttft_s: float | None = getattr(row, "ttft_target_s", None)
-    inter_token_s: float | None = getattr(row, "itl_target_s", None)
-    return None if ttft_s is None or inter_token_s is None else (ttft_s, inter_token_s)
