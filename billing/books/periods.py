@@ -120,6 +120,13 @@ def period_at(connection: sa.Connection, tenant_id: str, moment: int) -> Period:
     return Period(*connection.execute(query.order_by(_periods.c.start_at).limit(1)).one())
 
 
+def period_of_usage(connection: sa.Connection, request_id: str) -> Period | None:
+    """The period that counts a settled request; None: its usage is not folded, and no period was made for it yet."""
+    query = sa.select(_periods).join(_usage, usage_in_period()).where(_usage.c.request_id == request_id)
+    row = connection.execute(query).one_or_none()
+    return None if row is None else Period(*row)
+
+
 def first_open(connection: sa.Connection, tenant_id: str) -> Period | None:
     """The tenant's first open period, the next to be closed."""
     query = sa.select(_periods).where(_periods.c.tenant_id == tenant_id, _periods.c.state == "open")

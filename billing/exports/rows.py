@@ -257,7 +257,7 @@ class PeriodRows:
 
     def correction(self, made: Correction, used_at: int | None, price: Price | None, tags: Mapping[str, str]) -> Row:
         """`used_at`: when the corrected request ended; None for a free correction. `tags`: the request's."""
-        moment = made.created_at if used_at is None else used_at
+        moment = made.counts_at if used_at is None else used_at
         start = moment - moment % HOUR
         end = start + HOUR
         first, last = self._period.start_at, self._period.end_at
