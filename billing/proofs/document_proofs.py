@@ -1,4 +1,4 @@
-"""Proofs of documents: a document says what its invoice or credit says, its amounts add up, and no number is missing."""
+"""Proofs of documents: their amounts are those of the invoice or credit, they add up, and no number is missing."""
 
 from __future__ import annotations
 
