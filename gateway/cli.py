@@ -17,6 +17,7 @@ from gateway.commands.backup import backup_command, restore_command
 from gateway.commands.bench import bench_command
 from gateway.commands.billing import billing_group
 from gateway.commands.config import config_group
+from gateway.commands.connectors import connectors_group
 from gateway.commands.console import Console
 from gateway.commands.database import db_group
 from gateway.commands.demo import demo_group
@@ -70,6 +71,7 @@ for command in (
     limits_group,
     prices_group,
     billing_group,
+    connectors_group,
     models_group,
     adapters_group,
     aliases_group,

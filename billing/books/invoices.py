@@ -197,12 +197,19 @@ class Closable(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def closable(
-    connection: sa.Connection, month: str, *, after: tuple[int, str] | None = None, limit: int = LIST_MAX
+    connection: sa.Connection,
+    month: str,
+    *,
+    tenant_id: str | None = None,
+    after: tuple[int, str] | None = None,
+    limit: int = LIST_MAX,
 ) -> list[Closable]:
     """The open periods of a month, in the order of their (start_at, id); a page begins after the pair `after`. Reads
     only: usage that is not folded is missing in the amounts. Raises InvalidValue."""
     now = database_now(connection)
-    open_periods = periods.listing(connection, month=periods.check_month(month), state="open", after=after, limit=limit)
+    open_periods = periods.listing(
+        connection, tenant_id=tenant_id, month=periods.check_month(month), state="open", after=after, limit=limit
+    )
     ids = [period.id for period in open_periods]
     sums: dict[str, dict[str, int]] = {}
     for table, name in ((_hours, "cost_picos"), (tables.corrections, "picos")):

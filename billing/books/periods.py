@@ -45,6 +45,11 @@ class Period(msgspec.Struct, frozen=True):
     closed_at: int | None = None
     closed_by: str | None = None
 
+    @property
+    def place(self) -> tuple[int, str]:
+        """The pair that the next page of a listing begins after."""
+        return self.start_at, self.id
+
 
 def check_month(month: str) -> str:
     """Returns `month`. Raises InvalidValue unless it is a month like 2026-01."""
