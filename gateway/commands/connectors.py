@@ -44,9 +44,7 @@ def connectors_group(context: click.Context, as_json: bool) -> None:
 def release_command(console: Console, name: str, yes: bool, as_json: bool) -> None:
     """Send the stuck events of the connector NAME again, with the same identifiers and amounts."""
     if not yes:
-        ask(
-            f"Does the other system lack the stuck events of {name}? It may have forgotten their identifiers. Send them?"
-        )
+        ask(f"The other system may have forgotten the identifiers of {name}. Are its stuck events missing there?")
     administration = console.administration
     made = write(console, lambda c: administration.documents.release(c, name=name))
     show_row(msgspec.to_builtins(made), as_json=as_json)
