@@ -236,7 +236,7 @@ def test_a_month_is_corrected_closed_and_invoiced(make_stack: Callable[..., Stac
     correction = admin.ok("POST", "corrections", asked)
     assert correction["picos"] == -2 * 3 * 400_000
     assert admin.refused(400, "POST", "corrections", asked | {"tokens": -5})["param"] == "tokens"
-    shown(shop, "billing", "credit", "acme", "0.5", "--reason", "goodwill", "--tier", "premium")
+    shown(shop, "billing", "credit", "acme", "0.5", "--reason", "goodwill", "--tier", "premium", "--yes")
     for wrong, param in (({"tenant": "acme"}, "tenant"), ({"meter": None}, "meter"), ({"tokens": None}, "tokens")):
         assert admin.refused(400, "POST", "corrections", asked | wrong)["param"] == param
     lacking = (
@@ -250,7 +250,7 @@ def test_a_month_is_corrected_closed_and_invoiced(make_stack: Callable[..., Stac
     [period] = admin.ok("GET", "periods", tenant="acme")["data"]
     early = admin.refused(409, "POST", "periods/close", {"tenant": "acme", "month": period["month"]})
     assert "has not ended" in early["message"]
-    assert laneway(shop, "billing", "close", period["month"]).exit_code == 2
+    assert laneway(shop, "billing", "close", period["month"], "--yes").exit_code == 2
     # The calendar cannot be turned for a running gateway; what closes is the same function.
     closing = lambda _connection: period["end_at"] * SECOND  # noqa: E731
     tenant_id = shop.tenants["acme"]
