@@ -87,7 +87,8 @@ class BillingProfile(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def id(self) -> str:
-        return self.tenant_id
+        """Its name in the audit log, where the tenant's id is the tenant."""
+        return f"bpr_{self.tenant_id.removeprefix('ten_')}"
 
 
 class Document(msgspec.Struct, frozen=True, kw_only=True):
@@ -149,9 +150,13 @@ def tax_lines(taxes: Sequence[Tax], net_minor: int) -> tuple[TaxLine, ...]:
 
 def profile_of(connection: sa.Connection, tenant_id: str) -> BillingProfile:
     """The tenant's profile; an empty one if it has none."""
+    return stored_profile(connection, tenant_id) or BillingProfile(tenant_id=tenant_id)
+
+
+def stored_profile(connection: sa.Connection, tenant_id: str) -> BillingProfile | None:
     row = connection.execute(sa.select(billing_profiles).where(billing_profiles.c.tenant_id == tenant_id)).one_or_none()
     if row is None:
-        return BillingProfile(tenant_id=tenant_id)
+        return None
     fields = {name: row._mapping[name] for name in BillingProfile.__struct_fields__}
     return msgspec.convert(fields, BillingProfile)
 

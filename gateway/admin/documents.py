@@ -43,7 +43,7 @@ class DocumentWrites:
         known = {section.name for section in writes.config.connectors}
         if unknown := sorted((accounts or {}).keys() - known):
             raise InvalidValue(f"there is no connector {unknown[0]!r} in laneway.toml", "accounts")
-        before = documents.profile_of(connection, tenant_id)
+        before = documents.stored_profile(connection, tenant_id)
         after = documents.set_profile(
             connection,
             BillingProfile(
@@ -56,8 +56,7 @@ class DocumentWrites:
                 accounts=accounts or {},
             ),
         )
-        writes.record_line(connection, "billing_profile.set", tenant_id, tenant_id, before=before, after=after)
-        return after
+        return writes.record(connection, "billing_profile.set", before, after)
 
     def pay(
         self,
