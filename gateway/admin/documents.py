@@ -56,9 +56,9 @@ class DocumentWrites:
                 accounts=accounts or {},
             ),
         )
-        return writes.record(connection, "billing_profile.set", before, after)
+        return writes.record(connection, "profile.set", before, after)
 
-    def pay(
+    def record_payment(
         self,
         connection: sa.Connection,
         *,
@@ -85,7 +85,7 @@ class DocumentWrites:
         )
         return writes.record(connection, "payment.record", None, made)
 
-    def release(self, connection: sa.Connection, *, name: str) -> ConnectorRelease:
+    def release_connector(self, connection: sa.Connection, *, name: str) -> ConnectorRelease:
         """Let a connector send its stuck events again, with the same identifiers and amounts."""
         self._writes.lock(connection)
         self._writes.check_operator("connectors")

@@ -248,7 +248,7 @@ def pay_command(console: Console, invoice_id: str, amount_minor: int, reference:
     administration = console.administration
     made = write(
         console,
-        lambda c: administration.documents.pay(
+        lambda c: administration.documents.record_payment(
             c, invoice_id=invoice_id, amount_minor=amount_minor, reference=reference
         ),
     )

@@ -46,5 +46,5 @@ def release_command(console: Console, name: str, yes: bool, as_json: bool) -> No
     if not yes:
         ask(f"The other system may have forgotten the identifiers of {name}. Are its stuck events missing there?")
     administration = console.administration
-    made = write(console, lambda c: administration.documents.release(c, name=name))
+    made = write(console, lambda c: administration.documents.release_connector(c, name=name))
     show_row(msgspec.to_builtins(made), as_json=as_json)

@@ -102,7 +102,7 @@ async def record_payment(
 ) -> PaymentView:
     """Record an amount received for an invoice, by its id or number. All payments together are from 0 to its total."""
     made = await services.database.write_in_background(
-        lambda c: administration.documents.pay(
+        lambda c: administration.documents.record_payment(
             c,
             invoice_id=invoice_id,
             amount_minor=data.amount_minor,

@@ -156,7 +156,7 @@ def test_the_rows_of_a_month(books: Books, tmp_path: Path) -> None:
     assert (corrected["x_CorrectionReason"], corrected["ChargeClass"], corrected["PricingQuantity"]) == (
         "a recount",
         None,
-        "-2",
+        "-2.0",
     )
     adapted = rows[3]
     assert (adapted["ResourceId"], adapted["ResourceType"], adapted["x_Model"]) == ("adp_1", "Adapter", "model-a")

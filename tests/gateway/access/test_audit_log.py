@@ -116,10 +116,10 @@ WRITES: dict[str, Write] = {
     "models.remove": lambda a, c, made: a.models.remove(c, "second"),
     "models.restore": lambda a, c, made: a.models.restore(c, "second"),
     "documents.set_profile": lambda a, c, made: a.documents.set_profile(c, tenant="acme", legal_name="Acme Inc."),
-    "documents.pay": lambda a, c, made: a.documents.pay(
+    "documents.record_payment": lambda a, c, made: a.documents.record_payment(
         c, invoice_id=charged_invoice(c, made["tenants.create"].id), amount_minor=100, reference="a transfer"
     ),
-    "documents.release": lambda a, c, made: a.documents.release(c, name=ran_connector(c)),
+    "documents.release_connector": lambda a, c, made: a.documents.release_connector(c, name=ran_connector(c)),
     "corrections.correct_tenant": lambda a, c, made: a.corrections.correct_tenant(
         c, tenant="acme", picos=-5, reason="goodwill"
     ),
