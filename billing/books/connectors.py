@@ -108,7 +108,7 @@ def collect(connection: sa.Connection, name: str, *, limit: int = COLLECT_MAX) -
         rows = sa.select(*columns.values()).where(batch).group_by(*key.values()).having(tokens > 0)
         rollups.add_sums(connection, connector_hours, rows, columns)
     connection.execute(sa.update(connectors).where(connectors.c.name == name).values(sequence=upto))
-    return upto < folded
+    return bool(upto < folded)
 
 
 def claim(

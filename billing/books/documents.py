@@ -7,9 +7,9 @@ total is their sum. This module knows no HTTP.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from decimal import Decimal, InvalidOperation
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
 import sqlalchemy as sa
@@ -227,8 +227,8 @@ def documents_of(
     return {one.invoice_id or one.correction_id or "": one for one in found}
 
 
-def document_of(row: Mapping[str, Any], prefix: str = "") -> Document:
-    return msgspec.convert({name: row[prefix + name] for name in Document.__struct_fields__}, Document)
+def document_of(row: sa.RowMapping) -> Document:
+    return msgspec.convert({name: row[name] for name in Document.__struct_fields__}, Document)
 
 
 def pay(

@@ -29,7 +29,7 @@ def pushed(connection: sa.Connection, month: str | None) -> list[Imbalance]:
             for row in connection.execute(select(_usage.c.tenant_id, *tokens).where(read).group_by(_usage.c.tenant_id)):
                 expected |= {(one.name, row[0], meter): int(row[at]) for at, meter in enumerate(METERS, 1) if row[at]}
             sums = select(*key, sum_of(connector_hours.c.recorded)).where(own).group_by(*key)
-            recorded = {(one.name, row[0], row[1]): int(row[2]) for row in connection.execute(sums)}
+            recorded: Amounts = {(one.name, row[0], row[1]): int(row[2]) for row in connection.execute(sums)}
             found += differences("tokens of a connector", expected, recorded)
         promised = connector_hours.c.sent + sa.func.coalesce(connector_hours.c.sending, 0)
         beyond = select(*key, connector_hours.c.hour, connector_hours.c.recorded, promised)

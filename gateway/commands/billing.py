@@ -282,7 +282,7 @@ def profile_command(
     if given and not change:
         fail("these options replace the whole profile: add --set")
     if change:
-        parsed = {
+        parsed: dict[str, Any] = {
             "taxes": tuple(Tax(*_pair(text, "--tax")) for text in taxes),
             "accounts": dict(_pair(text, "--account") for text in accounts),
         }

@@ -1523,7 +1523,7 @@ export interface paths {
         patch: operations["V1AdminTenantsTenantIdChangeTenant"];
         trace?: never;
     };
-    "/v1/admin/tenants/{tenant}/billing_profile": {
+    "/v1/admin/tenants/{tenant_id}/billing_profile": {
         parameters: {
             query?: never;
             header?: never;

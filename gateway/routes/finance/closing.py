@@ -110,4 +110,6 @@ async def list_connectors(services: Services) -> Page[ConnectorView]:
 async def release_connector(services: Services, administration: Administration, name: str) -> ConnectorRelease:
     """Send a connector's stuck events again, with their identifiers and amounts. First check in the other system that
     it does not have them: it may have forgotten the identifiers."""
-    return await services.database.write_in_background(lambda c: administration.documents.release_connector(c, name=name))
+    return await services.database.write_in_background(
+        lambda c: administration.documents.release_connector(c, name=name)
+    )

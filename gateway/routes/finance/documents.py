@@ -1,5 +1,5 @@
-"""/v1/admin/tenants/{tenant}/billing_profile, invoices/{invoice_id}/payments, credits and corrections/{correction_id}:
-what is printed on documents, and what was received. Money is integer picos: 10⁻¹² of a currency unit."""
+"""/v1/admin/tenants/{tenant_id}/billing_profile, invoices/{invoice_id}/payments, credits, corrections/{correction_id}: what
+is printed on documents, and what was received. Money is integer picos: 10⁻¹² of a currency unit."""
 
 from __future__ import annotations
 
@@ -62,26 +62,26 @@ class NewCredit(Struct, forbid_unknown_fields=True):
     meter: Literal["input", "cached_input", "output"] | None = None
 
 
-PROFILE = "/v1/admin/tenants/{tenant}/billing_profile"
+PROFILE = "/v1/admin/tenants/{tenant_id}/billing_profile"
 
 
-@get("/tenants/{tenant:str}/billing_profile", opt={"route": PROFILE, "area": "billing"})
-async def get_profile(services: Services, by: Actor, tenant: str) -> BillingProfileView:
-    """A tenant's name, address, taxes and terms on its next documents."""
+@get("/tenants/{tenant_id:str}/billing_profile", opt={"route": PROFILE, "area": "billing"})
+async def get_profile(services: Services, by: Actor, tenant_id: str) -> BillingProfileView:
+    """The name, address, taxes and terms of a tenant (id or slug) on its next documents."""
     return BillingProfileView.of(
-        await services.database.read(lambda c: documents.profile_of(c, tenant_of(c, tenant, by).id))
+        await services.database.read(lambda c: documents.profile_of(c, tenant_of(c, tenant_id, by).id))
     )
 
 
-@put("/tenants/{tenant:str}/billing_profile", opt={"route": PROFILE, "area": "billing"})
+@put("/tenants/{tenant_id:str}/billing_profile", opt={"route": PROFILE, "area": "billing"})
 async def set_profile(
-    services: Services, administration: Administration, tenant: str, data: NewProfile
+    services: Services, administration: Administration, tenant_id: str, data: NewProfile
 ) -> BillingProfileView:
     """Replace a tenant's billing profile. Documents that were issued keep theirs."""
     made = await services.database.write_in_background(
         lambda c: administration.documents.set_profile(
             c,
-            tenant=tenant,
+            tenant=tenant_id,
             legal_name=data.legal_name,
             address=tuple(data.address),
             tax_id=data.tax_id,

@@ -130,8 +130,8 @@ OPERATORS = {
     ("POST", "/v1/admin/periods/close"), ("GET", "/v1/admin/invoices/{invoice_id:str}"),
     ("POST", "/v1/admin/corrections"), ("GET", "/v1/admin/corrections/{correction_id:str}"),
     ("POST", "/v1/admin/credits"), ("POST", "/v1/admin/invoices/{invoice_id:str}/payments"),
-    ("GET", "/v1/admin/tenants/{tenant:str}/billing_profile"),
-    ("PUT", "/v1/admin/tenants/{tenant:str}/billing_profile"),
+    ("GET", "/v1/admin/tenants/{tenant_id:str}/billing_profile"),
+    ("PUT", "/v1/admin/tenants/{tenant_id:str}/billing_profile"),
     ("GET", "/v1/admin/periods/closable"), ("POST", "/v1/admin/periods/close_all"),
     ("GET", "/v1/admin/connectors"), ("POST", "/v1/admin/connectors/{name:str}/release"),
     ("GET", "/v1/admin/reconciliations"), ("POST", "/v1/admin/reconciliations"),
@@ -318,12 +318,12 @@ OF_NOBODY = {"alias", "model", "name"}  # `name`: of an engine
 NAMED = {
     "tenant_id": "tenants", "project_id": "projects", "key_id": "keys", "budget_id": "budgets",
     "limits_id": "rate_limits", "webhook_id": "webhooks", "invoice_id": "invoices", "export_id": "exports",
-    "adapter": "adapters", "request_id": "holds", "tenant": "tenants", "correction_id": "corrections",
+    "adapter": "adapters", "request_id": "holds", "correction_id": "corrections",
 }  # fmt: skip
 # Writes that no tenant's admin may make, so that the answer never depends on what they name.
 NEVER_A_TENANTS = {
     ("POST", "/v1/admin/invoices/{invoice_id:str}/payments"),
-    ("PUT", "/v1/admin/tenants/{tenant:str}/billing_profile"),
+    ("PUT", "/v1/admin/tenants/{tenant_id:str}/billing_profile"),
 }
 BODIES: dict[str, Any] = {"promote": {"version": 1}, "rotate": {"overlap_s": 0}}
 # What names a tenant in its body.
@@ -381,7 +381,7 @@ def test_what_is_anothers_is_absent_for_a_tenants_admin(served: Stack, admin: st
         if name in OF_NOBODY or (method, path) in NEVER_A_TENANTS:
             continue
         table = metadata.tables[NAMED[name]]
-        own = table.c.id if name in ("tenant_id", "tenant") else table.c.tenant_id
+        own = table.c.id if name == "tenant_id" else table.c.tenant_id
         rows = served.read(lambda c, t=table, o=own: c.execute(sa.select(t).where(o == served.tenants[THEIRS])).all())
         assert rows, name
         sent = None if method == "GET" else BODIES.get(path.rsplit("/", 1)[-1], {})
