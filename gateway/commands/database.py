@@ -49,7 +49,7 @@ def read(console: Console, query: Callable[[sa.Connection], T]) -> T:
 
 def slugs(connection: sa.Connection) -> dict[str, str]:
     """Slugs of all tenants by id."""
-    return dict(connection.execute(sa.select(tenants.c.id, tenants.c.slug)).tuples().all())
+    return {row.id: row.slug for row in connection.execute(sa.select(tenants.c.id, tenants.c.slug))}
 
 
 def base_models(console: Console) -> list[BaseModel]:

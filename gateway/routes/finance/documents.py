@@ -1,5 +1,5 @@
-"""/v1/admin/tenants/{tenant_id}/billing_profile, invoices/{invoice_id}/payments, credits, corrections/{correction_id}: what
-is printed on documents, and what was received. Money is integer picos: 10⁻¹² of a currency unit."""
+"""/v1/admin/tenants/{tenant_id}/billing_profile, invoices/{invoice_id}/payments, credits and corrections/{id}: what is
+printed on documents, and what was received. Money is integer picos: 10⁻¹² of a currency unit."""
 
 from __future__ import annotations
 

@@ -128,7 +128,14 @@ WRITES: dict[str, Write] = {
     ),
 }
 IN_2031 = 1_925_000_000_000_000  # in January, a month to export
-OPERATORS_OWN = {"prices.publish", "models.add_model", "models.update", "models.remove", "models.restore"}
+OPERATORS_OWN = {
+    "prices.publish",
+    "documents.release_connector",
+    "models.add_model",
+    "models.update",
+    "models.remove",
+    "models.restore",
+}
 
 
 def priced(administration: Administration, connection: sa.Connection, model: str) -> Administration:
