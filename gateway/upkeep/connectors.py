@@ -53,7 +53,7 @@ class ConnectorPusher:
         """Push every `poll_s` seconds until cancelled."""
         while True:
             try:
-                while await self.run_once() >= BATCH_MAX:
+                while await self.push_due() >= BATCH_MAX:
                     pass
             except DatabaseUnavailable as error:
                 _log.warning("connectors.database_away", extra={"fields": {"reason": str(error)}})
@@ -62,7 +62,7 @@ class ConnectorPusher:
                 _log.error("connectors.failed", exc_info=error)
             await asyncio.sleep(self._section.poll_s)
 
-    async def run_once(self) -> int:
+    async def push_due(self) -> int:
         """Collect usage and send the events that are due, at most BATCH_MAX; none without the lease. Returns how many
         the receiver has now. Raises DatabaseUnavailable."""
         section, write = self._section, self._database.write_in_background

@@ -106,7 +106,7 @@ async def test_stripe_has_each_hour_once(
     one, other = pusher(books, own), pusher(books, own, "gw_2")
     use(books, HOURS_AGO)
     fold(books, HOURS_AGO)
-    assert await one.run_once() == 0, "usage from before the connector's first run is not pushed"
+    assert await one.push_due() == 0, "usage from before the connector's first run is not pushed"
     unknown = books.database.write_sync(lambda c: tenants.create(c, slug="b", name="B", tier="batch"))
     account(books, books.tenant.id, "cus_acme")
     for made in (5, 6):
@@ -115,16 +115,16 @@ async def test_stripe_has_each_hour_once(
     use(books, HOURS_AGO + HOUR, tenant_id=unknown.id)
     use(books, NOW, prompt=100, made=1)  # its hour has not ended
     fold(books, NOW)
-    assert await other.run_once() == 0, "the first gateway has the lease"
+    assert await other.push_due() == 0, "the first gateway has the lease"
 
     stripe.behaviour = "busy"
-    assert await one.run_once() == 0
+    assert await one.push_due() == 0
     assert "503" in (state(books, own).last_error or "")
-    assert await one.run_once() == 0, "not due yet"
+    assert await one.push_due() == 0, "not due yet"
     attempts = stripe.attempts
     stripe.behaviour = "lost"  # Stripe has the events, and the gateway does not know it
     due_now(books)
-    assert await one.run_once() == 0
+    assert await one.push_due() == 0
     assert stripe.attempts > attempts
     assert sound(books)
     before = dict(stripe.counted)
@@ -132,7 +132,7 @@ async def test_stripe_has_each_hour_once(
     due_now(books)
     # The gateway is gone: the next one sends the same identifiers and amounts, after the lease has ended.
     books.database.write_sync(lambda c: c.execute(sa.text("UPDATE connectors SET lease_until = 0")))
-    assert await other.run_once() == 5
+    assert await other.push_due() == 5
     assert (
         stripe.counted
         == before
@@ -151,7 +151,7 @@ async def test_stripe_has_each_hour_once(
     use(books, HOURS_AGO + 2 * SECOND, prompt=2, made=1)
     fold(books, NOW)
     account(books, unknown.id, "cus_b")
-    assert await other.run_once() == 4
+    assert await other.push_due() == 4
     assert stripe.counted["cus_acme", "laneway_output_tokens"] == 13
     assert stripe.counted["cus_b", "laneway_output_tokens"] == 5
     assert state(books, own).lag_s == state(books, own).waiting == 0
@@ -165,18 +165,18 @@ async def test_openmeter_has_each_hour_once(
     books, openmeter = sqlite_books, receive("openmeter")
     own = section(openmeter, tmp_path)
     one = pusher(books, own)
-    await one.run_once()
+    await one.push_due()
     for hour in range(3):
         use(books, HOURS_AGO + hour * HOUR, prompt=10, made=5)
     fold(books, NOW)
     for behaviour in ("reset", "lost"):
         openmeter.behaviour = behaviour  # type: ignore[assignment]
         due_now(books)
-        assert await one.run_once() == 0
+        assert await one.push_due() == 0
         assert state(books, own).failed_at is not None
     openmeter.behaviour = "accept"
     due_now(books)
-    assert await one.run_once() == 6
+    assert await one.push_due() == 6
     tenant = books.tenant.id
     assert openmeter.counted == {(tenant, "input"): 30, (tenant, "output"): 15}
     assert openmeter.repeated == 6
@@ -187,15 +187,15 @@ async def test_openmeter_has_each_hour_once(
     use(books, HOURS_AGO + 1, prompt=1, made=1)
     fold(books, NOW)
     write_key(own, "wrong")
-    assert await one.run_once() == 0
+    assert await one.push_due() == 0
     assert "401" in (state(books, own).last_error or "")
     write_key(own, "")
     due_now(books)
-    assert await one.run_once() == 0
+    assert await one.push_due() == 0
     assert "key_file" in (state(books, own).last_error or "")
     write_key(own, KEY)
     due_now(books)
-    assert await one.run_once() == 2
+    assert await one.push_due() == 2
 
 
 def test_what_may_not_be_repeated_waits_for_an_operator(sqlite_books: Books) -> None:
