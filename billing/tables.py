@@ -36,6 +36,8 @@ APPEND_ONLY = (
     "corrections",
     "invoices",
     "invoice_lines",
+    "documents",
+    "payments",
 )
 # The value in the roll-ups' keys in place of null, since a null is not equal to another null.
 NONE = ""
@@ -446,7 +448,7 @@ billing_periods = sa.Table(
 )
 
 # Amounts owed beside usage, of a request or free. A correction has entries of its own (transaction_id = id), and is in
-# the period that was open when it was made.
+# the period that it corrects, or in the current one if that is closed.
 corrections = sa.Table(
     "corrections",
     metadata,
@@ -468,8 +470,11 @@ corrections = sa.Table(
     sa.Column("reason", sa.String(500), nullable=False),
     sa.Column("actor", sa.String(128), nullable=False),
     sa.Column("created_at", sa.BigInteger, nullable=False),
+    # The moment within the period at which reports count it. Null: created_at, of versions without this column.
+    sa.Column("counted_at", sa.BigInteger),
     sa.Index("ix_corrections_tenant_id_sequence", "tenant_id", "sequence"),
     sa.Index("ix_corrections_created_at", "created_at"),
+    sa.Index("ix_corrections_counted_at", "counted_at"),
     sqlite_autoincrement=True,
 )
 
@@ -732,3 +737,5 @@ export_invoices = sa.Table(
     sa.Column("invoice_id", sa.ForeignKey("invoices.id"), primary_key=True),
     sa.Column("picos", sa.BigInteger, nullable=False),
 )
+
+import billing.finance_tables  # noqa: E402, F401 - its tables are in the metadata too

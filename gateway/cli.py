@@ -17,6 +17,7 @@ from gateway.commands.backup import backup_command, restore_command
 from gateway.commands.bench import bench_command
 from gateway.commands.billing import billing_group
 from gateway.commands.config import config_group
+from gateway.commands.connectors import connectors_group
 from gateway.commands.console import Console
 from gateway.commands.database import db_group
 from gateway.commands.demo import demo_group
@@ -72,6 +73,7 @@ for command in (
     prices_group,
     billing_group,
     sla_command,
+    connectors_group,
     models_group,
     adapters_group,
     aliases_group,

@@ -70,6 +70,7 @@ from gateway.stored.responses import ResponseStore
 from gateway.stored.texts import TextKeys
 from gateway.telemetry.tracing import Tracing
 from gateway.upkeep.bookkeeper import Bookkeeper
+from gateway.upkeep.connectors import ConnectorPusher
 from gateway.upkeep.error_recorder import ErrorRecorder
 from gateway.upkeep.exports import Exporter
 from gateway.upkeep.gauges import measure_gateway
@@ -345,6 +346,9 @@ class Services:
             "retention": self.retention.run(),
             "large-work": self._start_large_work(),
         }
+        for section in self.config.connectors:
+            pusher = ConnectorPusher(self.database, self.gateway_id, section, self.metrics)
+            tasks[f"connector-{section.name}"] = pusher.run()
         if self.config.adapters.slabs:
             tasks["slabs"] = self.slabs.run(every.make_slabs_s)
         return tasks

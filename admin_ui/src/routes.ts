@@ -47,5 +47,6 @@ export const PAGES: readonly Page[] = [
   { path: "/usage", title: "Usage and costs", group: "Money", needs: "usage:read", load: () => import("./pages/money/usage") },
   { path: "/billing", title: "Billing", group: "Money", needs: "billing:read", load: () => import("./pages/money/billing") },
   { path: "/billing/invoices/$invoice", title: "Invoice", needs: "billing:read", load: () => import("./pages/money/invoice") },
+  { path: "/billing/credits/$correction", title: "Credit note", needs: "billing:read", load: () => import("./pages/money/creditNote") },
   { path: "/audit", title: "Audit log", group: "Record", needs: "audit:read", load: () => import("./pages/record/audit") },
 ];

@@ -1,6 +1,7 @@
 """Corrections: amounts owed in addition to usage, as new ledger entries; existing rows never change.
 
-A correction belongs to the period that is open when it is made. Budgets do not count it. This module knows no HTTP.
+A correction belongs to the period that it corrects while that is open, or else to the current period: that of its
+request, or the month that the caller names. Budgets do not count it. This module knows no HTTP.
 """
 
 from __future__ import annotations
@@ -10,7 +11,8 @@ import sqlalchemy as sa
 
 from billing import tables
 from billing.accounts.prices import METERS, PICOS_MAX, REQUEST_TOKENS_MAX, PriceBook
-from billing.books import periods, rollups, usage
+from billing.books import documents, periods, rollups, usage
+from billing.books.documents import DEFAULT_ISSUER, Issuer
 from billing.clock import Clock, database_now
 from billing.errors import InvalidValue, RowNotFound
 from billing.ids import new_id
@@ -52,6 +54,12 @@ class Correction(msgspec.Struct, frozen=True, kw_only=True):
     reason: str
     actor: str
     created_at: int
+    counted_at: int | None = None
+
+    @property
+    def counts_at(self) -> int:
+        """The moment at which reports and exports count it, microseconds UTC."""
+        return self.created_at if self.counted_at is None else self.counted_at
 
 
 def correct_request(
@@ -79,9 +87,14 @@ def correct_request(
         raise InvalidValue(f"the request has {left} {meter} tokens left that were billed", "tokens")
     unit = getattr(PriceBook().version(connection, row.price_version_id).tiers[row.tier], meter)
     now = clock(connection)
+    own = periods.period_of_usage(connection, request_id)
+    if own is None:
+        rollups.fold_all(connection, clock)  # makes the period of usage that was not folded yet
+        own = periods.period_of_usage(connection, request_id)
+    is_open = own is not None and own.state == "open"
     correction = Correction(
         id=new_id("cor"),
-        period_id=periods.period_at(connection, row.tenant_id, now).id,
+        period_id=own.id if own is not None and is_open else periods.period_at(connection, row.tenant_id, now).id,
         tenant_id=row.tenant_id,
         project_id=row.project_id,
         key_id=row.key_id,
@@ -97,6 +110,7 @@ def correct_request(
         reason=reason,
         actor=actor,
         created_at=now,
+        counted_at=row.finished_at if is_open else now,
     )
     return _write(connection, correction)
 
@@ -114,9 +128,12 @@ def correct_tenant(
     adapter: str | None = None,
     tier: str | None = None,
     meter: str | None = None,
+    month: str | None = None,
+    issuer: Issuer = DEFAULT_ISSUER,
     clock: Clock = database_now,
 ) -> Correction:
-    """Credit (below 0) or charge an amount in the tenant's currency. Raises RowNotFound, InvalidValue."""
+    """Credit (below 0) or charge an amount in the tenant's currency, in the current period or in the open period of
+    `month` (2026-01). A credit gets a credit note. Raises RowNotFound, InvalidValue."""
     _check_words(reason, meter)
     if not 0 < abs(picos) <= PICOS_MAX:
         raise InvalidValue(f"must be ±1 to ±{PICOS_MAX}", "picos")
@@ -127,9 +144,14 @@ def correct_tenant(
         raise RowNotFound(f"corrected_picos is no tenant {tenant_id!r}", "tenant")
     rollups.lock_cursor(connection)
     now = clock(connection)
+    period = periods.period_at(connection, tenant_id, now)
+    if month is not None and month != period.month:
+        period = periods.get(connection, tenant_id, month)
+        if period.state == "closed":
+            raise InvalidValue(f"{month} is closed; without a month the amount counts in the current one", "month")
     correction = Correction(
         id=new_id("cor"),
-        period_id=periods.period_at(connection, tenant_id, now).id,
+        period_id=period.id,
         tenant_id=tenant_id,
         project_id=project_id,
         key_id=key_id,
@@ -143,8 +165,29 @@ def correct_tenant(
         reason=reason,
         actor=actor,
         created_at=now,
+        counted_at=min(max(now, period.start_at), period.end_at - 1),
     )
-    return _write(connection, correction)
+    made = _write(connection, correction)
+    if picos < 0:
+        documents.issue(
+            connection,
+            issuer,
+            kind="credit_note",
+            tenant_id=tenant_id,
+            currency=currency,
+            exact_picos=-picos,
+            now=now,
+            correction_id=made.id,
+        )
+    return made
+
+
+def get(connection: sa.Connection, correction_id: str) -> Correction:
+    """Raises RowNotFound."""
+    row = connection.execute(sa.select(_corrections).where(_corrections.c.id == correction_id)).one_or_none()
+    if row is None:
+        raise RowNotFound(f"there is no correction {correction_id!r}")
+    return Correction(**row._mapping)
 
 
 def listing(

@@ -1,4 +1,5 @@
-"""Closes a period and makes its invoice from its roll-ups and corrections. Neither changes after that.
+"""Closes a period and makes its invoice from its roll-ups and corrections, with its document. None of them changes
+after that.
 
 Usage that is recorded after the closing counts in the next period. No price is recomputed: a line is tokens × the unit
 price at which they were billed.
@@ -11,10 +12,11 @@ from typing import Any
 import msgspec
 import sqlalchemy as sa
 
-from billing import tables
+from billing import finance_tables, tables
 from billing.accounts.prices import METERS, PICOS_MAX
-from billing.books import periods, rollups
+from billing.books import documents, periods, rollups
 from billing.books.corrections import Correction
+from billing.books.documents import DEFAULT_ISSUER, Document, Issuer
 from billing.books.periods import Period
 from billing.clock import Clock, database_now, rfc3339
 from billing.errors import InvalidValue, NotPossibleYet, RowNotFound
@@ -28,6 +30,9 @@ _hours = tables.usage_hours
 _invoices = tables.invoices
 _lines = tables.invoice_lines
 _holds = tables.holds
+_documents = finance_tables.documents
+# Fields of Invoice that are columns of invoices.
+_OWN = ("id", "tenant_id", "currency", "usage_picos", "correction_picos", "total_picos", "issued_at")
 
 
 _SORTED = ListColumns(
@@ -38,7 +43,7 @@ _SORTED = ListColumns(
         "tenant_id": _invoices.c.tenant_id,
     },
     unique=_invoices.c.id,
-    searched=(_invoices.c.id, _invoices.c.tenant_id, _periods.c.month),
+    searched=(_invoices.c.id, _documents.c.number, _invoices.c.tenant_id, _periods.c.month),
 )
 
 
@@ -60,7 +65,8 @@ class InvoiceLine(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Invoice(msgspec.Struct, frozen=True, kw_only=True):
-    """The amount that one tenant owes for one closed period; below 0, a credit."""
+    """The amount that one tenant owes for one closed period, before taxes; below 0, a credit. `document` None: issued
+    by a version without documents. `paid_minor`: received for it, in the document's smallest units."""
 
     id: str
     period: Period
@@ -70,9 +76,19 @@ class Invoice(msgspec.Struct, frozen=True, kw_only=True):
     correction_picos: int
     total_picos: int
     issued_at: int
+    document: Document | None = None
+    paid_minor: int = 0
 
 
-def close(connection: sa.Connection, tenant_id: str, month: str, *, actor: str, clock: Clock = database_now) -> Invoice:
+def close(
+    connection: sa.Connection,
+    tenant_id: str,
+    month: str,
+    *,
+    actor: str,
+    issuer: Issuer = DEFAULT_ISSUER,
+    clock: Clock = database_now,
+) -> Invoice:
     """Close the tenant's first open period, which must be `month`. Raises RowNotFound, InvalidValue if it is closed,
     NotPossibleYet before its end, while a hold of the period is open, and while an earlier period is open."""
     rollups.lock_cursor(connection)
@@ -106,21 +122,31 @@ def close(connection: sa.Connection, tenant_id: str, month: str, *, actor: str, 
         total_picos=total,
         issued_at=now,
     )
-    row = msgspec.structs.asdict(invoice) | {"period_id": period.id}
-    del row["period"]
+    row = {name: getattr(invoice, name) for name in _OWN} | {"period_id": period.id}
     connection.execute(sa.insert(_invoices).values(row))
     numbered = [{"invoice_id": invoice.id, "line": at} | line for at, line in enumerate([*lines, *corrected], 1)]
     if numbered:
         connection.execute(sa.insert(_lines), numbered)
-    return invoice
+    document = documents.issue(
+        connection,
+        issuer,
+        kind="invoice",
+        tenant_id=tenant_id,
+        currency=currency,
+        exact_picos=total,
+        now=now,
+        invoice_id=invoice.id,
+    )
+    return msgspec.structs.replace(invoice, document=document)
 
 
 def get(connection: sa.Connection, invoice_id: str) -> Invoice:
-    """Raises RowNotFound."""
-    row = connection.execute(_joined().where(_invoices.c.id == invoice_id)).one_or_none()
+    """An invoice by its id or its number. Raises RowNotFound."""
+    wanted = sa.or_(_invoices.c.id == invoice_id, _documents.c.number == invoice_id)
+    row = connection.execute(_joined().where(wanted)).one_or_none()
     if row is None:
         raise RowNotFound(f"there is no invoice {invoice_id!r}")
-    return _invoice(row)
+    return _with_papers(connection, [_invoice(row)])[0]
 
 
 def lines(connection: sa.Connection, invoice_id: str) -> list[InvoiceLine]:
@@ -144,7 +170,7 @@ def listing(
         query = query.where(_periods.c.month == periods.check_month(month))
     if after is not None:
         query = query.where(sa.tuple_(_periods.c.start_at, _periods.c.id) > after)
-    return [_invoice(row) for row in connection.execute(query)]
+    return _with_papers(connection, [_invoice(row) for row in connection.execute(query)])
 
 
 def found(
@@ -156,7 +182,61 @@ def found(
         query = query.where(_invoices.c.tenant_id == tenant_id)
     if month is not None:
         query = query.where(_periods.c.month == periods.check_month(month))
-    return page(connection, query, _SORTED, list_query, _invoice, lambda invoice: invoice.id)
+    made = page(connection, query, _SORTED, list_query, _invoice, lambda invoice: invoice.id)
+    return msgspec.structs.replace(made, items=_with_papers(connection, made.items))
+
+
+class Closable(msgspec.Struct, frozen=True, kw_only=True):
+    """An open period of a month with its amounts so far; `reason`: why it cannot be closed now, None: it can."""
+
+    period: Period
+    currency: str
+    usage_picos: int
+    correction_picos: int
+    reason: str | None
+
+
+def closable(
+    connection: sa.Connection,
+    month: str,
+    *,
+    tenant_id: str | None = None,
+    after: tuple[int, str] | None = None,
+    limit: int = LIST_MAX,
+) -> list[Closable]:
+    """The open periods of a month, in the order of their (start_at, id); a page begins after the pair `after`. Reads
+    only: usage that is not folded is missing in the amounts. Raises InvalidValue."""
+    now = database_now(connection)
+    open_periods = periods.listing(
+        connection, tenant_id=tenant_id, month=periods.check_month(month), state="open", after=after, limit=limit
+    )
+    ids = [period.id for period in open_periods]
+    sums: dict[str, dict[str, int]] = {}
+    for table, name in ((_hours, "cost_picos"), (tables.corrections, "picos")):
+        query = sa.select(table.c.period_id, sa.func.sum(table.c[name])).where(table.c.period_id.in_(ids))
+        rows = connection.execute(query.group_by(table.c.period_id))
+        sums[name] = {period_id: int(picos) for period_id, picos in rows}
+    own = sa.select(tables.tenants.c.id, tables.tenants.c.currency)
+    currencies = connection.execute(own.where(tables.tenants.c.id.in_([one.tenant_id for one in open_periods])))
+    currency_of = {row.id: row.currency for row in currencies}
+    return [
+        Closable(
+            period=period,
+            currency=currency_of[period.tenant_id],
+            usage_picos=sums["cost_picos"].get(period.id, 0),
+            correction_picos=sums["picos"].get(period.id, 0),
+            reason=_why_open(connection, period, now),
+        )
+        for period in open_periods
+    ]
+
+
+def _why_open(connection: sa.Connection, period: Period, now: int) -> str | None:
+    try:
+        _closable(connection, period.tenant_id, period.month, now)
+    except (InvalidValue, NotPossibleYet) as refused:
+        return refused.message
+    return None
 
 
 def _closable(connection: sa.Connection, tenant_id: str, month: str, now: int) -> Period:
@@ -180,8 +260,11 @@ def _usage_lines(connection: sa.Connection, period: Period) -> list[dict[str, An
     key = ("model", "adapter", "tier", "price_version_id")
     grouped = [_hours.c[name] for name in key]
     sums = [sa.func.sum(_hours.c[f"{meter}_tokens"]).label(meter) for meter in METERS]
-    query = sa.select(*grouped, *sums).where(_hours.c.period_id == period.id).group_by(*grouped).order_by(*grouped)
-    rows = connection.execute(query).all()
+    versions = tables.price_versions
+    joined = _hours.join(versions, versions.c.id == _hours.c.price_version_id)
+    query = sa.select(*grouped, *sums).select_from(joined).where(_hours.c.period_id == period.id)
+    query = query.group_by(*grouped, versions.c.effective_from)
+    rows = connection.execute(query.order_by(*grouped[:3], versions.c.effective_from, grouped[3])).all()
     prices = tables.unit_prices
     wanted = prices.c.price_version_id.in_({row.price_version_id for row in rows})
     unit = {
@@ -236,12 +319,21 @@ def _close(connection: sa.Connection, period: Period, sequence: int, actor: str,
 
 
 def _joined() -> sa.Select[Any]:
-    return sa.select(_invoices, *(column.label(f"p_{column.name}") for column in _periods.c)).join(
-        _periods, _periods.c.id == _invoices.c.period_id
-    )
+    columns = (column.label(f"p_{column.name}") for column in _periods.c)
+    joined = _invoices.join(_periods, _periods.c.id == _invoices.c.period_id)
+    joined = joined.outerjoin(_documents, _documents.c.invoice_id == _invoices.c.id)
+    return sa.select(_invoices, *columns).select_from(joined)
 
 
 def _invoice(row: sa.Row[Any]) -> Invoice:
     period = Period(**{name: row._mapping[f"p_{name}"] for name in Period.__struct_fields__})
-    fields = {name: row._mapping[name] for name in Invoice.__struct_fields__ if name != "period"}
+    fields = {name: row._mapping[name] for name in _OWN}
     return Invoice(period=period, **fields)
+
+
+def _with_papers(connection: sa.Connection, made: list[Invoice]) -> list[Invoice]:
+    """The invoices with their documents and payments."""
+    ids = [invoice.id for invoice in made]
+    papers = documents.documents_of(connection, invoice_ids=ids)
+    paid = documents.paid_minor(connection, ids)
+    return [msgspec.structs.replace(one, document=papers.get(one.id), paid_minor=paid.get(one.id, 0)) for one in made]

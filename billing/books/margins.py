@@ -6,7 +6,7 @@ Device time of recomputes is a cost of the tier that preempted, not of the preem
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -41,11 +41,13 @@ class TierMargin(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Margins(msgspec.Struct, frozen=True, kw_only=True):
-    """Tiers in the order of their names. Usage rows up to `sequence` are included."""
+    """By currency, then tiers by rank. Usage rows up to `sequence` are included. `device_second_prices`: the cost of a
+    device second by currency; `device_second_picos`: of currencies without a price of their own."""
 
     month: str
     sequence: int
     device_second_picos: int
+    device_second_prices: dict[str, int]
     tiers: list[TierMargin]
 
 
@@ -77,16 +79,21 @@ def month_before(now: int) -> str:
 
 
 def by_tier(
-    connection: sa.Connection, month: str, *, device_second_picos: int, tenant_id: str | None = None
+    connection: sa.Connection,
+    month: str,
+    *,
+    device_picos: Callable[[str], int],
+    tiers: Sequence[str] = (),
+    tenant_id: str | None = None,
 ) -> Margins:
-    """Margins over all tenants, or of one. `device_second_picos`: the cost of a device second, the same number in every
-    currency. Raises InvalidValue."""
+    """Margins over all tenants, or of one. `device_picos`: the cost of a device second in a currency. `tiers`: by rank.
+    Raises InvalidValue."""
     periods.check_month(month)
-    tiers: dict[tuple[str | None, str], dict[str, Any]] = {}
+    sums_of: dict[tuple[str | None, str], dict[str, Any]] = {}
 
     def row(tier: str | None, currency: str) -> dict[str, Any]:
         empty = dict.fromkeys(("requests", "usage_picos", "correction_picos", "preempted_tokens"), 0)
-        return tiers.setdefault((tier, currency), empty | {"device_s": 0.0, "preemption_s": 0.0})
+        return sums_of.setdefault((tier, currency), empty | {"device_s": 0.0, "preemption_s": 0.0})
 
     sums = (sa.func.sum(_hours.c[name]) for name in ("requests", "cost_picos", "device_s"))
     query = _of_month(sa.select(_hours.c.tier, _hours.c.currency, *sums), _hours, month, tenant_id)
@@ -107,12 +114,14 @@ def by_tier(
     query = _of_month(corrected, _corrections, month, tenant_id)
     for tier, currency, picos in connection.execute(query.group_by(_corrections.c.tier, _corrections.c.currency)):
         row(tier, currency).update(correction_picos=int(picos))
-    found = [_margin(*key, fields, device_second_picos) for key, fields in tiers.items()]
+    found = [_margin(*key, fields, device_picos(key[1])) for key, fields in sums_of.items()]
+    rank = {name: at for at, name in enumerate(tiers)}
     return Margins(
         month=month,
         sequence=rollups.read_cursor(connection).sequence,
-        device_second_picos=device_second_picos,
-        tiers=sorted(found, key=lambda one: (one.tier or "", one.currency)),
+        device_second_picos=device_picos(""),
+        device_second_prices={currency: device_picos(currency) for _, currency in sorted(sums_of, key=str)},
+        tiers=sorted(found, key=lambda one: (one.currency, rank.get(one.tier or "", len(rank)), one.tier or "")),
     )
 
 

@@ -45,6 +45,11 @@ class Period(msgspec.Struct, frozen=True):
     closed_at: int | None = None
     closed_by: str | None = None
 
+    @property
+    def place(self) -> tuple[int, str]:
+        """The pair that the next page of a listing begins after."""
+        return self.start_at, self.id
+
 
 def check_month(month: str) -> str:
     """Returns `month`. Raises InvalidValue unless it is a month like 2026-01."""
@@ -118,6 +123,13 @@ def period_at(connection: sa.Connection, tenant_id: str, moment: int) -> Period:
         _periods.c.tenant_id == tenant_id, _periods.c.end_at > moment, _periods.c.state == "open"
     )
     return Period(*connection.execute(query.order_by(_periods.c.start_at).limit(1)).one())
+
+
+def period_of_usage(connection: sa.Connection, request_id: str) -> Period | None:
+    """The period that counts a settled request; None: its usage is not folded, and no period was made for it yet."""
+    query = sa.select(_periods).join(_usage, usage_in_period()).where(_usage.c.request_id == request_id)
+    row = connection.execute(query).one_or_none()
+    return None if row is None else Period(*row)
 
 
 def first_open(connection: sa.Connection, tenant_id: str) -> Period | None:

@@ -284,7 +284,8 @@ def _corrected(which: ReportFilter, names: list[str]) -> sa.Select[Any]:
         of_request = _corrections.outerjoin(_usage, _usage.c.request_id == _corrections.c.request_id)
         made = sa.select(_corrections, _usage.c.tag_set_id).select_from(of_request).subquery()
     joined, groups = _grouped(made, names)
-    columns: list[Any] = [made.c.created_at.label("at"), *groups, made.c.currency]
+    counted_at = sa.func.coalesce(made.c.counted_at, made.c.created_at)
+    columns: list[Any] = [counted_at.label("at"), *groups, made.c.currency]
     for name in COUNTED[:-1]:
         meter = name.removesuffix("_tokens")
         of_meter = LINE_ITEM in names and meter in METERS
@@ -292,7 +293,11 @@ def _corrected(which: ReportFilter, names: list[str]) -> sa.Select[Any]:
         columns.append((moved if of_meter else sa.literal_column("0")).label(name))
     columns += [made.c.picos.label("cost_picos"), sa.literal_column("0.0", sa.Double).label("device_s")]
     columns.append(made.c.picos.label("correction_picos"))
-    between = sa.and_(made.c.created_at >= which.start, made.c.created_at < which.end)
+    # Not by `coalesce`, so that the columns' indexes find the rows.
+    between = sa.or_(
+        sa.and_(made.c.counted_at >= which.start, made.c.counted_at < which.end),
+        sa.and_(made.c.counted_at.is_(None), made.c.created_at >= which.start, made.c.created_at < which.end),
+    )
     return sa.select(*columns).select_from(joined).where(between, *which.of(made))
 
 

@@ -103,10 +103,10 @@ def fold_usage(connection: sa.Connection, *, limit: int = FOLD_MAX, clock: Clock
         sa.select(sa.func.count(), sa.func.coalesce(sa.func.sum(_usage.c.made_tokens), 0)).where(batch)
     ).one()
     before = _requests_in(connection, batch)
-    _add(connection, _hours, *_sums(batch))
-    _add(connection, tables.tag_hours, *_tag_sums(batch))
-    _add(connection, _recompute_hours, *_recompute_sums(batch))
-    _add(connection, tables.engine_ledger, *_engine_sums(batch))
+    add_sums(connection, _hours, *_sums(batch))
+    add_sums(connection, tables.tag_hours, *_tag_sums(batch))
+    add_sums(connection, _recompute_hours, *_recompute_sums(batch))
+    add_sums(connection, tables.engine_ledger, *_engine_sums(batch))
     added = _requests_in(connection, batch) - before
     assert added == requests, f"{requests} usage rows up to {upto}, of which {added} have a period"
     connection.execute(
@@ -238,7 +238,7 @@ def _engine_sums(batch: sa.ColumnElement[bool]) -> tuple[sa.Select[Any], dict[st
     return sa.select(*columns.values()).where(made.c.epoch.is_not(None)).group_by(made.c.epoch), columns
 
 
-def _add(
+def add_sums(
     connection: sa.Connection, table: sa.Table, rows: sa.Select[Any], columns: dict[str, sa.ColumnElement[Any]]
 ) -> None:
     """Insert the rows, or add their sums to existing rows."""

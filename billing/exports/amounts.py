@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import json
 import re
 import unicodedata
 
@@ -22,6 +23,19 @@ def decimal_text(picos: int) -> str:
     digits = "%013d" % picos  # noqa: UP031 - faster
     rest = digits[-PLACES:].rstrip("0")
     return f"{digits[:-PLACES]}.{rest}" if rest else digits[:-PLACES]
+
+
+def pointed_text(picos: int) -> str:
+    """`decimal_text` with a point in each number: readers that guess types take a column of "5" for integers."""
+    text = decimal_text(picos)
+    return text if "." in text else f"{text}.0"
+
+
+def ascii_text(text: str) -> str:
+    """`text` with \\uXXXX, as in JSON, for each character that is not ASCII. FOCUS's validator refuses the others."""
+    if text.isascii():
+        return text
+    return "".join(char if char.isascii() else json.dumps(char)[1:-1] for char in text)
 
 
 def moment_text(micros: int) -> str:

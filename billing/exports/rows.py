@@ -6,6 +6,7 @@ format.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -16,7 +17,7 @@ from billing.accounts.tags import RESERVED_PREFIX
 from billing.books.corrections import Correction
 from billing.books.periods import Period
 from billing.clock import SECOND
-from billing.exports.amounts import moment_text
+from billing.exports.amounts import ascii_text, moment_text
 
 HOUR = 3600 * SECOND
 GROUPS_MAX = 20_000  # in the cache; a full cache is emptied
@@ -75,12 +76,14 @@ COLUMNS = (
     "SubAccountName",
     "Tags",
     "x_Adapter",
+    "x_BillingAccountName",
     "x_CorrectionId",
     "x_CorrectionReason",
     "x_KeyId",
     "x_KeyName",
     "x_Model",
     "x_PriceVersionId",
+    "x_SubAccountName",
     "x_Tier",
 )
 # Columns that differ between rows with the same SharedCells.
@@ -142,10 +145,10 @@ class PeriodRows:
         self._period = period
         self._names = names
         self._groups: dict[tuple[Any, ...], tuple[SharedCells | None, ...]] = {}
-        provider = names["provider"]
+        provider = ascii_text(names["provider"])
         self._base: dict[str, Any] = dict.fromkeys(COLUMNS) | {
             "BillingAccountId": period.tenant_id,
-            "BillingAccountName": names[period.tenant_id],
+            "BillingAccountName": ascii_text(names[period.tenant_id]),
             "BillingPeriodEnd": period.end_at,
             "BillingPeriodStart": period.start_at,
             "InvoiceId": invoice_id,
@@ -155,6 +158,7 @@ class PeriodRows:
             "ServiceCategory": CATEGORY,
             "ServiceName": SERVICE,
             "ServiceSubcategory": SUBCATEGORY,
+            "x_BillingAccountName": names[period.tenant_id],
         }
 
     def of_hours(
@@ -240,24 +244,25 @@ class PeriodRows:
         tags = {**tags, **{f"{TAG_PREFIX}{what}": name for what, name in named.items() if name is not None}}
         return {
             "ResourceId": resource,
-            "ResourceName": None if adapter is None else self._names.get(adapter),
+            "ResourceName": None if adapter is None else _ascii(self._names.get(adapter)),
             "ResourceType": None if resource is None else "Model" if adapter is None else "Adapter",
             "SubAccountId": project,
-            "SubAccountName": None if project is None else self._names.get(project, project),
-            "Tags": msgspec.json.encode(tags).decode() if tags else None,
+            "SubAccountName": None if project is None else ascii_text(self._names.get(project, project)),
+            "Tags": json.dumps(tags, separators=(",", ":")) if tags else None,
             "x_Adapter": adapter,
             "x_KeyId": key,
             "x_KeyName": None if key is None else self._names.get(key),
             "x_Model": model,
+            "x_SubAccountName": None if project is None else self._names.get(project, project),
             "x_Tier": tier,
         }
 
     def _called(self, model: str | None, adapter: str | None) -> str:
-        return self._names.get(adapter, adapter) if adapter else model or SERVICE
+        return ascii_text(self._names.get(adapter, adapter)) if adapter else model or SERVICE
 
     def correction(self, made: Correction, used_at: int | None, price: Price | None, tags: Mapping[str, str]) -> Row:
         """`used_at`: when the corrected request ended; None for a free correction. `tags`: the request's."""
-        moment = made.created_at if used_at is None else used_at
+        moment = made.counts_at if used_at is None else used_at
         start = moment - moment % HOUR
         end = start + HOUR
         first, last = self._period.start_at, self._period.end_at
@@ -268,7 +273,7 @@ class PeriodRows:
         cells |= {
             "BillingCurrency": made.currency,
             "ChargeClass": "Correction" if late else None,
-            "ChargeDescription": f"Correction: {made.reason}",
+            "ChargeDescription": f"Correction: {ascii_text(made.reason)}",
             "x_CorrectionId": made.id,
             "x_CorrectionReason": made.reason,
         }
@@ -278,6 +283,10 @@ class PeriodRows:
         cells |= self._priced(price, made.price_version_id, made.tier, _meter(made.meter))
         kind = {"ChargeCategory": "Usage", "ChargeFrequency": "Usage-Based"}
         return SharedCells(cells | kind), start, end, made.tokens, made.picos
+
+
+def _ascii(text: str | None) -> str | None:
+    return None if text is None else ascii_text(text)
 
 
 def _meter(name: str) -> Meter:

@@ -9,10 +9,12 @@ import json
 from collections.abc import Sequence
 from typing import IO, Any, Protocol
 
-from billing.exports.amounts import csv_cell, decimal_text, moment_text
+from billing.exports.amounts import csv_cell, decimal_text, moment_text, pointed_text
 from billing.exports.rows import COLUMNS, MOMENTS, MONEY, PRICES, QUANTITIES, VARYING, Row, SharedCells
 
-VERSION = 2  # of the cells' contents; raised when equal rows give other bytes. 2: Tags name the key and the project
+# Of the cells' contents; raised when equal rows give other bytes. 2: Tags name the key and the project. 3: FOCUS's
+# texts are ASCII, numbers in CSV have a point, and the original names are x_BillingAccountName and x_SubAccountName.
+VERSION = 3
 ROW_GROUP = 65_536  # rows of Parquet in memory at once
 
 
@@ -59,12 +61,14 @@ class TextWriter:
     def write(self, rows: Sequence[Row]) -> None:
         """Write the rows with one join: a row's own cells alternate with the rendered text between them."""
         moments = self._moments
+        number = decimal_text if self._jsonl else pointed_text
+        point = "" if self._jsonl else ".0"
         pieces: list[str] = []
         for group, start, end, tokens, picos in rows:
             between = group.rendered
             if between is None:
                 between = group.rendered = self._between(group, tokens is None)
-            cost = decimal_text(picos)
+            cost = number(picos)
             try:
                 begin, finish = moments[start], moments[end]
             except KeyError:
@@ -76,7 +80,7 @@ class TextWriter:
                 pieces += (first, cost, second, finish, third, begin, fourth, cost, fifth, cost, sixth, cost, last)
             else:
                 first, second, third, fourth, fifth, sixth, seventh, eighth, last = between
-                many = str(tokens)
+                many = f"{tokens}{point}"
                 pieces += (
                     first, cost, second, finish, third, begin, fourth, many, fifth, cost, sixth, cost, seventh, cost,
                     eighth, many, last,
@@ -105,7 +109,7 @@ class TextWriter:
     def _cell(self, name: str, cell: Any) -> str:
         text = _text(name, cell)
         if not self._jsonl:
-            return csv_cell(text)
+            return pointed_text(cell) if name in PRICES and cell is not None else csv_cell(text)
         if text is None:
             return "null"
         return text if name in PRICES else json.dumps(text, ensure_ascii=False)

@@ -144,7 +144,7 @@ def _property(name: str, value: object) -> Fault:
 
 
 def _string(_: Column, text: str) -> Fault:
-    return None
+    return None if text.isascii() else ("string-ascii", "has characters outside ASCII, which FOCUS's validator refuses")
 
 
 _KINDS: dict[str, Callable[[Column, str], Fault]] = {
@@ -156,4 +156,4 @@ _KINDS: dict[str, Callable[[Column, str], Fault]] = {
     "pairs": _pairs,
 }
 # The rules of severity "should"; all other rules of this module are "must".
-SHOULD = frozenset(("unit-format",))
+SHOULD = frozenset(("unit-format", "string-ascii"))

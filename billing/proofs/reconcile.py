@@ -18,7 +18,15 @@ from billing import tables
 from billing.books import rollups
 from billing.books.periods import check_month
 from billing.clock import SECOND, Clock, database_now
-from billing.proofs import budget_proofs, engine_books, entry_proofs, period_proofs, transaction_proofs
+from billing.proofs import (
+    budget_proofs,
+    connector_proofs,
+    document_proofs,
+    engine_books,
+    entry_proofs,
+    period_proofs,
+    transaction_proofs,
+)
 from billing.proofs.engine_books import EngineBounds
 from billing.proofs.imbalances import FINDINGS_MAX, Imbalance
 from billing.proofs.ledger_audit import ledger_imbalances
@@ -40,6 +48,8 @@ PERIOD_PROOFS: tuple[PeriodProof, ...] = (
     entry_proofs.entered,
     period_proofs.invoiced,
     period_proofs.exported,
+    document_proofs.documented,
+    connector_proofs.pushed,
 )
 
 _results = tables.reconciliations

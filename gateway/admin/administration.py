@@ -11,6 +11,7 @@ from gateway.admin.adapters import AdapterWrites
 from gateway.admin.aliases import AliasWrites
 from gateway.admin.budgets import BudgetWrites
 from gateway.admin.corrections import CorrectionWrites
+from gateway.admin.documents import DocumentWrites
 from gateway.admin.engines import EngineWrites
 from gateway.admin.exports import ExportWrites
 from gateway.admin.keys import KeyWrites
@@ -39,6 +40,7 @@ class Administration:
         self.exports = ExportWrites(writes)
         self.periods = PeriodWrites(writes)
         self.corrections = CorrectionWrites(writes)
+        self.documents = DocumentWrites(writes)
         self.adapters = AdapterWrites(writes)
         self.aliases = AliasWrites(writes)
         self.models = ModelWrites(writes)

@@ -1,4 +1,4 @@
-"""Correcting what was billed, of a request or free."""
+"""Correcting what was billed, of a request or free, and credits."""
 
 from __future__ import annotations
 
@@ -7,11 +7,13 @@ import sqlalchemy as sa
 from billing.books import corrections
 from billing.books.corrections import Correction
 from billing.errors import RowNotFound
+from gateway.admin.documents import issuer_of
 from gateway.admin.writes import Writes, key_of, project_of
 
 
 class CorrectionWrites:
-    """A correction is added to the period that is open now; what was billed before does not change."""
+    """A correction is added to the period that it corrects while that is open, else to the current one; what was billed
+    before does not change."""
 
     def __init__(self, writes: Writes) -> None:
         self._writes = writes
@@ -39,9 +41,10 @@ class CorrectionWrites:
         adapter: str | None = None,
         tier: str | None = None,
         meter: str | None = None,
+        month: str | None = None,
     ) -> Correction:
-        """Bill a tenant `picos` of its currency; below 0, credit it. The other names only say what it is for; `adapter`
-        is an id."""
+        """Bill a tenant `picos` of its currency; below 0, credit it, with a credit note. `month`: an open one; None:
+        the current one. The other names only say what it is for; `adapter` is an id."""
         writes = self._writes
         writes.lock(connection)
         tenant_id = writes.tenant(connection, tenant).id
@@ -65,5 +68,7 @@ class CorrectionWrites:
             adapter=adapter,
             tier=tier,
             meter=meter,
+            month=month,
+            issuer=issuer_of(writes.config),
         )
         return writes.record(connection, "correction.make", None, made)

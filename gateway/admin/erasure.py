@@ -1,12 +1,13 @@
 """Erases a tenant: names, keys, texts, adapters and what the audit log says of changes. Its usage, ledger, invoices and
-budgets keep their amounts under the tenant's id, so the books still prove.
+budgets keep their amounts under the tenant's id, so the books still prove. Documents that were issued keep the name and
+the address on them: tax law requires them for years.
 """
 
 from __future__ import annotations
 
 import sqlalchemy as sa
 
-from billing import revision, tables
+from billing import finance_tables, revision, tables
 from billing.exports import labels
 from gateway.access import audit_chain
 from gateway.error_tables import request_errors
@@ -101,6 +102,8 @@ def _erase_adapters(connection: sa.Connection, tenant_id: str, at: int) -> None:
 
 
 def _erase_accounts(connection: sa.Connection, tenant_id: str) -> None:
+    profiles = finance_tables.billing_profiles
+    connection.execute(sa.delete(profiles).where(profiles.c.tenant_id == tenant_id))
     projects, webhooks, budgets = tables.projects, tables.webhooks, tables.budgets
     exports, names, periods = tables.exports, tables.export_names, tables.billing_periods
     connection.execute(sa.update(projects).where(projects.c.tenant_id == tenant_id).values(name=projects.c.id))

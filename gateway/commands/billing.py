@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
 from typing import Any
 
 import click
@@ -9,28 +10,46 @@ import msgspec
 import sqlalchemy as sa
 
 from billing.accounts.prices import METERS, format_picos
-from billing.books import corrections, invoices, periods, rollups
-from billing.books.invoices import Invoice
+from billing.books import corrections, documents, invoices, periods, rollups
+from billing.books.documents import Tax
+from billing.books.invoices import Closable, Invoice
+from billing.clock import SECOND, rfc3339
 from billing.errors import BillingRefused
 from billing.proofs import reconcile
 from billing.proofs.reconcile import Reconciliation
 from gateway.admin.writes import tenant_of
-from gateway.commands.console import Console, fail, json_option, pass_console, show_row, show_rows
-from gateway.commands.database import read, sentence, write
+from gateway.commands.console import Console, ask, fail, json_option, pass_console, show_row, show_rows, yes_option
+from gateway.commands.database import read, sentence, slugs, write
 from gateway.commands.money import picos
 from gateway.views.finance import (
+    BillingProfileView,
     CorrectionView,
+    DocumentView,
     InvoiceView,
+    PaymentView,
     PeriodView,
     ReconciliationView,
     WholeInvoiceView,
-    adapter_names,
 )
 
-PERIOD_COLUMNS = ("tenant_id", "month", "time_zone", "state", "start_at", "end_at", "closed_at", "id")
-INVOICE_COLUMNS = ("id", "tenant_id", "month", "usage", "corrections", "total", "issued_at")
+PERIOD_COLUMNS = ("tenant", "month", "time_zone", "state", "start_at", "end_at", "closed_at", "id")
+INVOICE_COLUMNS = ("number", "tenant", "month", "usage", "corrections", "total", "due", "payment", "id")
+CLOSABLE_COLUMNS = ("tenant", "usage", "corrections", "stays_open")
+PROFILE_COLUMNS = ("tenant_id", "legal_name", "address", "tax_id", "taxes", "payment_days", "accounts")
 LINE_COLUMNS = ("line", "kind", "model", "adapter", "tier", "meter", "tokens", "unit_price", "amount")
-CORRECTION_COLUMNS = ("created_at", "id", "tenant_id", "request_id", "meter", "tokens", "amount", "reason", "actor")
+CORRECTION_COLUMNS = (
+    "created_at",
+    "month",
+    "number",
+    "id",
+    "tenant_id",
+    "request_id",
+    "meter",
+    "tokens",
+    "amount",
+    "reason",
+    "actor",
+)
 MARGIN_COLUMNS = (
     "tier", "requests", "usage", "corrections", "device_s", "preemption_s", "cost", "of_it_preemption", "margin",
 )  # fmt: skip
@@ -56,30 +75,32 @@ def periods_command(console: Console, tenant: str | None, state: str | None, as_
         tenant_id = None if tenant is None else tenant_of(connection, tenant).id
         return periods.listing(connection, tenant_id=tenant_id, state=state)
 
-    rows = [msgspec.to_builtins(PeriodView.of(period)) for period in read(console, query)]
+    names = read(console, slugs)
+    found = [PeriodView.of(period) for period in read(console, query)]
+    rows = [msgspec.to_builtins(view) | {"tenant": names[view.tenant_id]} for view in found]
     show_rows(rows, PERIOD_COLUMNS, as_json=as_json)
 
 
 @billing_group.command("close")
 @click.argument("month")
 @tenant_option
+@yes_option
 @json_option
 @pass_console
-def close_command(console: Console, month: str, tenant: str | None, as_json: bool) -> None:
+def close_command(console: Console, month: str, tenant: str | None, yes: bool, as_json: bool) -> None:
     """Close MONTH (2026-01) permanently and make its invoices: of one tenant, or of all tenants for which it is open.
     The month must have ended in the tenant's time zone, and no request of it may run. Later corrections count in the
     next month."""
     administration = console.administration
 
-    def tenant_ids(connection: sa.Connection) -> list[str]:
+    def closable(connection: sa.Connection) -> list[Closable]:
         if tenant is not None:
-            return [tenant_of(connection, tenant).id]
-        periods.check_month(month)
-        return [period.tenant_id for period in periods.listing(connection, month=month, state="open")]
-
-    _fold(console)
-    made: list[Invoice] = []
-    refused: list[str] = []
+            own = periods.get(connection, tenant_of(connection, tenant).id, month)
+            return invoices.closable(connection, month, tenant_id=own.tenant_id)
+        found: list[Closable] = []
+        while page := invoices.closable(connection, month, after=found[-1].period.place if found else None):
+            found += page
+        return found
 
     def close(connection: sa.Connection, tenant_id: str) -> Invoice | str:
         try:
@@ -88,15 +109,25 @@ def close_command(console: Console, month: str, tenant: str | None, as_json: boo
         except BillingRefused as error:
             if tenant is not None:
                 raise
-            return f"{tenant_id}: {sentence(error)}"
+            return f"{read_slugs[tenant_id]}: {sentence(error)}"
 
-    for tenant_id in read(console, tenant_ids):
+    _fold(console)
+    found = read(console, closable)
+    read_slugs = read(console, slugs)
+    if found and not yes:
+        _show_closable(found, read_slugs)
+        ask(f"Close {month} of {len(found)} tenants permanently?")
+    made: list[Invoice] = []
+    refused: list[str] = []
+    # One that is closed already is tried too, so that the refusal says so.
+    tenant_ids = [one.period.tenant_id for one in found] or ([] if tenant is None else [tenant])
+    for tenant_id in tenant_ids:
         result = write(console, lambda c, tenant_id=tenant_id: close(c, tenant_id))  # type: ignore[misc]
         if isinstance(result, str):
             refused.append(result)
         else:
             made.append(result)
-    _show_invoices(made, as_json=as_json)
+    _show_invoices(made, read_slugs, as_json=as_json)
     if refused:
         fail(f"not closed: {'; '.join(refused)}")
 
@@ -113,7 +144,7 @@ def invoices_command(console: Console, tenant: str | None, month: str | None, as
         tenant_id = None if tenant is None else tenant_of(connection, tenant).id
         return invoices.listing(connection, tenant_id=tenant_id, month=month)
 
-    _show_invoices(read(console, query), as_json=as_json)
+    _show_invoices(read(console, query), read(console, slugs), as_json=as_json)
 
 
 @billing_group.command("invoice")
@@ -121,17 +152,16 @@ def invoices_command(console: Console, tenant: str | None, month: str | None, as
 @json_option
 @pass_console
 def invoice_command(console: Console, invoice_id: str, as_json: bool) -> None:
-    """One invoice with its lines."""
+    """One invoice, by its id or number, with its lines."""
 
     def query(connection: sa.Connection) -> WholeInvoiceView:
-        found = invoices.get(connection, invoice_id)
-        return WholeInvoiceView.of_lines(found, invoices.lines(connection, invoice_id), adapter_names(connection))
+        return WholeInvoiceView.read(connection, invoices.get(connection, invoice_id))
 
     view = read(console, query)
     if as_json:
         show_row(msgspec.to_builtins(view), as_json=True)
         return
-    show_row(_invoice_row(view), as_json=False)
+    show_row(_invoice_row(view, read(console, slugs)) | _document_row(view), as_json=False)
     click.echo()
     rows = []
     for line in view.lines:
@@ -149,15 +179,17 @@ def invoice_command(console: Console, invoice_id: str, as_json: bool) -> None:
 @json_option
 @pass_console
 def correct_command(console: Console, request_id: str, meter: str, tokens: int, reason: str, as_json: bool) -> None:
-    """Correct the tokens of a settled request, at the price they had, in the period that is open now."""
+    """Correct the tokens of a settled request, at the price they had: in its month while that is open, or else in the
+    current one."""
     administration = console.administration
-    made = write(
-        console,
-        lambda c: administration.corrections.correct_request(
-            c, request_id=request_id, meter=meter, tokens=tokens, reason=reason
-        ),
-    )
-    show_row(msgspec.to_builtins(CorrectionView.of(made)), as_json=as_json)
+
+    def correct(connection: sa.Connection) -> CorrectionView:
+        made = administration.corrections.correct_request(
+            connection, request_id=request_id, meter=meter, tokens=tokens, reason=reason
+        )
+        return CorrectionView.read(connection, [made])[0]
+
+    show_row(msgspec.to_builtins(write(console, correct)), as_json=as_json)
 
 
 @billing_group.command("credit")
@@ -165,25 +197,103 @@ def correct_command(console: Console, request_id: str, meter: str, tokens: int, 
 @click.argument("amount", callback=picos())
 @click.option("--charge", is_flag=True, help="Charge AMOUNT instead.")
 @click.option("--reason", required=True, help="Stored with the correction, and shown in exports.")
+@click.option("--month", help="An open month, for example 2026-01. Default: the current one.")
 @click.option("--project", help="An id or a name.")
 @click.option("--key", "key_id")
 @click.option("--model")
 @click.option("--adapter", help="An id.")
 @click.option("--tier")
 @click.option("--meter", type=click.Choice(METERS))
+@yes_option
 @json_option
 @pass_console
 def credit_command(
-    console: Console, /, tenant: str, amount: int, charge: bool, reason: str, as_json: bool, **names: str | None
+    console: Console,
+    /,
+    tenant: str,
+    amount: int,
+    charge: bool,
+    reason: str,
+    yes: bool,
+    as_json: bool,
+    **names: str | None,
 ) -> None:
-    """Credit TENANT with an AMOUNT of its currency, without reference to a request."""
+    """Credit TENANT with an AMOUNT of its currency, without reference to a request. It gets a numbered credit note, and
+    is a line of the month's invoice."""
     administration = console.administration
     signed = amount if charge else -amount
+    if not yes:
+        own = read(console, lambda c: tenant_of(c, tenant))
+        what = f"{'Charge' if charge else 'Credit'} {own.slug} {format_picos(amount, own.currency)}"
+        ask(f"{what} in {names['month'] or 'the current month'}, permanently?")
+
+    def make(connection: sa.Connection) -> CorrectionView:
+        made = administration.corrections.correct_tenant(
+            connection, tenant=tenant, picos=signed, reason=reason, **names
+        )
+        return CorrectionView.read(connection, [made])[0]
+
+    show_row(msgspec.to_builtins(write(console, make)), as_json=as_json)
+
+
+@billing_group.command("pay")
+@click.argument("invoice_id")
+@click.argument("amount_minor", type=int)
+@click.option("--reference", required=True, help="For example of the bank transfer.")
+@json_option
+@pass_console
+def pay_command(console: Console, invoice_id: str, amount_minor: int, reference: str, as_json: bool) -> None:
+    """Record AMOUNT_MINOR, in the currency's smallest unit (cents), as received for an invoice, by its id or number;
+    after `--`, a negative amount that was taken back."""
+    administration = console.administration
     made = write(
         console,
-        lambda c: administration.corrections.correct_tenant(c, tenant=tenant, picos=signed, reason=reason, **names),
+        lambda c: administration.documents.record_payment(
+            c, invoice_id=invoice_id, amount_minor=amount_minor, reference=reference
+        ),
     )
-    show_row(msgspec.to_builtins(CorrectionView.of(made)), as_json=as_json)
+    show_row(msgspec.to_builtins(PaymentView.of(made)), as_json=as_json)
+
+
+@billing_group.command("profile")
+@click.argument("tenant")
+@click.option("--legal-name", help="Default: the tenant's name.")
+@click.option("--address", multiple=True, metavar="LINE", help="A line of the address; repeat it for each line.")
+@click.option("--tax-id")
+@click.option("--tax", "taxes", multiple=True, metavar="NAME=PERCENT", help='For example "VAT=19".')
+@click.option("--payment-days", type=int, help="Default: billing.payment_days.")
+@click.option("--account", "accounts", multiple=True, metavar="CONNECTOR=ID", help='For example "stripe=cus_…".')
+@click.option("--set", "change", is_flag=True, help="Replace the whole profile by these options.")
+@json_option
+@pass_console
+def profile_command(
+    console: Console,
+    /,
+    tenant: str,
+    change: bool,
+    as_json: bool,
+    taxes: tuple[str, ...],
+    accounts: tuple[str, ...],
+    **fields: Any,
+) -> None:
+    """What is printed on TENANT's next invoices: name, address, taxes and terms; with --set, replace it."""
+    administration = console.administration
+    given = any((taxes, accounts, *fields.values()))
+    if given and not change:
+        fail("these options replace the whole profile: add --set")
+    if change:
+        parsed: dict[str, Any] = {
+            "taxes": tuple(Tax(*_pair(text, "--tax")) for text in taxes),
+            "accounts": dict(_pair(text, "--account") for text in accounts),
+        }
+        profile = write(console, lambda c: administration.documents.set_profile(c, tenant=tenant, **parsed, **fields))
+    else:
+        profile = read(console, lambda c: documents.profile_of(c, tenant_of(c, tenant).id))
+    row = msgspec.to_builtins(BillingProfileView.of(profile))
+    if not as_json:
+        row["taxes"] = [f"{tax.name} {tax.rate} %" for tax in profile.taxes]
+        row["accounts"] = [f"{name}={account}" for name, account in profile.accounts.items()]
+    show_row(row, as_json=as_json)
 
 
 @billing_group.command("corrections")
@@ -197,7 +307,7 @@ def corrections_command(console: Console, tenant: str | None, as_json: bool) -> 
         tenant_id = None if tenant is None else tenant_of(connection, tenant).id
         return corrections.listing(connection, tenant_id=tenant_id)
 
-    views = [CorrectionView.of(correction) for correction in read(console, query)]
+    views = read(console, lambda c: CorrectionView.read(c, query(c)))
     rows = [{**msgspec.to_builtins(view), "amount": format_picos(view.picos, view.currency)} for view in views]
     show_rows(rows, CORRECTION_COLUMNS, as_json=as_json)
 
@@ -208,7 +318,7 @@ def corrections_command(console: Console, tenant: str | None, as_json: bool) -> 
 @json_option
 @pass_console
 def margin_command(console: Console, month: str | None, tenant: str | None, as_json: bool) -> None:
-    """Revenue of each tier, and the cost of its device time at billing.device_second_picos. Recomputation after a
+    """Revenue of each tier, and the cost of its device time by billing.device_second_prices. Recomputation after a
     preemption counts as a cost of the tier that caused the preemption."""
     _fold(console)
     administration = console.administration
@@ -265,19 +375,57 @@ def _fold(console: Console) -> None:
         pass
 
 
-def _invoice_row(view: InvoiceView) -> dict[str, Any]:
+def _pair(text: str, option: str) -> tuple[str, str]:
+    name, sign, value = text.partition("=")
+    if not (name and sign and value):
+        fail(f"{option} {text!r} is not NAME=VALUE")
+    return name, value
+
+
+def _minor(minor: int, document: DocumentView) -> str:
+    return f"{Decimal(minor).scaleb(-document.decimals):f} {document.currency}"
+
+
+def _document_row(view: InvoiceView) -> dict[str, Any]:
+    """The rounded amounts and the taxes of an invoice with a document."""
+    if (document := view.document) is None:
+        return {}
+    taxes = {f"{tax.name} {tax.rate} %": _minor(tax.minor, document) for tax in document.taxes}
+    rounded = {"net": _minor(document.net_minor, document), **taxes, "to_pay": _minor(document.total_minor, document)}
+    parties = {"issuer": document.issuer.name, "customer": document.customer.name}
+    return {**parties, **rounded, "paid": _minor(view.paid_minor, document)}
+
+
+def _show_closable(found: list[Closable], names: dict[str, str]) -> None:
+    rows = [
+        {
+            "tenant": names[one.period.tenant_id],
+            "usage": format_picos(one.usage_picos, one.currency),
+            "corrections": format_picos(one.correction_picos, one.currency),
+            "stays_open": one.reason,
+        }
+        for one in found
+    ]
+    show_rows(rows, CLOSABLE_COLUMNS, as_json=False, err=True)
+
+
+def _invoice_row(view: InvoiceView, names: dict[str, str]) -> dict[str, Any]:
+    document = view.document
     return {
+        "number": None if document is None else document.number,
         "id": view.id,
-        "tenant_id": view.tenant_id,
+        "tenant": names[view.tenant_id],
         "month": view.period.month,
         "usage": format_picos(view.usage_picos, view.currency),
         "corrections": format_picos(view.correction_picos, view.currency),
         "total": format_picos(view.total_picos, view.currency),
         "issued_at": view.issued_at,
+        "due": None if document is None or document.due_at is None else rfc3339(document.due_at * SECOND)[:10],
+        "payment": view.payment,
     }
 
 
-def _show_invoices(found: list[Invoice], *, as_json: bool) -> None:
+def _show_invoices(found: list[Invoice], names: dict[str, str], *, as_json: bool) -> None:
     views = [InvoiceView.of(invoice) for invoice in found]
-    rows = [msgspec.to_builtins(view) if as_json else _invoice_row(view) for view in views]
+    rows = [msgspec.to_builtins(view) if as_json else _invoice_row(view, names) for view in views]
     show_rows(rows, INVOICE_COLUMNS, as_json=as_json)

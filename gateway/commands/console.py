@@ -77,15 +77,30 @@ def json_option(command: Command) -> Command:
     return click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")(command)
 
 
-def show_rows(rows: Sequence[Row], columns: Sequence[str], *, as_json: bool) -> None:
-    """Print a table of `columns`, or all fields as JSON."""
+def yes_option(command: Command) -> Command:
+    return click.option("--yes", is_flag=True, help="Do not ask.")(command)
+
+
+def ask(question: str) -> None:
+    """Ask on stderr. Without a yes, also where nobody can answer, the command ends and has changed nothing."""
+    try:
+        agreed = click.confirm(question, err=True)
+    except click.Abort:
+        agreed = False
+    if not agreed:
+        fail("nothing was changed; --yes does it without a question")
+
+
+def show_rows(rows: Sequence[Row], columns: Sequence[str], *, as_json: bool, err: bool = False) -> None:
+    """Print a table of `columns`, or all fields as JSON. `err`: on stderr."""
     if as_json:
         show_json(list(rows))
         return
     cells = [[_cell(name, row.get(name)) for name in columns] for row in rows]
     widths = [max(len(name), *(len(line[i]) for line in cells), 0) for i, name in enumerate(columns)]
     for line in ([name.upper() for name in columns], *cells):
-        click.echo("  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)).rstrip())
+        text_line = "  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)).rstrip()
+        click.echo(text_line, err=err)
 
 
 def show_row(row: Row, *, as_json: bool) -> None:

@@ -19,6 +19,7 @@ import gateway as package
 from engine.protocol.allowed_words import WRONG_WORD, name_allowed_words
 from engine.protocol.config import ConfigSection as Section
 from engine.protocol.tls import CertificateFiles
+from gateway.config.billing_settings import BillingSection, ConnectorSection
 from gateway.config.private_files import close_file, make_private, write_private
 from gateway.config.settings import (
     CERTIFICATE_SETTINGS,
@@ -27,7 +28,6 @@ from gateway.config.settings import (
     AdaptersSection,
     AdministrationSection,
     AliasSection,
-    BillingSection,
     EngineSection,
     ExportsSection,
     FleetSection,
@@ -87,6 +87,7 @@ class Config(Section, frozen=True, kw_only=True):
     webhooks: WebhooksSection = WebhooksSection()
     telemetry: TelemetrySection = TelemetrySection()
     billing: BillingSection = BillingSection()
+    connectors: Annotated[tuple[ConnectorSection, ...], Meta(max_length=16)] = ()
     adapters: AdaptersSection = AdaptersSection()
     oidc: OidcSection = OidcSection()
     fleet: FleetSection = FleetSection()
@@ -94,6 +95,7 @@ class Config(Section, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         _unique("models.name", [model.name for model in self.models])
+        _unique("connectors.name", [connector.name for connector in self.connectors])
         _unique("engines.name", [engine.name for engine in self.engines])
         _unique("engines.address", [engine.address for engine in self.engines])
         if self.engines and self.fleet.driver != "static":
@@ -380,6 +382,10 @@ def _resolved(config: Config, base: Path) -> Config:
         telemetry=msgspec.structs.replace(
             config.telemetry,
             headers_file=str(base / file) if (file := config.telemetry.headers_file) else "",
+        ),
+        connectors=tuple(
+            msgspec.structs.replace(connector, key_file=str(base / connector.key_file))
+            for connector in config.connectors
         ),
         oidc=msgspec.structs.replace(
             config.oidc, **{name: str(base / file) for name in OIDC_FILES if (file := getattr(config.oidc, name))}

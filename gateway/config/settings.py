@@ -398,11 +398,6 @@ class TelemetrySection(Section, frozen=True, kw_only=True):
             raise ValueError("endpoint has credentials, a query or a fragment; secrets belong into headers_file")
 
 
-class BillingSection(Section, frozen=True, kw_only=True):
-    reconcile_s: Annotated[float, Meta(ge=1, le=3600)] = 60.0
-    device_second_picos: Annotated[int, Meta(ge=0, le=2**53)] = 0
-
-
 class ExportsSection(Section, frozen=True, kw_only=True):
     """Files for finance in <data_dir>/exports. `provider_name` is the seller in FOCUS."""
 

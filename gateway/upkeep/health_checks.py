@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Literal
 
 import msgspec
 import sqlalchemy as sa
 
 from billing import tables
+from billing.books import connectors
+from billing.books.connectors import ConnectorState
 from billing.clock import SECOND, database_now
 from billing.database import Database, DatabaseUnavailable
 from billing.ledger import leases
@@ -40,6 +42,7 @@ RECONCILE_LATE = 3  # intervals after which the newest reconciliation is late
 QUEUED_S_MAX = 600  # after this time, an export in the queue is late
 FAILED_S = 24 * 3600  # a failed export is reported for this time
 DRAIN_LATE_S = 600.0  # a gateway that drains for longer is reported
+CONNECTOR_LATE_S = 1800  # usage that was due for longer and is refused is reported
 CERTIFICATE_S = 14 * 24 * 3600  # a certificate that expires within this time is reported
 
 
@@ -110,6 +113,7 @@ class HealthChecks:
             "drain": self._drain,
             "books": self._books,
             "exports": self._exports,
+            "connectors": self._connectors,
             "traces": self._traces,
         }
         # The next report waits for a check that still runs, and does not start it a second time.
@@ -289,6 +293,16 @@ class HealthChecks:
             )
         return "ok", f"{running} exports are running, {queued} are waiting"
 
+    async def _connectors(self) -> Finding:
+        sections = self._config.connectors
+        if not sections:
+            return "ok", "no connectors are configured"
+        names = {section.name for section in sections}
+        after_s = max(section.after_s for section in sections)
+        accounts = [section.name for section in sections if section.needs_account]
+        states = await self._read(lambda c: connectors.states(c, after_s=after_s, needs_account=accounts))
+        return connectors_finding([state for state in states if state.name in names], after_s)
+
     async def _traces(self) -> Finding:
         endpoint = self._config.telemetry.endpoint
         if not endpoint:
@@ -301,6 +315,22 @@ class HealthChecks:
 def _timed(seconds: float) -> Finding:
     detail = f"the answer took {seconds * 1000:.1f} ms"
     return ("ok", detail) if seconds <= SLOW_S else ("degraded", f"{detail}, which is slow")
+
+
+def connectors_finding(states: Sequence[ConnectorState], after_s: float) -> Finding:
+    """Degraded where usage waits for longer than CONNECTOR_LATE_S, or needs an operator."""
+    faults = []
+    for one in states:
+        if one.stuck:
+            faults.append(f"{one.name}: {one.stuck} amounts are stuck: {one.stuck_reason}")
+        elif one.last_error is not None and one.lag_s > after_s + CONNECTOR_LATE_S:
+            faults.append(f"{one.name} is {one.lag_s} s behind: {one.last_error}")
+        elif one.without_account:
+            faults.append(f"{one.name}: {one.without_account} tenants with usage have no account of it")
+    if faults:
+        return "degraded", "; ".join(faults)
+    waiting = sum(one.waiting for one in states)
+    return "ok", f"{len(states)} connectors push usage, {waiting} amounts are waiting"
 
 
 def disk_finding(free: int, least: int) -> Finding:

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
 import msgspec
 import sqlalchemy as sa
 
+from billing import tables
+from billing.books import documents, invoices
+from billing.books.connectors import ConnectorState
 from billing.books.corrections import Correction
-from billing.books.invoices import Invoice, InvoiceLine
+from billing.books.documents import BillingProfile, Document, Party, Payment, PaymentState, Tax, TaxLine, payment_state
+from billing.books.invoices import Closable, Invoice, InvoiceLine
 from billing.books.periods import Period
 from billing.clock import SECOND
 from billing.proofs.imbalances import Imbalance
@@ -51,8 +56,34 @@ class PeriodView(msgspec.Struct, frozen=True, kw_only=True):
         return cls(**fields | moments)
 
 
+class DocumentView(msgspec.Struct, frozen=True, kw_only=True):
+    """The paper of an invoice or of a credit, as it was issued. Amounts in `…_minor` are integers of the currency's
+    smallest unit, of which there are 10^decimals in one; `exact_picos` is the amount before rounding and taxes."""
+
+    number: str
+    kind: Literal["invoice", "credit_note"]
+    issuer: Party
+    customer: Party
+    currency: str
+    decimals: int
+    exact_picos: int
+    net_minor: int
+    taxes: list[TaxLine]
+    tax_minor: int
+    total_minor: int
+    issued_at: int
+    due_at: int | None
+
+    @classmethod
+    def of(cls, document: Document) -> DocumentView:
+        fields = {name: getattr(document, name) for name in cls.__struct_fields__}
+        moments = {"issued_at": document.issued_at // SECOND, "due_at": _seconds(document.due_at)}
+        return cls(**fields | moments | {"taxes": list(document.taxes)})
+
+
 class InvoiceView(msgspec.Struct, frozen=True, kw_only=True):
-    """What a tenant owes for a closed period; a total below 0 is owed to the tenant."""
+    """What a tenant owes for a closed period before taxes; a total below 0 is owed to the tenant. `document` null:
+    issued by a version without numbers. `payment`: at this moment, of `paid_minor` received."""
 
     id: str
     tenant_id: str
@@ -62,16 +93,26 @@ class InvoiceView(msgspec.Struct, frozen=True, kw_only=True):
     correction_picos: int
     total_picos: int
     issued_at: int
+    document: DocumentView | None
+    payment: PaymentState | None
+    paid_minor: int
 
     @classmethod
     def of(cls, invoice: Invoice) -> InvoiceView:
         fields = msgspec.structs.asdict(invoice)
-        return cls(**fields | {"period": PeriodView.of(invoice.period), "issued_at": invoice.issued_at // SECOND})
+        document = invoice.document
+        now = time.time_ns() // 1000
+        papers = {
+            "document": None if document is None else DocumentView.of(document),
+            "payment": None if document is None else payment_state(document, invoice.paid_minor, now),
+        }
+        moments = {"period": PeriodView.of(invoice.period), "issued_at": invoice.issued_at // SECOND}
+        return cls(**fields | moments | papers)
 
 
 class LineView(msgspec.Struct, frozen=True, kw_only=True):
     """A line of an invoice. For usage, picos = tokens × unit_price_picos. `adapter` is an id, `adapter_name` its
-    present name."""
+    present name. `price_from`: since when the price is in force."""
 
     line: int
     kind: Literal["usage", "correction"]
@@ -85,27 +126,117 @@ class LineView(msgspec.Struct, frozen=True, kw_only=True):
     tokens: int
     picos: int
     correction_id: str | None
+    price_from: int | None
 
     @classmethod
-    def of(cls, line: InvoiceLine, names: dict[str, str]) -> LineView:
+    def of(cls, line: InvoiceLine, names: dict[str, str], prices: Mapping[str, int]) -> LineView:
         fields = msgspec.structs.asdict(line)
         del fields["invoice_id"]
-        return cls(**fields, adapter_name=names.get(line.adapter or ""))
+        price_from = _seconds(prices.get(line.price_version_id or ""))
+        return cls(**fields, adapter_name=names.get(line.adapter or ""), price_from=price_from)
+
+
+class PaymentView(msgspec.Struct, frozen=True, kw_only=True):
+    """An amount received for an invoice, in the document's smallest unit; below 0: taken back."""
+
+    id: str
+    invoice_id: str
+    tenant_id: str
+    minor: int
+    paid_at: int
+    reference: str
+    actor: str
+    created_at: int
+
+    @classmethod
+    def of(cls, payment: Payment) -> PaymentView:
+        moments = {name: getattr(payment, name) // SECOND for name in ("paid_at", "created_at")}
+        return cls(**msgspec.structs.asdict(payment) | moments)
 
 
 class WholeInvoiceView(InvoiceView, frozen=True, kw_only=True):
-    """An invoice with its lines."""
+    """An invoice with its lines and payments."""
 
     lines: list[LineView]
+    payments: list[PaymentView]
 
     @classmethod
-    def of_lines(cls, invoice: Invoice, lines: Sequence[InvoiceLine], names: dict[str, str]) -> WholeInvoiceView:
-        shown = [LineView.of(line, names) for line in lines]
-        return cls(**msgspec.structs.asdict(InvoiceView.of(invoice)), lines=shown)
+    def read(cls, connection: sa.Connection, invoice: Invoice) -> WholeInvoiceView:
+        names, lines = adapter_names(connection), invoices.lines(connection, invoice.id)
+        versions = tables.price_versions.c
+        wanted = {line.price_version_id for line in lines if line.price_version_id is not None}
+        rows = connection.execute(sa.select(versions.id, versions.effective_from).where(versions.id.in_(wanted)))
+        prices = {row.id: row.effective_from for row in rows}
+        return cls(
+            **msgspec.structs.asdict(InvoiceView.of(invoice)),
+            lines=[LineView.of(line, names, prices) for line in lines],
+            payments=[PaymentView.of(one) for one in documents.payments_of(connection, invoice.id)],
+        )
+
+
+class ClosableView(msgspec.Struct, frozen=True, kw_only=True):
+    """An open period, its amounts so far, and why it cannot be closed now (null: it can)."""
+
+    period: PeriodView
+    currency: str
+    usage_picos: int
+    correction_picos: int
+    reason: str | None
+
+    @classmethod
+    def of(cls, one: Closable) -> ClosableView:
+        return cls(**msgspec.structs.asdict(one) | {"period": PeriodView.of(one.period)})
+
+
+class BillingProfileView(msgspec.Struct, frozen=True, kw_only=True):
+    """A tenant on its documents from now on. Null: the tenant's name, and the days of laneway.toml. `accounts`: by the
+    name of a connector."""
+
+    tenant_id: str
+    legal_name: str | None
+    address: list[str]
+    tax_id: str | None
+    taxes: list[Tax]
+    payment_days: int | None
+    accounts: dict[str, str]
+
+    @classmethod
+    def of(cls, profile: BillingProfile) -> BillingProfileView:
+        lists = {"address": list(profile.address), "taxes": list(profile.taxes)}
+        return cls(**msgspec.structs.asdict(profile) | lists)
+
+
+class ConnectorView(msgspec.Struct, frozen=True, kw_only=True):
+    """A connector. `gateway_id`: that pushes for it now. `waiting`: hours and meters with tokens that are due and not
+    sent, the oldest of which ended `lag_s` ago. `stuck`: those that wait for an operator. `without_account`: tenants
+    with usage and without an account of the connector."""
+
+    name: str
+    gateway_id: str | None
+    waiting: int
+    waiting_tokens: int
+    lag_s: int
+    sent_tokens: int
+    stuck: int
+    stuck_reason: str | None
+    without_account: int
+    sent_at: int | None
+    failed_at: int | None
+    last_error: str | None
+
+    @property
+    def id(self) -> str:
+        return self.name
+
+    @classmethod
+    def of(cls, state: ConnectorState) -> ConnectorView:
+        fields = {name: getattr(state, name) for name in cls.__struct_fields__}
+        return cls(**fields | {"sent_at": _seconds(state.sent_at), "failed_at": _seconds(state.failed_at)})
 
 
 class CorrectionView(msgspec.Struct, frozen=True, kw_only=True):
-    """An amount beside usage, of a request or free (`request_id` null)."""
+    """An amount beside usage, of a request or free (`request_id` null). `counted_at`: when reports count it. `month`:
+    of its period; `number`: of a credit's note. Both are null where a correction is shown beside its request."""
 
     id: str
     period_id: str
@@ -123,11 +254,44 @@ class CorrectionView(msgspec.Struct, frozen=True, kw_only=True):
     reason: str
     actor: str
     created_at: int
+    counted_at: int
+    month: str | None = None
+    number: str | None = None
 
     @classmethod
     def of(cls, correction: Correction) -> CorrectionView:
-        fields = {name: getattr(correction, name) for name in cls.__struct_fields__}
-        return cls(**fields | {"created_at": correction.created_at // SECOND})
+        fields = {name: getattr(correction, name) for name in cls.__struct_fields__ if hasattr(correction, name)}
+        moments = {"created_at": correction.created_at // SECOND, "counted_at": correction.counts_at // SECOND}
+        return cls(**fields | moments)
+
+    @classmethod
+    def read(cls, connection: sa.Connection, made: Sequence[Correction]) -> list[CorrectionView]:
+        """Views with months and numbers."""
+        periods = tables.billing_periods.c
+        ids = {one.period_id for one in made}
+        months = {
+            row.id: row.month
+            for row in connection.execute(sa.select(periods.id, periods.month).where(periods.id.in_(ids)))
+        }
+        notes = documents.documents_of(connection, correction_ids=[one.id for one in made])
+        return [
+            msgspec.structs.replace(
+                cls.of(one), month=months[one.period_id], number=notes[one.id].number if one.id in notes else None
+            )
+            for one in made
+        ]
+
+
+class WholeCorrectionView(CorrectionView, frozen=True, kw_only=True):
+    """A correction with its credit note; null: it is no credit, or was made by a version without numbers."""
+
+    document: DocumentView | None
+
+    @classmethod
+    def read_one(cls, connection: sa.Connection, made: Correction) -> WholeCorrectionView:
+        [view] = CorrectionView.read(connection, [made])
+        note = documents.documents_of(connection, correction_ids=[made.id]).get(made.id)
+        return cls(**msgspec.structs.asdict(view), document=None if note is None else DocumentView.of(note))
 
 
 class ReconciliationView(msgspec.Struct, frozen=True, kw_only=True):

@@ -19,7 +19,8 @@ import gateway.tables  # its tables are in the metadata too
 from billing import revision, tables
 from billing.accounts import budgets, tenants
 from billing.accounts.budgets import Budget
-from billing.books import rollups, usage
+from billing.books import documents, rollups, usage
+from billing.books.documents import DEFAULT_ISSUER
 from billing.bulk import BulkInsert
 from billing.database import Database
 from billing.ledger import checkpoints
@@ -130,6 +131,11 @@ def invoiced(connection: sa.Connection, tenant_id: str) -> None:
     )
     connection.execute(sa.insert(tables.invoices).values(invoice))
     connection.execute(sa.insert(tables.invoice_lines).values(line))
+    documents.issue(
+        connection, DEFAULT_ISSUER, kind="invoice", tenant_id=tenant_id, currency="USD", exact_picos=10**12, now=1,
+        invoice_id="inv_1",
+    )  # fmt: skip
+    documents.pay(connection, "inv_1", minor=100, reference="a transfer", actor="me")
 
 
 def test_a_closed_period_never_changes(books: Books) -> None:

@@ -35,26 +35,38 @@ def test_a_month_is_corrected_closed_invoiced_and_exported(
     form = page.get_by_role("dialog")
     form.get_by_label("Amount").fill("-0.00000000000x")
     form.get_by_label("Reason").fill("An hour away")
-    form.get_by_role("button", name="Add correction").click()
+    form.get_by_role("button", name="Continue").click()
     form.get_by_text("is not an amount").wait_for()
     form.get_by_label("Amount").fill("−0.000000000007")
     form.get_by_role("combobox", name="Tenant").fill("hool")
     form.get_by_role("option", name="hooli").click()
-    form.get_by_role("button", name="Add correction").click()
-    page.get_by_role("cell", name="An hour away").wait_for()
+    form.get_by_role("button", name="Continue").click()
+    form.get_by_text("an amount above 0").wait_for()
+    form.get_by_label("Amount").fill("0.000000000007")
+    form.get_by_role("button", name="Continue").click()
+    form.get_by_text("Credit hooli with 0.000000000007").wait_for()
+    form.get_by_role("button", name="Confirm permanently").click()
+    page.get_by_role("heading", name=re.compile("Credit note CN-")).wait_for()
+    assert serious_faults(page) == []
     [made] = console.api("GET", "/v1/admin/corrections", params={"tenant": "hooli"}).json()["data"]
     assert (made["picos"], made["reason"]) == (-7, "An hour away")
+    page.get_by_role("link", name="Corrections").click()
+    page.get_by_role("link", name=made["number"]).wait_for()
 
     month = _close_the_first(page)
-    page.get_by_role("heading", name=f"Invoice of hooli, {month}").wait_for()
+    page.get_by_role("heading", name=re.compile(f"Invoice INV-.* of hooli, {month}")).wait_for()
     [invoice] = console.api("GET", "/v1/admin/invoices", params={"tenant": "hooli"}).json()["data"]
     assert page.url.endswith(invoice["id"])
     amounts = [number(one.inner_text()) for one in page.locator(".invoice-lines tbody tr td:last-child").all()]
     assert sum(amounts) == invoice["total_picos"] * PICO > 0
-    assert number(page.locator(".grand td").inner_text()) == invoice["total_picos"] * PICO
+    assert number(page.locator(".invoice-lines .grand td").inner_text()) == invoice["total_picos"] * PICO
     page.get_by_text("the sum of its").wait_for()
     assert serious_faults(page) == []
 
+    paper = invoice["document"]
+    to_pay = page.get_by_role("table", name="Amounts").locator(".grand td")
+    assert number(to_pay.inner_text()) == Decimal(paper["total_minor"]).scaleb(-paper["decimals"])
+    page.get_by_text("Nothing was received").wait_for()
     _export(page, month, invoice, tmp_path)
 
 
@@ -130,9 +142,35 @@ def test_what_a_tier_earns_is_the_apis(console: Console, open_page: Callable[...
     tiers = {one["tier"]: one for one in console.api("GET", "/v1/admin/margins").json()["tiers"]}
     for name, tier in tiers.items():
         cells = page.get_by_role("row").filter(has=page.get_by_role("rowheader", name=name)).locator("td")
-        assert number(cells.nth(1).inner_text()) == tier["usage_picos"] * PICO
+        exact = cells.nth(1).locator(".num").get_attribute("title")
+        assert exact is not None
+        assert number(exact) == tier["usage_picos"] * PICO
         assert cells.nth(7).locator(".num").get_attribute("title") is not None
     assert serious_faults(page) == []
+
+
+def test_closing_for_all_shows_what_it_would_close(console: Console, open_page: Callable[..., Page]) -> None:
+    page = open_page("/admin/billing", role="finance")
+    page.get_by_role("button", name="Close a month for all").click()
+    dialog = page.get_by_role("dialog")
+    month = dialog.get_by_label("Month").input_value()
+    ready = console.api("GET", "/v1/admin/periods/closable", params={"month": month, "limit": 500}).json()["data"]
+    closable = [one for one in ready if one["reason"] is None]
+    if ready:
+        dialog.get_by_text(f"{len(closable)} tenant").first.wait_for()
+    assert dialog.get_by_role("button", name=f"Close {month} permanently").is_disabled()
+    assert serious_faults(page) == []
+
+
+def test_usage_of_a_tenant_is_by_its_clock(console: Console, open_page: Callable[..., Page]) -> None:
+    tenants = console.api("GET", "/v1/admin/tenants", params={"limit": 500}).json()["data"]
+    tenant = next(one for one in tenants if one["slug"] == "hooli")
+    page = open_page("/admin/usage?tenant=hooli&range=last", role="finance")
+    page.get_by_text(f"Days and months are those of {tenant['time_zone']}").wait_for()
+    page.get_by_label("Clock").select_option("utc")
+    page.get_by_text("Days and months are those of UTC").wait_for()
+    page.goto("/admin/usage?range=last")
+    page.get_by_text("have the months of its own time zone").wait_for()
 
 
 def test_who_only_reads_closes_and_corrects_nothing(open_page: Callable[..., Page]) -> None:

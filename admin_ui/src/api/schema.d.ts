@@ -674,17 +674,34 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
-    "/v1/admin/budgets/{budget_id}/end_users": {
+    "/v1/admin/connectors": {
         parameters: {
             query?: never;
             header?: never;
             path?: never;
             cookie?: never;
         };
-        /** ListEndUsers */
-        get: operations["V1AdminBudgetsBudgetIdEndUsersListEndUsers"];
+        /** ListConnectors */
+        get: operations["V1AdminConnectorsListConnectors"];
         put?: never;
         post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/admin/connectors/{name}/release": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** ReleaseConnector */
+        post: operations["V1AdminConnectorsNameReleaseReleaseConnector"];
         delete?: never;
         options?: never;
         head?: never;
@@ -703,6 +720,40 @@ export interface paths {
         put?: never;
         /** MakeCorrection */
         post: operations["V1AdminCorrectionsMakeCorrection"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/admin/corrections/{correction_id}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** GetCorrection */
+        get: operations["V1AdminCorrectionsCorrectionIdGetCorrection"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/admin/credits": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** MakeCredit */
+        post: operations["V1AdminCreditsMakeCredit"];
         delete?: never;
         options?: never;
         head?: never;
@@ -909,6 +960,23 @@ export interface paths {
         get: operations["V1AdminInvoicesInvoiceIdGetInvoice"];
         put?: never;
         post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/admin/invoices/{invoice_id}/payments": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** RecordPayment */
+        post: operations["V1AdminInvoicesInvoiceIdPaymentsRecordPayment"];
         delete?: never;
         options?: never;
         head?: never;
@@ -1142,6 +1210,23 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/admin/periods/closable": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** ListClosable */
+        get: operations["V1AdminPeriodsClosableListClosable"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/admin/periods/close": {
         parameters: {
             query?: never;
@@ -1153,6 +1238,23 @@ export interface paths {
         put?: never;
         /** ClosePeriod */
         post: operations["V1AdminPeriodsCloseClosePeriod"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/admin/periods/close_all": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** CloseAll */
+        post: operations["V1AdminPeriodsCloseAllCloseAll"];
         delete?: never;
         options?: never;
         head?: never;
@@ -1470,6 +1572,24 @@ export interface paths {
         head?: never;
         /** ChangeTenant */
         patch: operations["V1AdminTenantsTenantIdChangeTenant"];
+        trace?: never;
+    };
+    "/v1/admin/tenants/{tenant_id}/billing_profile": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** GetProfile */
+        get: operations["V1AdminTenantsBillingProfileGetProfile"];
+        /** SetProfile */
+        put: operations["V1AdminTenantsBillingProfileSetProfile"];
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
         trace?: never;
     };
     "/v1/admin/tiers": {
@@ -2220,6 +2340,18 @@ export interface components {
             at: number;
             reason: string;
         };
+        /** BillingProfileView */
+        BillingProfileView: {
+            accounts: {
+                [key: string]: string;
+            };
+            address: string[];
+            legal_name: string | null;
+            payment_days: number | null;
+            tax_id: string | null;
+            taxes: components["schemas"]["Tax"][];
+            tenant_id: string;
+        };
         /** BlockDelta */
         BlockDelta: {
             delta: components["schemas"]["TextDelta"] | components["schemas"]["ThinkingDelta"] | components["schemas"]["SignatureDelta"] | components["schemas"]["InputJsonDelta"];
@@ -2680,12 +2812,20 @@ export interface components {
             /** @default null */
             logprobs: components["schemas"]["ChoiceLogprobs"] | null;
         };
-        /** CodeCount */
-        CodeCount: {
-            code: string;
-            /** @enum {string} */
-            outcome: "refused" | "failed";
-            requests: number;
+        /** ClosableView */
+        ClosableView: {
+            correction_picos: number | bigint;
+            currency: string;
+            period: components["schemas"]["PeriodView"];
+            reason: string | null;
+            usage_picos: number | bigint;
+        };
+        /** ClosedMonth */
+        ClosedMonth: {
+            closed: components["schemas"]["InvoiceView"][];
+            month: string;
+            next: string | null;
+            refused: components["schemas"]["RefusedClosing"][];
         };
         /**
          * CompactRequest
@@ -2940,6 +3080,26 @@ export interface components {
             /** @default 0 */
             rejected_prediction_tokens: number;
         };
+        /** ConnectorRelease */
+        ConnectorRelease: {
+            events: number;
+            name: string;
+        };
+        /** ConnectorView */
+        ConnectorView: {
+            failed_at: number | null;
+            gateway_id: string | null;
+            lag_s: number;
+            last_error: string | null;
+            name: string;
+            sent_at: number | null;
+            sent_tokens: number;
+            stuck: number;
+            stuck_reason: string | null;
+            waiting: number;
+            waiting_tokens: number;
+            without_account: number;
+        };
         /**
          * ConversationChange
          * @description The metadata that replaces that of a conversation; null: none.
@@ -2987,12 +3147,15 @@ export interface components {
         CorrectionView: {
             actor: string;
             adapter: string | null;
+            counted_at: number;
             created_at: number;
             currency: string;
             id: string;
             key_id: string | null;
             meter: string | null;
             model: string | null;
+            month?: string | null;
+            number?: string | null;
             period_id: string;
             picos: number | bigint;
             project_id: string | null;
@@ -3229,16 +3392,22 @@ export interface components {
             /** @enum {unknown} */
             role: "developer";
         };
-        /** EndUserView */
-        EndUserView: {
-            created_at: number;
-            held: number | bigint;
-            id: string;
-            left: number | bigint;
-            limit_amount: number | bigint;
-            resets_at: number | null;
-            shared: boolean;
-            used: number | bigint;
+        /** DocumentView */
+        DocumentView: {
+            currency: string;
+            customer: components["schemas"]["Party"];
+            decimals: number;
+            due_at: number | null;
+            exact_picos: number | bigint;
+            issued_at: number;
+            issuer: components["schemas"]["Party"];
+            /** @enum {string} */
+            kind: "invoice" | "credit_note";
+            net_minor: number;
+            number: string;
+            tax_minor: number;
+            taxes: components["schemas"]["TaxLine"][];
+            total_minor: number;
         };
         /** Ending */
         Ending: {
@@ -3639,8 +3808,12 @@ export interface components {
         InvoiceView: {
             correction_picos: number | bigint;
             currency: string;
+            document: components["schemas"]["DocumentView"] | null;
             id: string;
             issued_at: number;
+            paid_minor: number;
+            /** @enum {null|string} */
+            payment: "unpaid" | "partly_paid" | "paid" | "overdue" | "nothing_due" | null;
             period: components["schemas"]["PeriodView"];
             tenant_id: string;
             total_picos: number | bigint;
@@ -3720,6 +3893,7 @@ export interface components {
             meter: string | null;
             model: string | null;
             picos: number | bigint;
+            price_from: number | null;
             price_version_id: string | null;
             tier: string | null;
             tokens: number;
@@ -3860,6 +4034,9 @@ export interface components {
         /** Margins */
         Margins: {
             device_second_picos: number | bigint;
+            device_second_prices: {
+                [key: string]: number;
+            };
             month: string;
             sequence: number;
             tiers: components["schemas"]["TierMargin"][];
@@ -4122,6 +4299,11 @@ export interface components {
             quality_limits: components["schemas"]["QualityLimitsView"];
             weights_bytes: number | null;
         };
+        /** MonthClosing */
+        MonthClosing: {
+            after?: string | null;
+            month: string;
+        };
         /** Named */
         Named: {
             name: string;
@@ -4169,6 +4351,7 @@ export interface components {
             /** @enum {null|string} */
             meter?: "input" | "cached_input" | "output" | null;
             model?: string | null;
+            month?: string | null;
             picos?: number | null;
             project?: string | null;
             reason: string;
@@ -4176,6 +4359,20 @@ export interface components {
             tenant?: string | null;
             tier?: string | null;
             tokens?: number | null;
+        };
+        /** NewCredit */
+        NewCredit: {
+            adapter?: string | null;
+            key_id?: string | null;
+            /** @enum {null|string} */
+            meter?: "input" | "cached_input" | "output" | null;
+            model?: string | null;
+            month?: string | null;
+            picos: number | bigint;
+            project?: string | null;
+            reason: string;
+            tenant: string;
+            tier?: string | null;
         };
         /** NewExport */
         NewExport: {
@@ -4251,6 +4448,12 @@ export interface components {
             tenant_id: string | null;
             tier: string | null;
         };
+        /** NewPayment */
+        NewPayment: {
+            amount_minor: number;
+            paid_at?: number | null;
+            reference: string;
+        };
         /** NewPrice */
         NewPrice: {
             /** @default false */
@@ -4270,6 +4473,17 @@ export interface components {
              * @enum {string}
              */
             subject_kind: "model" | "adapter";
+        };
+        /** NewProfile */
+        NewProfile: {
+            accounts?: {
+                [key: string]: string;
+            };
+            address?: string[];
+            legal_name?: string | null;
+            payment_days?: number | null;
+            tax_id?: string | null;
+            taxes?: components["schemas"]["Tax"][];
         };
         /** NewProject */
         NewProject: {
@@ -4420,6 +4634,28 @@ export interface components {
         /** Page[AuditLineView] */
         Page_AuditLineView: {
             data: components["schemas"]["AuditLineView"][];
+            has_more: boolean;
+            next_page: string | null;
+            /**
+             * @default page
+             * @constant
+             */
+            object: "page";
+        };
+        /** Page[ClosableView] */
+        Page_ClosableView: {
+            data: components["schemas"]["ClosableView"][];
+            has_more: boolean;
+            next_page: string | null;
+            /**
+             * @default page
+             * @constant
+             */
+            object: "page";
+        };
+        /** Page[ConnectorView] */
+        Page_ConnectorView: {
+            data: components["schemas"]["ConnectorView"][];
             has_more: boolean;
             next_page: string | null;
             /**
@@ -4625,6 +4861,24 @@ export interface components {
              * @constant
              */
             object: "page";
+        };
+        /** Party */
+        Party: {
+            /** @default [] */
+            address: string[];
+            name: string;
+            tax_id?: string | null;
+        };
+        /** PaymentView */
+        PaymentView: {
+            actor: string;
+            created_at: number;
+            id: string;
+            invoice_id: string;
+            minor: number;
+            paid_at: number;
+            reference: string;
+            tenant_id: string;
         };
         /** PeriodClosing */
         PeriodClosing: {
@@ -4862,16 +5116,10 @@ export interface components {
             /** @enum {unknown} */
             type: "refusal";
         };
-        /** RequestErrorView */
-        RequestErrorView: {
-            code: string;
-            limit_name: string | null;
-            limit_value: number | null;
-            message: string | null;
-            param: string | null;
-            retry_after_s: number | null;
-            route: string;
-            status: number;
+        /** RefusedClosing */
+        RefusedClosing: {
+            reason: string;
+            tenant_id: string;
         };
         /** RequestView */
         RequestView: {
@@ -5378,6 +5626,17 @@ export interface components {
             model: string;
             /** @default 1 */
             weight: number;
+        };
+        /** Tax */
+        Tax: {
+            name: string;
+            rate: string;
+        };
+        /** TaxLine */
+        TaxLine: {
+            minor: number;
+            name: string;
+            rate: string;
         };
         /** TenantChange */
         TenantChange: {
@@ -5912,13 +6171,41 @@ export interface components {
             tenant_id: string | null;
             url: string;
         };
+        /** WholeCorrectionView */
+        WholeCorrectionView: {
+            actor: string;
+            adapter: string | null;
+            counted_at: number;
+            created_at: number;
+            currency: string;
+            document: components["schemas"]["DocumentView"] | null;
+            id: string;
+            key_id: string | null;
+            meter: string | null;
+            model: string | null;
+            month?: string | null;
+            number?: string | null;
+            period_id: string;
+            picos: number | bigint;
+            project_id: string | null;
+            reason: string;
+            request_id: string | null;
+            tenant_id: string;
+            tier: string | null;
+            tokens: number;
+        };
         /** WholeInvoiceView */
         WholeInvoiceView: {
             correction_picos: number | bigint;
             currency: string;
+            document: components["schemas"]["DocumentView"] | null;
             id: string;
             issued_at: number;
             lines: components["schemas"]["LineView"][];
+            paid_minor: number;
+            /** @enum {null|string} */
+            payment: "unpaid" | "partly_paid" | "paid" | "overdue" | "nothing_due" | null;
+            payments: components["schemas"]["PaymentView"][];
             period: components["schemas"]["PeriodView"];
             tenant_id: string;
             total_picos: number | bigint;
@@ -8162,19 +8449,51 @@ export interface operations {
             };
         };
     };
-    V1AdminBudgetsBudgetIdEndUsersListEndUsers: {
+    V1AdminConnectorsListConnectors: {
         parameters: {
-            query?: {
-                /** @description as requests name the end user */
-                end_user?: string | null;
-                sort?: "used" | "-used" | "held" | "-held" | "created_at" | "-created_at";
-                limit?: number;
-                /** @description `next_page` of the previous page */
-                page?: string | null;
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    "cache-control"?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Page_ConnectorView"];
+                };
             };
+            /** @description A refusal, with its reason */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    V1AdminConnectorsNameReleaseReleaseConnector: {
+        parameters: {
+            query?: never;
             header?: never;
             path: {
-                budget_id: string;
+                name: string;
             };
             cookie?: never;
         };
@@ -8187,7 +8506,7 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["Page_EndUserView"];
+                    "application/json": components["schemas"]["ConnectorRelease"];
                 };
             };
             /** @description A refusal, with its reason */
@@ -8277,6 +8596,90 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["CorrectionView"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    V1AdminCorrectionsCorrectionIdGetCorrection: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                correction_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    "cache-control"?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["WholeCorrectionView"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    V1AdminCreditsMakeCredit: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["NewCredit"];
+            };
+        };
+        responses: {
+            /** @description Document created, URL follows */
+            201: {
+                headers: {
+                    "cache-control"?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["WholeCorrectionView"];
                 };
             };
             /** @description A refusal, with its reason */
@@ -8883,6 +9286,51 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["WholeInvoiceView"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    V1AdminInvoicesInvoiceIdPaymentsRecordPayment: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                invoice_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["NewPayment"];
+            };
+        };
+        responses: {
+            /** @description Document created, URL follows */
+            201: {
+                headers: {
+                    "cache-control"?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["PaymentView"];
                 };
             };
             /** @description A refusal, with its reason */
@@ -9727,6 +10175,50 @@ export interface operations {
             };
         };
     };
+    V1AdminPeriodsClosableListClosable: {
+        parameters: {
+            query: {
+                month: string;
+                limit?: number;
+                /** @description `next_page` of the previous page */
+                page?: string | null;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    "cache-control"?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Page_ClosableView"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
     V1AdminPeriodsCloseClosePeriod: {
         parameters: {
             query?: never;
@@ -9748,6 +10240,49 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["InvoiceView"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    V1AdminPeriodsCloseAllCloseAll: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["MonthClosing"];
+            };
+        };
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    "cache-control"?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ClosedMonth"];
                 };
             };
             /** @description A refusal, with its reason */
@@ -10842,6 +11377,92 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["TenantView"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    V1AdminTenantsBillingProfileGetProfile: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                tenant: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    "cache-control"?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["BillingProfileView"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    V1AdminTenantsBillingProfileSetProfile: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                tenant: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["NewProfile"];
+            };
+        };
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    "cache-control"?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["BillingProfileView"];
                 };
             };
             /** @description A refusal, with its reason */

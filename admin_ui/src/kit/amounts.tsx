@@ -2,6 +2,7 @@
 import { useSyncExternalStore } from "react";
 import { type Exact, count, decimal, rounded } from "./numbers";
 import { type Zone, useZone } from "./settings";
+import { wallOf } from "./wallClock";
 
 /** An amount of picos, exact; `short`: rounded to two places, with the exact amount as title. */
 export function Money({ picos, currency, short }: { picos: Exact; currency?: string; short?: boolean }) {
@@ -20,9 +21,16 @@ export function Count({ value }: { value: Exact | null | undefined }) {
 
 /** A time (Unix seconds) as text in the chosen zone: "2026-03-01 09:30:00 UTC". */
 export function moment(at: number, zone: Zone, detail: "day" | "minute" | "second" = "second"): string {
+  const two = (value: number) => String(value).padStart(2, "0");
+  if (zone !== "local" && zone !== "utc") {
+    const wall = wallOf(at, zone);
+    const shown = `${wall.year}-${two(wall.month + 1)}-${two(wall.day)}`;
+    if (detail === "day") return shown;
+    const clock = [wall.hour, wall.minute, wall.second].map(two).join(":");
+    return `${shown} ${detail === "minute" ? clock.slice(0, 5) : clock}`;
+  }
   const date = new Date(at * 1000);
   const local = zone === "local";
-  const two = (value: number) => String(value).padStart(2, "0");
   const day = local
     ? `${date.getFullYear()}-${two(date.getMonth() + 1)}-${two(date.getDate())}`
     : date.toISOString().slice(0, 10);

@@ -1,12 +1,12 @@
 // A chart of values over time: stacked bars or lines, with the same numbers as a table and as a CSV, in UTC or local
 // time.
-import { Suspense, lazy, useMemo, useState } from "react";
+import { Suspense, lazy, useMemo, useState, use } from "react";
 import { moment } from "./amounts";
 import type { ChartProps } from "./chartCanvas";
 import { iso, saveCsv } from "./csv";
 import { type Exact, count, exact, sum } from "./numbers";
 import { EmptyState, Skeleton } from "./parts";
-import { setSetting, useShade, useZone } from "./settings";
+import { ZoneContext, setSetting, useShade, useZone } from "./settings";
 
 export type { ChartProps, Series } from "./chartCanvas";
 
@@ -15,6 +15,7 @@ const Canvas = lazy(() => import("./chartCanvas"));
 export function Chart(props: ChartProps) {
   const { title, at, series, detail = "minute", say = count } = props;
   const zone = useZone();
+  const own = use(ZoneContext);
   const shade = useShade();
   const [asTable, setAsTable] = useState(false);
   const [off, setOff] = useState<ReadonlySet<string>>(new Set());
@@ -49,14 +50,18 @@ export function Chart(props: ChartProps) {
       <figcaption>
         <h3>{title}</h3>
         <div className="actions">
-          <button
-            type="button"
-            className="button button-quiet"
-            aria-pressed={zone === "utc"}
-            onClick={() => setSetting("zone", zone === "utc" ? "local" : "utc")}
-          >
-            {zone === "utc" ? "UTC" : "Local time"}
-          </button>
+          {own !== null ? (
+            <span className="note">{own === "utc" ? "UTC" : own === "local" ? "Local time" : own}</span>
+          ) : (
+            <button
+              type="button"
+              className="button button-quiet"
+              aria-pressed={zone === "utc"}
+              onClick={() => setSetting("zone", zone === "utc" ? "local" : "utc")}
+            >
+              {zone === "utc" ? "UTC" : "Local time"}
+            </button>
+          )}
           <button
             type="button"
             className="button button-quiet"

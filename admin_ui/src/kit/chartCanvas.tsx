@@ -59,7 +59,9 @@ export default function Canvas(props: Props) {
         legend: { show: false },
         cursor: { y: false, points: { show: kind === "lines" } },
         tzDate: (seconds) =>
-          zone === "utc" ? uPlot.tzDate(new Date(seconds * 1e3), "Etc/UTC") : new Date(seconds * 1e3),
+          zone === "local"
+            ? new Date(seconds * 1e3)
+            : uPlot.tzDate(new Date(seconds * 1e3), zone === "utc" ? "Etc/UTC" : zone),
         // A bar starts at its time, so the axis needs one more bucket for the last bar.
         scales: {
           x: {

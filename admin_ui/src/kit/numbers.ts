@@ -54,6 +54,22 @@ export function picosOf(text: string): bigint | null {
   return match[1] === "" ? value : -value;
 }
 
+/** An integer of a currency's smallest unit as a decimal: 12345 with two places → "123.45". */
+export function minorText(minor: Exact, places: number, group = true): string {
+  const value = exact(minor);
+  const digits = (value < 0n ? -value : value).toString().padStart(places + 1, "0");
+  const whole = digits.slice(0, digits.length - places);
+  const rest = places === 0 ? "" : `.${digits.slice(digits.length - places)}`;
+  return `${value < 0n ? "−" : ""}${group ? grouped(whole) : whole}${rest}`;
+}
+
+/** A typed decimal as an integer of the smallest unit; null when it is not one, or finer. */
+export function minorOf(text: string, places: number): bigint | null {
+  const picos = picosOf(text);
+  const unit = 10n ** BigInt(PLACES - places);
+  return picos === null || picos % unit !== 0n ? null : picos / unit;
+}
+
 export function grouped(digits: string): string {
   return digits.replaceAll(/\B(?=(\d{3})+$)/g, ",");
 }

@@ -1,12 +1,16 @@
 // Settings kept in this browser: theme, and UTC or local time.
-import { useSyncExternalStore } from "react";
+import { createContext, use, useSyncExternalStore } from "react";
 
 export type Theme = "system" | "light" | "dark";
-export type Zone = "utc" | "local";
+/** "utc", "local" (the browser's), or an IANA time zone such as America/New_York. */
+export type Zone = string;
 interface Settings {
   theme: Theme;
-  zone: Zone;
+  zone: "utc" | "local";
 }
+
+/** The zone of a part of a page, in place of the setting. */
+export const ZoneContext = createContext<Zone | null>(null);
 
 const watchers = new Set<() => void>();
 let settings: Settings = { theme: read("theme", "system"), zone: read("zone", "utc") };
@@ -56,5 +60,7 @@ export function useShade(): "light" | "dark" {
 }
 
 export function useZone(): Zone {
-  return useSyncExternalStore(watch, () => settings.zone);
+  const own = use(ZoneContext);
+  const set = useSyncExternalStore(watch, () => settings.zone);
+  return own ?? set;
 }

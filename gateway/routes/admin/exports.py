@@ -24,7 +24,7 @@ from gateway.views.accounts import ExportView, Page
 
 ExportSort = Literal["created_at", "-created_at", "month", "-month", "kind", "-kind", "state", "-state"]
 MEDIA_TYPES = {
-    "csv": "text/csv; charset=utf-8",
+    "csv": "text/csv",  # the framework adds the charset
     "jsonl": "application/jsonl",
     "parquet": "application/vnd.apache.parquet",
 }

@@ -41,7 +41,6 @@ from gateway.views.finance import (
     ReconciliationView,
     StandingView,
     WholeInvoiceView,
-    adapter_names,
 )
 
 InvoiceSort = Literal[
@@ -64,7 +63,8 @@ class PeriodClosing(Struct, forbid_unknown_fields=True):
 
 class NewCorrection(Struct, forbid_unknown_fields=True):
     """Either of a request: `request_id`, `meter`, and the `tokens` to bill more (below 0: fewer) at the price they were
-    billed at. Or free: `tenant` and `picos` (below 0: a credit), and the names that it is about."""
+    billed at. Or free: `tenant` and `picos` (below 0: a credit, as `POST /v1/admin/credits` makes with a positive
+    amount), and the names that it is about. `month`: of a free one, by default the current one."""
 
     reason: Reason
     request_id: str | None = None
@@ -77,6 +77,7 @@ class NewCorrection(Struct, forbid_unknown_fields=True):
     adapter: str | None = None
     tier: str | None = None
     meter: Literal["input", "cached_input", "output"] | None = None
+    month: Annotated[str, Meta(max_length=7)] | None = None
 
 
 @get("/periods", opt={"route": "/v1/admin/periods", "area": "billing"})
@@ -90,7 +91,7 @@ async def list_periods(
     after: After = None,
 ) -> Page[PeriodView]:
     """Billing periods by their start. A tenant's first period is that of its first usage."""
-    begin = _period_cursor(after)
+    begin = period_cursor(after)
 
     def query(connection: sa.Connection) -> list[periods.Period]:
         tenant_id = visible_tenant(connection, by, tenant)
@@ -134,22 +135,23 @@ async def list_invoices(
 
 @get("/invoices/{invoice_id:str}", opt={"route": "/v1/admin/invoices/{invoice_id}", "area": "billing"})
 async def get_invoice(services: Services, by: Actor, invoice_id: str) -> WholeInvoiceView:
-    """One invoice with its lines: usage by model or adapter, tier, meter and price, then corrections."""
+    """One invoice, by its id or number, with its lines: usage by model or adapter, tier, meter and price, then
+    corrections."""
 
     def query(connection: sa.Connection) -> WholeInvoiceView:
         found = invoices.get(connection, invoice_id)
         if not by.sees(found.tenant_id):
             raise RowNotFound(f"there is no invoice {invoice_id!r}")
-        return WholeInvoiceView.of_lines(found, invoices.lines(connection, invoice_id), adapter_names(connection))
+        return WholeInvoiceView.read(connection, found)
 
     return await services.database.read(query)
 
 
 @post("/corrections", opt={"route": "/v1/admin/corrections", "area": "billing"})
 async def make_correction(services: Services, administration: Administration, data: NewCorrection) -> CorrectionView:
-    """Add a correction to the period that is open now. Settled usage does not change, and budgets do not count
-    corrections."""
-    others = ("tenant", "picos", "project", "key_id", "model", "adapter", "tier")
+    """Add a correction to the period that it corrects while that is open, or else to the current one. Settled usage
+    does not change, and budgets do not count corrections."""
+    others = ("tenant", "picos", "project", "key_id", "model", "adapter", "tier", "month")
     if data.request_id is not None:
         if wrong := [name for name in others if getattr(data, name) is not None]:
             raise InvalidValue("a correction of a request takes this from the request", wrong[0])
@@ -160,12 +162,14 @@ async def make_correction(services: Services, administration: Administration, da
         assert meter is not None
         assert tokens is not None
         request_id = data.request_id
-        made = await services.database.write_in_background(
-            lambda c: administration.corrections.correct_request(
-                c, request_id=request_id, meter=meter, tokens=tokens, reason=data.reason
+
+        def correct(connection: sa.Connection) -> CorrectionView:
+            made = administration.corrections.correct_request(
+                connection, request_id=request_id, meter=meter, tokens=tokens, reason=data.reason
             )
-        )
-        return CorrectionView.of(made)
+            return CorrectionView.read(connection, [made])[0]
+
+        return await services.database.write_in_background(correct)
     tenant, picos = data.tenant, data.picos
     if tenant is None or picos is None:
         raise InvalidValue(
@@ -174,10 +178,14 @@ async def make_correction(services: Services, administration: Administration, da
     if data.tokens is not None:
         raise InvalidValue("a correction of tokens needs the request_id", "tokens")
     names = {name: getattr(data, name) for name in (*others[2:], "meter")}
-    made = await services.database.write_in_background(
-        lambda c: administration.corrections.correct_tenant(c, tenant=tenant, picos=picos, reason=data.reason, **names)
-    )
-    return CorrectionView.of(made)
+
+    def correct_tenant(connection: sa.Connection) -> CorrectionView:
+        made = administration.corrections.correct_tenant(
+            connection, tenant=tenant, picos=picos, reason=data.reason, **names
+        )
+        return CorrectionView.read(connection, [made])[0]
+
+    return await services.database.write_in_background(correct_tenant)
 
 
 @get("/corrections", opt={"route": "/v1/admin/corrections", "area": "billing"})
@@ -192,12 +200,15 @@ async def list_corrections(
     """Corrections in the order in which they were made."""
     begin = decode_sequence(after) or 0
 
-    def query(connection: sa.Connection) -> list[corrections.Correction]:
+    def query(connection: sa.Connection) -> Page[CorrectionView]:
         tenant_id = visible_tenant(connection, by, tenant)
-        return corrections.listing(connection, tenant_id=tenant_id, request_id=request_id, after=begin, limit=limit + 1)
+        found = corrections.listing(
+            connection, tenant_id=tenant_id, request_id=request_id, after=begin, limit=limit + 1
+        )
+        views = {view.id: view for view in CorrectionView.read(connection, found)}
+        return page(found, limit, lambda one: views[one.id], lambda one: str(one.sequence))
 
-    found = await services.database.read(query)
-    return page(found, limit, CorrectionView.of, lambda correction: str(correction.sequence))
+    return await services.database.read(query)
 
 
 @get("/margins", opt={"route": "/v1/admin/margins", **EVERYONES})
@@ -247,7 +258,7 @@ async def reconcile_now(services: Services, month: Month = None) -> Reconciliati
     return ReconciliationView.of(await services.database.write_in_background(lambda c: reconcile.record(c, result)))
 
 
-def _period_cursor(after: str | None) -> tuple[int, str] | None:
+def period_cursor(after: str | None) -> tuple[int, str] | None:
     """The start and the id of the previous page's last period. Raises InvalidRequest."""
     if after is None:
         return None

@@ -55,6 +55,8 @@ from gateway.routes.admin.reports import (
 from gateway.routes.admin.requests import get_request, list_error_rates, list_requests
 from gateway.routes.admin.session import SessionController
 from gateway.routes.admin.tiers.sla import export_sla, sla_report
+from gateway.routes.finance.closing import close_all, list_closable, list_connectors, release_connector
+from gateway.routes.finance.documents import get_correction, get_profile, make_credit, record_payment, set_profile
 from gateway.routes.guard import admit_operator
 from gateway.routes.organization import organization_costs, organization_usage
 from gateway.routes.sign_in.people import list_people
@@ -70,7 +72,8 @@ CONTROLLERS = (
 FUNCTIONS = (
     list_alerts, usage_totals, usage_requests, audit_findings, list_audit_log, engine_status, engine_live, list_tiers,
     health_report, list_periods, close_period, list_invoices, get_invoice, make_correction, list_corrections,
-    list_engines, drain_engine, list_people, sla_report, export_sla,
+    list_engines, drain_engine, list_people, sla_report, export_sla, list_closable, close_all, list_connectors,
+    release_connector, get_profile, set_profile, record_payment, make_credit, get_correction,
     tier_margins, list_reconciliations, reconciliation_standing, reconcile_now, overview, list_requests, get_request,
     list_error_rates,
 )  # fmt: skip

@@ -171,10 +171,15 @@ class History:
             with pytest.raises(InvalidValue):
                 self.database.write_sync(lambda c: change(c))
             return
-        self.database.write_sync(lambda c: change(c))
+        made = self.database.write_sync(lambda c: change(c))
+        month = self.database.read_sync(lambda c: periods.first_open(c, self.tenant))
+        # In the month of the request while that is open; usage that came late is in a later month than its own.
+        assert made.counts_at in (self.now, of.moment)
+        if month is not None and of.moment >= month.start_at:
+            assert made.counts_at == of.moment
         picos = tokens * of.unit[METERS.index(meter)]
         moved = dict.fromkeys(METERS, 0) | {meter: tokens}
-        self.did.append(Did(self.now, picos, of.tier, of.adapter, 0, moved, of.request_id))
+        self.did.append(Did(made.counts_at, picos, of.tier, of.adapter, 0, moved, of.request_id))
 
     def credit(self, picos: int, tier: str | None) -> None:
         if not picos:

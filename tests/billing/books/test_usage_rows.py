@@ -120,7 +120,7 @@ async def test_preemption_is_charged_to_the_tier_that_caused_it(books: Books) ->
     books.database.write_sync(rollups.fold_usage)
     assert books.database.read_sync(lambda connection: usage.totals(connection, which)) == totals
     [period] = books.database.read_sync(periods.listing)
-    found = books.database.read_sync(lambda c: margins.by_tier(c, period.month, device_second_picos=1000))
+    found = books.database.read_sync(lambda c: margins.by_tier(c, period.month, device_picos=lambda _: 1000))
     assert {one.tier: (one.device_s, one.preemption_s, one.preempted_tokens) for one in found.tiers} == {
         "batch": (3.0, 0.0, 0),
         "premium": (4.0, 0.75, 40),

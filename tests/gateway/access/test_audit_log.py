@@ -22,14 +22,15 @@ from adapters.files.spec import BaseShape
 from billing.accounts import budgets, prices, tenants
 from billing.accounts.prices import PriceBook
 from billing.accounts.webhooks import Webhook
-from billing.books import periods
+from billing.books import connectors, documents, periods
+from billing.books.documents import DEFAULT_ISSUER
 from billing.clock import DAY, database_now
 from billing.database import Database
 from billing.errors import InvalidValue
 from billing.exports.export import ExportSpec
 from billing.ledger.messages import HoldRequest, Settlement
 from billing.ledger.transaction import LedgerTransaction
-from billing.tables import billing_periods
+from billing.tables import billing_periods, invoices
 from gateway import tables
 from gateway.access import audit_log, keys
 from gateway.admin.administration import Administration
@@ -114,6 +115,11 @@ WRITES: dict[str, Write] = {
     "models.update": lambda a, c, made: a.models.update(c, "second", ModelChange(tenants=["acme"], fallbacks=[MODEL])),
     "models.remove": lambda a, c, made: a.models.remove(c, "second"),
     "models.restore": lambda a, c, made: a.models.restore(c, "second"),
+    "documents.set_profile": lambda a, c, made: a.documents.set_profile(c, tenant="acme", legal_name="Acme Inc."),
+    "documents.record_payment": lambda a, c, made: a.documents.record_payment(
+        c, invoice_id=charged_invoice(c, made["tenants.create"].id), amount_minor=100, reference="a transfer"
+    ),
+    "documents.release_connector": lambda a, c, made: a.documents.release_connector(c, name=ran_connector(c)),
     "corrections.correct_tenant": lambda a, c, made: a.corrections.correct_tenant(
         c, tenant="acme", picos=-5, reason="goodwill"
     ),
@@ -122,7 +128,14 @@ WRITES: dict[str, Write] = {
     ),
 }
 IN_2031 = 1_925_000_000_000_000  # in January, a month to export
-OPERATORS_OWN = {"prices.publish", "models.add_model", "models.update", "models.remove", "models.restore"}
+OPERATORS_OWN = {
+    "prices.publish",
+    "documents.release_connector",
+    "models.add_model",
+    "models.update",
+    "models.remove",
+    "models.restore",
+}
 
 
 def priced(administration: Administration, connection: sa.Connection, model: str) -> Administration:
@@ -138,6 +151,25 @@ def past_month(connection: sa.Connection, tenant_id: str) -> str:
     moments = {"start_at": now - DAY, "end_at": now - 1, "opened_at": now, "late_after": 0}
     connection.execute(sa.insert(billing_periods).values(values | moments))
     return "2020-01"
+
+
+def charged_invoice(connection: sa.Connection, tenant_id: str) -> str:
+    """An invoice with something to pay."""
+    period = periods.first_open(connection, tenant_id)
+    assert period is not None
+    amounts = {"usage_picos": 10**12, "correction_picos": 0, "total_picos": 10**12}
+    own = {"id": "inv_1", "tenant_id": tenant_id, "currency": "USD"}
+    connection.execute(sa.insert(invoices).values(**own, **amounts, period_id=period.id, issued_at=1))
+    documents.issue(
+        connection, DEFAULT_ISSUER, kind="invoice", tenant_id=tenant_id, currency="USD", exact_picos=10**12, now=1,
+        invoice_id="inv_1",
+    )  # fmt: skip
+    return "inv_1"
+
+
+def ran_connector(connection: sa.Connection) -> str:
+    connectors.take_lease(connection, "stripe", "gw_1", 1.0)
+    return "stripe"
 
 
 def settled_request(connection: sa.Connection, made: Made) -> str:
@@ -309,6 +341,8 @@ HTTP_WRITES: dict[str, tuple[str, str, Any]] = {
     "version removed": ("DELETE", "adapters/{adapter}/versions/2", None),
     "adapter removed": ("DELETE", "adapters/{adapter}", None),
     "correction": ("POST", "corrections", {"tenant": "audited", "picos": -5, "reason": "goodwill"}),
+    "profile": ("PUT", "tenants/audited/billing_profile", {"legal_name": "Audited Inc."}),
+    "credit": ("POST", "credits", {"tenant": "audited", "picos": 5, "reason": "goodwill"}),
     "engine": ("POST", f"engines/{LOCAL_ENGINE}/drain", {"draining": False}),
 }
 # A month cannot be closed before it ends: `test_every_administrative_write_has_its_line` does. The others change
@@ -318,6 +352,7 @@ NOT_WRITTEN_HERE = {
     ("DELETE", "session"),
     ("POST", "session/backchannel_logout"),
     *(("POST", "session/totp"), ("POST", "session/totp/confirm"), ("POST", "session/totp/remove")),
+    *(("POST", "periods/close_all"), ("POST", "invoices/{}/payments"), ("POST", "connectors/{}/release")),
     *(("POST", "periods/close"), ("POST", "prices/preview"), ("POST", "reconciliations"), ("POST", "adapters/check")),
 }
 

@@ -236,7 +236,23 @@ def test_a_month_is_corrected_closed_and_invoiced(make_stack: Callable[..., Stac
     correction = admin.ok("POST", "corrections", asked)
     assert correction["picos"] == -2 * 3 * 400_000
     assert admin.refused(400, "POST", "corrections", asked | {"tokens": -5})["param"] == "tokens"
-    shown(shop, "billing", "credit", "acme", "0.5", "--reason", "goodwill", "--tier", "premium")
+    shown(shop, "billing", "credit", "acme", "0.5", "--reason", "goodwill", "--tier", "premium", "--yes")
+    assert correction["month"] == time.strftime("%Y-%m", time.gmtime(correction["counted_at"]))
+    unasked = laneway(shop, "billing", "credit", "acme", "0.25", "--reason", "goodwill")
+    assert (unasked.exit_code, "Credit acme 0.25" in unasked.stderr) == (2, True), "nobody can answer here"
+    credit = admin.ok("POST", "credits", {"tenant": "acme", "picos": 25 * 10**10, "reason": "outage"})
+    assert (credit["picos"], credit["number"][:3]) == (-25 * 10**10, "CN-")
+    assert admin.ok("GET", f"corrections/{credit['id']}") == credit
+    assert credit["document"]["total_minor"] == 25
+    assert admin.refused(400, "POST", "credits", {"tenant": "acme", "picos": -1, "reason": "r"})["param"] == "picos"
+    later = {"tenant": "acme", "picos": 10**12, "reason": "support", "month": credit["month"]}
+    charge = admin.ok("POST", "corrections", later)
+    assert (charge["number"], charge["month"]) == (None, credit["month"])
+    profile = {"legal_name": "Acme Ltd", "address": ["1 Road"], "taxes": [{"name": "VAT", "rate": "20"}]}
+    assert admin.ok("PUT", "tenants/acme/billing_profile", profile)["legal_name"] == "Acme Ltd"
+    assert shown(shop, "billing", "profile", "acme")["taxes"] == profile["taxes"]
+    wrong_tax = {"taxes": [{"name": "VAT", "rate": "x"}]}
+    assert admin.refused(400, "PUT", "tenants/acme/billing_profile", wrong_tax)["param"] == "taxes"
     for wrong, param in (({"tenant": "acme"}, "tenant"), ({"meter": None}, "meter"), ({"tokens": None}, "tokens")):
         assert admin.refused(400, "POST", "corrections", asked | wrong)["param"] == param
     lacking = (
@@ -250,14 +266,32 @@ def test_a_month_is_corrected_closed_and_invoiced(make_stack: Callable[..., Stac
     [period] = admin.ok("GET", "periods", tenant="acme")["data"]
     early = admin.refused(409, "POST", "periods/close", {"tenant": "acme", "month": period["month"]})
     assert "has not ended" in early["message"]
-    assert laneway(shop, "billing", "close", period["month"]).exit_code == 2
+    assert laneway(shop, "billing", "close", period["month"], "--yes").exit_code == 2
+    [open_month] = admin.ok("GET", "periods/closable", month=period["month"])["data"]
+    assert "has not ended" in open_month["reason"]
+    refused = admin.ok("POST", "periods/close_all", {"month": period["month"]})
+    assert (refused["closed"], refused["refused"][0]["tenant_id"]) == ([], shop.tenants["acme"])
+    assert "1 tenants" in laneway(shop, "billing", "close", period["month"]).stderr, "it asks"
     # The calendar cannot be turned for a running gateway; what closes is the same function.
     closing = lambda _connection: period["end_at"] * SECOND  # noqa: E731
     tenant_id = shop.tenants["acme"]
     made = shop.write(lambda c: invoices.close(c, tenant_id, period["month"], actor="me", clock=closing))
     [listed] = admin.ok("GET", "invoices", tenant="acme")["data"]
     assert listed["usage_picos"] == spent(shop) == made.usage_picos
-    assert listed["correction_picos"] == correction["picos"] - 5 * 10**11
+    assert listed["correction_picos"] == correction["picos"] - 75 * 10**10 + 10**12
+    paper = listed["document"]
+    assert (paper["customer"]["name"], paper["net_minor"] * 10**10 - listed["total_picos"] < 10**10) == (
+        "Acme Ltd",
+        True,
+    )
+    assert paper["total_minor"] == paper["net_minor"] + paper["taxes"][0]["minor"] > 0
+    assert listed["payment"] == "unpaid"
+    paid = {"amount_minor": paper["total_minor"], "reference": "a transfer"}
+    assert admin.refused(400, "POST", f"invoices/{paper['number']}/payments", paid | {"amount_minor": 10**6})["param"]
+    admin.ok("POST", f"invoices/{paper['number']}/payments", paid | {"amount_minor": 1})
+    shown(shop, "billing", "pay", paper["number"], str(paper["total_minor"] - 1), "--reference", "the rest")
+    assert admin.ok("GET", "invoices", tenant="acme")["data"][0]["payment"] == "paid"
+    assert admin.ok("GET", "connectors")["data"] == []
     whole = admin.ok("GET", f"invoices/{listed['id']}")
     assert sum(line["picos"] for line in whole["lines"]) == listed["total_picos"]
     assert {line["adapter_name"] for line in whole["lines"]} == {None, "acme-style"}
@@ -276,13 +310,13 @@ def test_a_month_is_corrected_closed_and_invoiced(make_stack: Callable[..., Stac
     margins = {tier["tier"]: tier for tier in shown(shop, "billing", "margin", "--month", period["month"])["tiers"]}
     premium = margins["premium"]
     assert premium["usage_picos"] == listed["usage_picos"]
-    assert premium["margin_picos"] == listed["total_picos"] - premium["cost_picos"]
+    assert premium["margin_picos"] == listed["usage_picos"] - 5 * 10**11 + correction["picos"] - premium["cost_picos"]
     assert premium["cost_picos"] == round(premium["device_s"] * 10**12) > 0
 
     assert shown(shop, "billing", "reconcile")["sound"] is True
     assert admin.ok("POST", "reconciliations", month=period["month"])["sound"] is True
     actions = shop.read(lambda c: list(c.execute(sa.select(audit_log.c.action)).scalars()))
-    assert actions.count("correction.make") == 2
+    assert actions.count("correction.make") == 4
 
 
 def test_the_gateway_reconciles_by_itself(shop: Stack, admin: Operator) -> None:

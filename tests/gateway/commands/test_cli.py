@@ -381,7 +381,7 @@ WRITES: dict[str, list[tuple[str, ...]]] = {
     "webhooks add": [("https://example.org/hook", "--tenant", "acme", "--format", "slack")],
     "webhooks remove": [("{webhooks add}",)],
     "prices publish": [(MODEL, "--input", "1", "--output", "2"), (MODEL, "--input", "2", "--output", "2", *FUTURE)],
-    "billing credit": [("acme", "0.5", "--reason", "goodwill")],
+    "billing credit": [("acme", "0.5", "--reason", "goodwill", "--yes")],
 }
 READS = {
     "people list",
@@ -406,10 +406,11 @@ READS = {
         "limits list",
     ),
     *("prices preview", "billing periods", "billing invoices", "billing invoice", "billing corrections"),
-    *("billing margin", "billing check"),
+    *("billing margin", "billing check", "connectors"),
 }
 ELSEWHERE = {
-    *("billing close", "billing correct"),  # test_finance closes a month and corrects a request
+    # test_finance closes a month, corrects a request and pays an invoice
+    *("billing close", "billing correct", "billing pay", "billing profile", "connectors release"),
     *("backup", "restore", "tenants erase"),  # test_restore_drill and test_archives type them
     "tenants export",  # test_tenant_files types it
     "budgets end-users",  # test_end_users types it

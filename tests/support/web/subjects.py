@@ -43,10 +43,17 @@ def _first(console: Console, column: sa.Column[str], owner: sa.Column[str]) -> s
     return str(console.stack.read(lambda connection: connection.execute(query).scalar_one()))
 
 
+def credited(console: Console) -> str:
+    """A credit of hooli's, with its note."""
+    closed(console)
+    return _first(console, tables.corrections.c.id, tables.corrections.c.tenant_id)
+
+
 # A page with a new parameter needs its line here; what it shows is hooli's, whom the tenant_admin belongs to.
 SUBJECTS: dict[str, Callable[[Console], str]] = {
     "tenant": lambda _: "hooli",
     "invoice": closed,
+    "correction": credited,
     "model": lambda _: MODEL,
     "adapter": lambda console: _first(console, adapters.c.id, adapters.c.tenant_id),
     "key": lambda console: _first(console, keys.c.id, keys.c.tenant_id),

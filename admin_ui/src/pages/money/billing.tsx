@@ -15,7 +15,7 @@ export default function Billing() {
     <>
       <PageHead
         title="Billing"
-        note="A month is open until you close it permanently, which creates its invoice. Later usage and corrections go into the next open month."
+        note="A month is open until you close it permanently, which creates its numbered invoice. A correction counts in the month it corrects while that is open, else in the current one."
       >
         <ReconcileBadge />
       </PageHead>

@@ -1,6 +1,6 @@
-// Corrections: amounts beside usage, each with its reason, in the open month.
+// Corrections: credits, charges and corrected requests, each with its reason, in the month that it corrects.
 import { useState } from "react";
-import { type BodyOf, type RowOf, api, useList, useMay, useSession, useWrite } from "../../api";
+import { type BodyOf, type RowOf, api, useGet, useList, useMay, useSession, useWrite } from "../../api";
 import {
   type Column,
   Copy,
@@ -10,6 +10,7 @@ import {
   Facts,
   Form,
   Id,
+  Link,
   LookupField,
   LookupFilter,
   Money,
@@ -24,15 +25,18 @@ import {
   iso,
   numberOf,
   picosOf,
+  place,
   toast,
   useForm,
+  useGo,
   useView,
   fieldError,
 } from "../../kit";
-import { TenantName, TenantText } from "../parts/names";
+import { TenantName, TenantText, useModelNames, useTierNames } from "../parts/names";
 
 type Correction = RowOf<"/v1/admin/corrections">;
 type Body = BodyOf<"/v1/admin/corrections", "post">;
+type CreditBody = BodyOf<"/v1/admin/credits", "post">;
 
 const CHANGED = [
   "/v1/admin/corrections",
@@ -50,6 +54,25 @@ const COLUMNS: readonly Column<Correction>[] = [
     end: true,
     cell: (one) => <Money picos={one.picos} currency={one.currency} />,
     csv: (one) => decimal(one.picos, false).replace("−", "-"),
+  },
+  {
+    id: "month",
+    header: "Month",
+    cell: (one) => <span className="num">{one.month}</span>,
+    csv: (one) => one.month,
+  },
+  {
+    id: "number",
+    header: "Credit note",
+    cell: (one) =>
+      one.number === null ? (
+        <span className="faint">–</span>
+      ) : (
+        <Link to={place("/billing/credits", one.id)} className="num">
+          {one.number}
+        </Link>
+      ),
+    csv: (one) => one.number,
   },
   { id: "reason", header: "Reason", cell: (one) => one.reason, csv: (one) => one.reason },
   {
@@ -101,7 +124,7 @@ export function Corrections() {
         }
         empty={
           <EmptyState title="No corrections">
-            <p>A correction is added to the open month. Recorded usage never changes.</p>
+            <p>A correction is added to the month it corrects while that is open. Recorded usage never changes.</p>
           </EmptyState>
         }
       />
@@ -110,7 +133,7 @@ export function Corrections() {
         onClose={close}
         title="New correction"
         keep
-        note="It is added to the open month permanently; another correction can reverse it. Budgets do not count it."
+        note="A request’s correction counts in the month of the request while that is open, else in the current one. Budgets do not count corrections."
       >
         <NewCorrection request={view.values.correct} onDone={close} />
       </Dialog>
@@ -132,7 +155,7 @@ function More({ of }: { of: Correction }) {
       facts={[
         ["Correction", <Id value={of.id} />],
         ["Tenant", <TenantName id={of.tenant_id} />],
-        ["Period", <Id value={of.period_id} />],
+        ["Month", <span className="num">{of.month}</span>],
         ...(of.request_id === null
           ? []
           : [
@@ -150,58 +173,108 @@ function More({ of }: { of: Correction }) {
   );
 }
 
+type Kind = "credit" | "charge" | "request";
+
+/** What is asked before a correction is made: a sentence, and the write. */
+interface Asked {
+  sentence: string;
+  make: () => Promise<void>;
+}
+
 function NewCorrection({ request, onDone }: { request: string; onDone: () => void }) {
   const form = useForm({
-    kind: request === "" ? "free" : "request",
+    kind: request === "" ? "credit" : "request",
     reason: "",
     request_id: request,
     meter: "output",
     tokens: "",
     tenant: "",
     picos: "",
+    month: "",
     tier: "",
     model: "",
   });
-  const make = useWrite((body: Body) => api.post("/v1/admin/corrections", { body }), CHANGED);
-  const ofRequest = form.values.kind === "request";
-  return (
-    <Form
-      form={form}
-      verb="Add correction"
-      onCancel={onDone}
-      save={async (values) => {
-        const reason = values.reason.trim();
-        if (reason === "") throw fieldError("reason", "Enter a reason: it is on the invoice and in the audit log.");
-        const made = await make.mutateAsync(
-          ofRequest
-            ? {
-                reason,
-                request_id: values.request_id.trim(),
-                meter: values.meter as "output",
-                tokens: numberOf(values.tokens, "tokens"),
-              }
-            : {
-                reason,
-                tenant: values.tenant,
-                picos: amountOf(values.picos) as unknown as number,
-                tier: values.tier.trim() || null,
-                model: values.model.trim() || null,
-              },
-        );
-        toast(`${decimal(made.picos)} ${made.currency} is added to the open month.`);
+  const { values } = form;
+  const [asked, setAsked] = useState<Asked | null>(null);
+  const correct = useWrite((body: Body) => api.post("/v1/admin/corrections", { body }), CHANGED);
+  const credit = useWrite((body: CreditBody) => api.post("/v1/admin/credits", { body }), CHANGED);
+  const go = useGo();
+  const owner = useGet(
+    "/v1/admin/tenants/{tenant_id}",
+    { path: { tenant_id: values.tenant || "-" } },
+    { enabled: values.tenant !== "" },
+  );
+  const months = useList("/v1/admin/periods", { query: { tenant: values.tenant, state: "open" } }, { limit: 100 });
+  const [tiers, models] = [useTierNames(), useModelNames()];
+  const kind = values.kind as Kind;
+  const review = async () => {
+    const reason = values.reason.trim();
+    if (reason === "") throw fieldError("reason", "Enter a reason: it is on the invoice and in the audit log.");
+    if (kind === "request") {
+      const tokens = numberOf(values.tokens, "tokens");
+      if (tokens === null) throw fieldError("tokens", "Enter the number of tokens to add, or a negative one.");
+      const body: Body = {
+        reason,
+        request_id: values.request_id.trim(),
+        meter: values.meter as "output",
+        tokens,
+      };
+      const verb = tokens < 0 ? "fewer" : "more";
+      setAsked({
+        sentence: `Bill ${Math.abs(tokens)} ${verb} ${values.meter.replace("_", " ")} tokens of ${body.request_id}, at their price?`,
+        make: async () => {
+          const made = await correct.mutateAsync(body);
+          toast(`${decimal(made.picos)} ${made.currency} is added to ${made.month ?? "the open month"}.`);
+          onDone();
+        },
+      });
+      return;
+    }
+    const picos = amountOf(values.picos);
+    if (values.tenant === "") throw fieldError("tenant", "Choose a tenant.");
+    const shared = {
+      reason,
+      tenant: values.tenant,
+      picos: picos as unknown as number,
+      month: values.month || null,
+      tier: values.tier || null,
+      model: values.model || null,
+    };
+    const what = `${decimal(picos)} ${owner.data?.currency ?? ""}`.trim();
+    const month = values.month === "" ? "the current month" : values.month;
+    setAsked({
+      sentence:
+        kind === "credit"
+          ? `Credit ${values.tenant} with ${what} in ${month}? It lowers what the tenant owes.`
+          : `Charge ${values.tenant} ${what} in ${month}? It raises what the tenant owes.`,
+      make: async () => {
+        if (kind === "charge") {
+          const made = await correct.mutateAsync(shared);
+          toast(`${decimal(made.picos)} ${made.currency} is charged in ${made.month ?? "the open month"}.`);
+          onDone();
+          return;
+        }
+        const made = await credit.mutateAsync(shared);
+        toast(`${decimal(picos)} ${made.currency} is credited: ${made.number}.`);
         onDone();
-      }}
-    >
+        go(place("/billing/credits", made.id));
+      },
+    });
+  };
+  if (asked !== null) return <Confirm asked={asked} back={() => setAsked(null)} />;
+  return (
+    <Form form={form} verb="Continue" onCancel={onDone} save={review}>
       <SelectField
         form={form}
         name="kind"
-        label="What it corrects"
+        label="What it is"
         options={[
-          ["free", "An amount for a tenant, for example a credit"],
+          ["credit", "A credit: the tenant owes less"],
+          ["charge", "A charge: the tenant owes more"],
           ["request", "The tokens of one request, at their price"],
         ]}
       />
-      {ofRequest ? (
+      {kind === "request" ? (
         <>
           <TextField form={form} name="request_id" label="Request" mono placeholder="req_…" />
           <div className="field-row">
@@ -223,16 +296,32 @@ function NewCorrection({ request, onDone }: { request: string; onDone: () => voi
       ) : (
         <>
           <LookupField form={form} name="tenant" label="Tenant" control={(props) => <TenantLookup {...props} />} />
-          <TextField
-            form={form}
-            name="picos"
-            label="Amount"
-            type="number"
-            hint="In the tenant’s currency, up to twelve places. A negative amount is a credit: −25.00"
-          />
           <div className="field-row">
-            <TextField form={form} name="tier" label="Tier" optional hint="The tier whose margin it counts in." />
-            <TextField form={form} name="model" label="Model" optional mono />
+            <TextField
+              form={form}
+              name="picos"
+              label="Amount"
+              type="number"
+              hint={`In ${owner.data?.currency ?? "the tenant’s currency"}, above 0, up to twelve decimal places: 25.00`}
+            />
+            <SelectField
+              form={form}
+              name="month"
+              label="Month"
+              hint="An open month: closed invoices never change."
+              options={[["", "Current month"], ...months.rows.map((one) => one.month).filter((one) => one !== "")]}
+            />
+          </div>
+          <div className="field-row">
+            <SelectField
+              form={form}
+              name="tier"
+              label="Tier"
+              optional
+              hint="The tier whose margin it counts in."
+              options={[["", "None"], ...tiers]}
+            />
+            <SelectField form={form} name="model" label="Model" optional options={[["", "None"], ...models]} />
           </div>
         </>
       )}
@@ -241,9 +330,22 @@ function NewCorrection({ request, onDone }: { request: string; onDone: () => voi
   );
 }
 
+function Confirm({ asked, back }: { asked: Asked; back: () => void }) {
+  const form = useForm({});
+  return (
+    <Form form={form} verb="Confirm permanently" onCancel={back} save={asked.make}>
+      <p>
+        <b>{asked.sentence}</b>
+      </p>
+      <p className="note">It cannot be taken back; another correction can reverse it.</p>
+    </Form>
+  );
+}
+
 function amountOf(text: string): bigint {
   const picos = picosOf(text);
   if (picos === null)
     throw fieldError("picos", `'${text}' is not an amount: digits, a point, and at most twelve decimal places.`);
+  if (picos <= 0n) throw fieldError("picos", "Enter an amount above 0: a credit and a charge are both positive.");
   return picos;
 }

@@ -1,4 +1,5 @@
-// One invoice: its lines, exact, and a check of their sum. It has a print layout.
+// One invoice: number, parties, rounded amounts and taxes, payments, and its lines, exact, with a check of their sum. It
+// has a print layout.
 import { type AnswerOf, useGet, useList } from "../../api";
 import {
   Badge,
@@ -14,6 +15,7 @@ import {
   Time,
   decimal,
   exact,
+  minorText,
   moment,
   saveCsv,
   sum,
@@ -22,6 +24,8 @@ import {
 import { alike } from "../parts/alike";
 import "./billing.css";
 import { TenantName, useNames } from "../parts/names";
+import { Amounts, Parties } from "./documentParts";
+import { Payments, PaymentBadge } from "./payments";
 import { ReconcileBadge } from "./reconcile";
 
 type Invoice = AnswerOf<"/v1/admin/invoices/{invoice_id}">;
@@ -41,8 +45,9 @@ export default function InvoicePage() {
 }
 
 function InvoiceSheet({ invoice }: { invoice: Invoice }) {
-  const { period, currency } = invoice;
+  const { period, currency, document } = invoice;
   const name = useNames("tenant", [invoice.tenant_id]).get(invoice.tenant_id) ?? "…";
+  const clock = period.time_zone === "UTC" ? "utc" : period.time_zone;
   const lines = sum(invoice.lines.map((line) => line.picos));
   const same = lines === exact(invoice.total_picos);
   const save = () =>
@@ -73,13 +78,25 @@ function InvoiceSheet({ invoice }: { invoice: Invoice }) {
           text(line.picos),
           line.correction_id,
         ]),
+        ...(document === null
+          ? []
+          : [
+              ["net, rounded", ...NOTHING, minorText(document.net_minor, document.decimals, false), null],
+              ...document.taxes.map((tax) => [
+                `${tax.name} ${tax.rate} %`,
+                ...NOTHING,
+                minorText(tax.minor, document.decimals, false),
+                null,
+              ]),
+              ["to pay", ...NOTHING, minorText(document.total_minor, document.decimals, false), null],
+            ].map((row) => row.map((cell) => (typeof cell === "string" ? cell.replace("−", "-") : cell)))),
         ["total", null, null, null, null, null, null, null, text(invoice.total_picos), null],
       ],
     );
   return (
     <div className="invoice">
       <PageHead
-        title={`Invoice of ${name}, ${period.month}`}
+        title={`Invoice ${document === null ? "" : `${document.number} `}of ${name}, ${period.month}`}
         trail={
           <Link to="/billing" query={{ tab: "invoices" }}>
             Invoices
@@ -94,13 +111,28 @@ function InvoiceSheet({ invoice }: { invoice: Invoice }) {
           Print
         </button>
       </PageHead>
+      {document !== null && <Parties document={document} />}
       <div className="columns">
         <Facts
           facts={[
             ["Invoice", <Id value={invoice.id} />],
+            ...(document === null
+              ? []
+              : ([
+                  ["Number", <b className="num">{document.number}</b>],
+                  [
+                    "Due",
+                    document.due_at === null ? (
+                      <span className="faint">nothing to pay</span>
+                    ) : (
+                      <span className="num">{moment(document.due_at, "utc", "day")}</span>
+                    ),
+                  ],
+                  ["Payment", <PaymentBadge of={invoice} />],
+                ] as const)),
             ["Tenant", <TenantName id={invoice.tenant_id} />],
-            ["From", <span className="num">{moment(period.start_at, "utc")}</span>],
-            ["To (exclusive)", <span className="num">{moment(period.end_at, "utc")}</span>],
+            ["From", <span className="num">{moment(period.start_at, clock)}</span>],
+            ["To (exclusive)", <span className="num">{moment(period.end_at, clock)}</span>],
             ["Time zone", period.time_zone],
             [
               "Issued",
@@ -116,7 +148,7 @@ function InvoiceSheet({ invoice }: { invoice: Invoice }) {
           ]}
         />
         <div className="panel invoice-total">
-          <div className="tile-label">Total</div>
+          <div className="tile-label">Total before taxes, exact</div>
           <div className="tile-value num">
             <Money picos={invoice.total_picos} currency={currency} />
           </div>
@@ -130,10 +162,18 @@ function InvoiceSheet({ invoice }: { invoice: Invoice }) {
           </div>
         </div>
       </div>
+      {document !== null && (
+        <div className="columns">
+          <Amounts document={document} label="Total before taxes" />
+          <Payments invoice={invoice} document={document} />
+        </div>
+      )}
       <Lines invoice={invoice} />
     </div>
   );
 }
+
+const NOTHING = [null, null, null, null, null, null, null];
 
 function text(picos: number | bigint): string {
   return decimal(picos, false).replace("−", "-");
@@ -232,7 +272,10 @@ function LineRow({ line, say, reason }: { line: Line; say: (picos: Exact) => str
         {line.unit_price_picos === null ? (
           <span className="faint">–</span>
         ) : (
-          <Money picos={exact(line.unit_price_picos) * PER} />
+          <>
+            <Money picos={exact(line.unit_price_picos) * PER} />
+            {line.price_from !== null && <div className="note num">since {moment(line.price_from, "utc", "day")}</div>}
+          </>
         )}
       </td>
       <td className="end num">{say(line.picos)}</td>

@@ -13,12 +13,14 @@ import {
   decimal,
   exact,
   iso,
+  minorText,
   place,
   useNow,
   useView,
 } from "../../kit";
 import { monthOptions } from "../parts/months";
 import { TenantText } from "../parts/names";
+import { PaymentBadge } from "./payments";
 
 type Invoice = RowOf<"/v1/admin/invoices">;
 
@@ -30,6 +32,12 @@ const COLUMNS: readonly Column<Invoice>[] = [
     header: "Tenant",
     cell: (invoice) => <TenantText id={invoice.tenant_id} />,
     csv: (invoice) => invoice.tenant_id,
+  },
+  {
+    id: "number",
+    header: "Number",
+    cell: (invoice) => <span className="num">{invoice.document?.number ?? "–"}</span>,
+    csv: (invoice) => invoice.document?.number,
   },
   {
     id: "month",
@@ -60,7 +68,7 @@ const COLUMNS: readonly Column<Invoice>[] = [
   },
   {
     id: "total",
-    header: "Total",
+    header: "Total before taxes",
     end: true,
     cell: (invoice) => (
       <b>
@@ -68,6 +76,36 @@ const COLUMNS: readonly Column<Invoice>[] = [
       </b>
     ),
     csv: (invoice) => text(invoice.total_picos),
+  },
+  {
+    id: "to-pay",
+    header: "To pay",
+    end: true,
+    cell: (invoice) =>
+      invoice.document === null ? (
+        <span className="faint">–</span>
+      ) : (
+        <span className="num">
+          {minorText(invoice.document.total_minor, invoice.document.decimals)} {invoice.currency}
+        </span>
+      ),
+    csv: (invoice) =>
+      invoice.document === null
+        ? null
+        : minorText(invoice.document.total_minor, invoice.document.decimals, false).replace("−", "-"),
+  },
+  {
+    id: "payment",
+    header: "Payment",
+    cell: (invoice) => <PaymentBadge of={invoice} />,
+    csv: (invoice) => invoice.payment,
+  },
+  {
+    id: "due",
+    header: "Due",
+    wide: true,
+    cell: (invoice) => <Time at={invoice.document?.due_at ?? null} absolute detail="day" />,
+    csv: (invoice) => iso(invoice.document?.due_at),
   },
   {
     id: "currency",

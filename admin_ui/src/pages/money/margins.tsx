@@ -51,7 +51,7 @@ export function Margins() {
 function MarginReport({ of }: { of: Margins }) {
   const tiers = of.tiers;
   const currencies = [...new Set(tiers.map((tier) => tier.currency))];
-  const free = exact(of.device_second_picos) === 0n;
+  const free = currencies.filter((one) => exact(of.device_second_prices[one] ?? of.device_second_picos) === 0n);
   if (tiers.length === 0)
     return (
       <EmptyState title={`No usage in ${of.month}`}>
@@ -87,10 +87,10 @@ function MarginReport({ of }: { of: Margins }) {
     );
   return (
     <div className="stack">
-      {free && (
+      {free.length > 0 && (
         <p className="note">
-          Device time has no cost here: set <code>device_second_picos</code> under <code>[billing]</code> in
-          laneway.toml.
+          Device time has no cost in {free.join(", ")}: set <code>device_second_prices</code> under{" "}
+          <code>[billing]</code> in laneway.toml.
         </p>
       )}
       <Tiles>
@@ -113,7 +113,10 @@ function MarginReport({ of }: { of: Margins }) {
         <StatTile
           label="Device time"
           value={duration(tiers.reduce((all, tier) => all + tier.device_s + tier.preemption_s, 0))}
-          note={`${decimal(of.device_second_picos)} per second`}
+          note={currencies
+            .map((currency) => `${decimal(of.device_second_prices[currency] ?? of.device_second_picos)} ${currency}`)
+            .join(", ")
+            .concat(" per second")}
         />
         <StatTile
           label="Lost to preemption"
@@ -127,69 +130,79 @@ function MarginReport({ of }: { of: Margins }) {
           CSV
         </button>
       </div>
-      <div className="table-scroll" tabIndex={0} role="region" aria-label="Margins by tier">
-        <table className="table table-small">
-          <caption className="sr-only">Margins by tier</caption>
-          <thead>
-            <tr>
-              <th scope="col">Tier</th>
-              <th scope="col" className="end">
-                Requests
-              </th>
-              <th scope="col" className="end">
-                Usage
-              </th>
-              <th scope="col" className="end">
-                Corrections
-              </th>
-              <th scope="col" className="end">
-                Device-seconds
-              </th>
-              <th scope="col" className="end">
-                Preemption, s
-              </th>
-              <th scope="col" className="end">
-                Cost
-              </th>
-              <th scope="col" className="end">
-                due to preemption
-              </th>
-              <th scope="col" className="end">
-                Margin
-              </th>
-            </tr>
-          </thead>
-          <tbody>
-            {tiers.map((tier) => (
-              <tr key={`${tier.tier} ${tier.currency}`}>
-                <th scope="row">{tier.tier ?? <span className="faint">no tier</span>}</th>
-                <td className="end">
-                  <Count value={tier.requests} />
-                </td>
-                <td className="end">
-                  <Money picos={tier.usage_picos} />
-                </td>
-                <td className="end">
-                  <Money picos={tier.correction_picos} />
-                </td>
-                <td className="end num">{tier.device_s.toFixed(3)}</td>
-                <td className="end num">{tier.preemption_s.toFixed(3)}</td>
-                <td className="end">
-                  <Money picos={tier.cost_picos} short />
-                </td>
-                <td className="end">
-                  <Money picos={tier.preemption_picos} short />
-                </td>
-                <td className="end">
-                  <b className={exact(tier.margin_picos) < 0n ? "was" : ""}>
-                    <Money picos={tier.margin_picos} currency={tier.currency} short />
-                  </b>
-                </td>
+      {currencies.map((currency) => (
+        <div
+          key={currency}
+          className="table-scroll"
+          tabIndex={0}
+          role="region"
+          aria-label={`Margins by tier, ${currency}`}
+        >
+          <table className="table table-small">
+            <caption className="sr-only">Margins by tier, {currency}</caption>
+            <thead>
+              <tr>
+                <th scope="col">Tier</th>
+                <th scope="col" className="end">
+                  Requests
+                </th>
+                <th scope="col" className="end">
+                  Usage
+                </th>
+                <th scope="col" className="end">
+                  Corrections
+                </th>
+                <th scope="col" className="end">
+                  Device-seconds
+                </th>
+                <th scope="col" className="end">
+                  Preemption, s
+                </th>
+                <th scope="col" className="end">
+                  Cost
+                </th>
+                <th scope="col" className="end">
+                  due to preemption
+                </th>
+                <th scope="col" className="end">
+                  Margin
+                </th>
               </tr>
-            ))}
-          </tbody>
-        </table>
-      </div>
+            </thead>
+            <tbody>
+              {tiers
+                .filter((tier) => tier.currency === currency)
+                .map((tier) => (
+                  <tr key={`${tier.tier} ${tier.currency}`}>
+                    <th scope="row">{tier.tier ?? <span className="faint">no tier</span>}</th>
+                    <td className="end">
+                      <Count value={tier.requests} />
+                    </td>
+                    <td className="end">
+                      <Money picos={tier.usage_picos} short />
+                    </td>
+                    <td className="end">
+                      <Money picos={tier.correction_picos} short />
+                    </td>
+                    <td className="end num">{tier.device_s.toFixed(3)}</td>
+                    <td className="end num">{tier.preemption_s.toFixed(3)}</td>
+                    <td className="end">
+                      <Money picos={tier.cost_picos} short />
+                    </td>
+                    <td className="end">
+                      <Money picos={tier.preemption_picos} short />
+                    </td>
+                    <td className="end">
+                      <b className={exact(tier.margin_picos) < 0n ? "was" : ""}>
+                        <Money picos={tier.margin_picos} currency={tier.currency} short />
+                      </b>
+                    </td>
+                  </tr>
+                ))}
+            </tbody>
+          </table>
+        </div>
+      ))}
       <p className="note">
         Device time lost to a preemption counts for the tier that caused it. Includes ledger rows up to{" "}
         {count(of.sequence)}.

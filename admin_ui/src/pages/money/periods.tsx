@@ -27,16 +27,9 @@ import {
 } from "../../kit";
 import { monthOptions } from "../parts/months";
 import { TenantText, useNames } from "../parts/names";
+import { CHANGED, CloseAll } from "./closeAll";
 
 type Period = RowOf<"/v1/admin/periods">;
-
-const CHANGED = [
-  "/v1/admin/periods",
-  "/v1/admin/invoices",
-  "/v1/admin/corrections",
-  "/v1/admin/audit_log",
-  "/v1/admin/margins",
-];
 
 /** The periods that can be closed now: past, and the oldest open period of their tenant among the rows. */
 function closable(rows: readonly Period[], now: number): Set<string> {
@@ -59,6 +52,7 @@ export function Periods() {
   const now = useNow();
   const ready = closable(open.rows, now);
   const [closing, setClosing] = useState<Period | null>(null);
+  const [all, setAll] = useState(false);
   const columns: Column<Period>[] = [
     {
       id: "tenant",
@@ -128,6 +122,11 @@ export function Periods() {
       )}
       <SelectFilter label="Month" view={view} name="month" options={monthOptions(now, "Any")} />
       <SelectFilter label="State" view={view} name="state" options={["open", "closed", ["any", "Any"]]} />
+      {may && !bound && (
+        <button type="button" className="button" onClick={() => setAll(true)}>
+          Close a month for all…
+        </button>
+      )}
     </>
   );
   return (
@@ -148,6 +147,7 @@ export function Periods() {
         }
       />
       {closing !== null && <Closing period={closing} onClose={() => setClosing(null)} />}
+      {all && <CloseAll onClose={() => setAll(false)} />}
     </>
   );
 }
@@ -242,8 +242,8 @@ function Closing({ period, onClose }: { period: Period; onClose: () => void }) {
       }}
     >
       <p>
-        Closing creates the invoice, which never changes. Late requests and corrections of this month are on the next
-        month’s invoice. A closed month cannot be reopened.
+        Closing creates the numbered invoice, which never changes. Late requests and corrections of this month are on
+        the next month’s invoice. A closed month cannot be reopened.
       </p>
       <div className="closing">
         <span>Usage and corrections of this month:</span>{" "}

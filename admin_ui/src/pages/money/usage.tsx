@@ -1,6 +1,6 @@
 // Usage and costs over time, by tenant, key, model and so on, as a chart and as tables.
 import { useMemo } from "react";
-import { useMay, useSession } from "../../api";
+import { useGet, useMay, useSession } from "../../api";
 import {
   Chart,
   EmptyState,
@@ -15,6 +15,8 @@ import {
   TextFilter,
   Tiles,
   type View,
+  type Zone,
+  ZoneContext,
   brief,
   count,
   decimal,
@@ -62,6 +64,7 @@ const DEFAULTS = {
   show: "cost",
   range: "30d",
   unit: "",
+  clock: "",
   from: "",
   to: "",
   top: "7",
@@ -81,7 +84,7 @@ export default function UsagePage() {
   const bound = useSession().tenant !== null;
   const view = useView({ ...DEFAULTS, by: bound ? "project" : "tenant" });
   const { values } = view;
-  const zone = useZone();
+  const { zone, owner } = useClock(values.clock, values.tenant);
   const now = useNow();
   const range = rangeOf(values.range, values.from, values.to, now, zone);
   const by = (BYS as string[]).includes(values.by) ? (values.by as By) : "tenant";
@@ -98,11 +101,11 @@ export default function UsagePage() {
     <>
       <PageHead
         title="Usage and costs"
-        note="Usage and its cost. The chart and the tables show the same numbers, exact to the last digit."
+        note={`The chart and the tables show the same numbers, exact to the last digit. ${clockNote(zone, owner)}`}
       >
         <ReconcileBadge />
       </PageHead>
-      <Bar view={view} usage={found.data} bound={bound} />
+      <Bar view={view} usage={found.data} bound={bound} owner={owner} />
       <Chips view={view} />
       {range === null ? (
         <EmptyState title="Choose a date range">
@@ -114,14 +117,56 @@ export default function UsagePage() {
         <Skeleton lines={12} />
       ) : (
         <div className={found.isPlaceholderData ? "stack table-busy" : "stack"} aria-busy={found.isPlaceholderData}>
-          <UsageReport usage={found.data} by={by} measure={measure} unit={unit} range={range} view={view} />
+          <ZoneContext value={values.clock === "" && owner === null ? null : zone}>
+            <UsageReport usage={found.data} by={by} measure={measure} unit={unit} range={range} view={view} />
+          </ZoneContext>
         </div>
       )}
     </>
   );
 }
 
-function Bar({ view, usage, bound }: { view: View<Values>; usage: Usage | undefined; bound: boolean }) {
+interface Owner {
+  slug: string;
+  time_zone: string;
+}
+
+/** The clock of the page's days and months. By default a chosen tenant's own, which its invoices have too, and without
+ * a tenant the console's. `owner`: the tenant whose clock can be chosen. */
+function useClock(clock: string, tenant: string): { zone: Zone; owner: Owner | null } {
+  const set = useZone();
+  const bound = useSession().tenant;
+  const which = bound?.id ?? (tenant === "" || tenant === NONE ? null : tenant);
+  const reading = useMay()("people:read");
+  const found = useGet(
+    "/v1/admin/tenants/{tenant_id}",
+    { path: { tenant_id: which ?? "-" } },
+    { enabled: which !== null && reading },
+  );
+  const owner = which === null || found.data === undefined ? null : found.data;
+  if (clock === "utc" || clock === "local") return { zone: clock, owner };
+  return { zone: owner === null ? set : owner.time_zone === "UTC" ? "utc" : owner.time_zone, owner };
+}
+
+function clockNote(zone: Zone, owner: Owner | null): string {
+  const name = zone === "utc" ? "UTC" : zone === "local" ? "this browser’s time zone" : zone;
+  const own = owner !== null && (owner.time_zone === zone || (owner.time_zone === "UTC" && zone === "utc"));
+  return own
+    ? `Days and months are those of ${name}, as on ${owner.slug}’s invoices.`
+    : `Days and months are those of ${name}; a tenant’s invoices have the months of its own time zone.`;
+}
+
+function Bar({
+  view,
+  usage,
+  bound,
+  owner,
+}: {
+  view: View<Values>;
+  usage: Usage | undefined;
+  bound: boolean;
+  owner: Owner | null;
+}) {
   const may = useMay();
   const currencies = usage?.currencies ?? [];
   return (
@@ -132,6 +177,16 @@ function Bar({ view, usage, bound }: { view: View<Values>; usage: Usage | undefi
       {view.values.range === "custom" && <TextFilter label="From" view={view} name="from" type="date" />}
       {view.values.range === "custom" && <TextFilter label="To (inclusive)" view={view} name="to" type="date" />}
       <SelectFilter label="Bucket" view={view} name="unit" options={[["", "Automatic"], "hour", "day", "month"]} />
+      <SelectFilter
+        label="Clock"
+        view={view}
+        name="clock"
+        options={[
+          ["", owner === null ? "As all times here" : `${owner.slug}’s: ${owner.time_zone}`],
+          ["utc", "UTC"],
+          ["local", "This browser’s"],
+        ]}
+      />
       <SelectFilter label="Top" view={view} name="top" options={["7", "15", "31"]} />
       {currencies.length > 1 && (
         <SelectFilter

@@ -159,11 +159,7 @@ export function TimeTable({
   const save = () =>
     saveCsv(
       `${title}-by-${unit}`.toLowerCase().replaceAll(/\W+/g, "-"),
-      [
-        unit === "hour" ? unit : `${unit} (${zone === "utc" ? "UTC" : "local"})`,
-        ...shown.map((one) => one.name),
-        "sum",
-      ],
+      [unit === "hour" ? unit : `${unit} (${zone === "utc" ? "UTC" : zone})`, ...shown.map((one) => one.name), "sum"],
       [
         // An hour is written as a time; a day and a month as dates in the chosen zone.
         ...rows.map((values, row) => [

@@ -1,5 +1,6 @@
-// The buckets of the usage page: hours, days and months in UTC or local time, and the queries that fetch them.
+// The buckets of the usage page: hours, days and months in UTC, local time or a tenant's time zone, and the queries that fetch them.
 import type { Zone } from "../../kit";
+import { dayStart, wallOf } from "../../kit/wallClock";
 
 export type Unit = "hour" | "day" | "month";
 export interface Part {
@@ -29,6 +30,13 @@ export const PRESETS = [
 
 /** The start of the bucket that contains `at` (Unix seconds), moved by `by` buckets. */
 export function edge(at: number, unit: Unit, zone: Zone, by = 0): number {
+  if (zone !== "utc" && zone !== "local") {
+    const wall = wallOf(at, zone);
+    if (unit === "hour") return at - wall.minute * 60 - wall.second + by * HOUR;
+    return unit === "day"
+      ? dayStart(wall.year, wall.month, wall.day + by, zone)
+      : dayStart(wall.year, wall.month + by, 1, zone);
+  }
   const date = new Date(at * 1000);
   if (zone === "utc") {
     const [year, month, day, hour] = [date.getUTCFullYear(), date.getUTCMonth(), date.getUTCDate(), date.getUTCHours()];
@@ -46,6 +54,7 @@ export function dayOf(text: string, zone: Zone): number | null {
   const match = /^(\d{4})-(\d\d)-(\d\d)$/.exec(text);
   if (match === null) return null;
   const [year, month, day] = [Number(match[1]), Number(match[2]) - 1, Number(match[3])];
+  if (zone !== "utc" && zone !== "local") return dayStart(year, month, day, zone);
   return (zone === "utc" ? Date.UTC(year, month, day) : new Date(year, month, day).getTime()) / 1000;
 }
 

@@ -152,6 +152,17 @@ export function KeyLookup({ tenant, status, ...control }: Control & { tenant?: s
   );
 }
 
+/** Names of the tiers, and of the base models, for choices. */
+export function useTierNames(): string[] {
+  const may = useMay()("engine:read");
+  return (useGet("/v1/admin/tiers", {}, { enabled: may }).data?.data ?? []).map((tier) => tier.name);
+}
+
+export function useModelNames(): string[] {
+  const may = useMay()("models:read");
+  return (useGet("/v1/admin/models", undefined, { enabled: may }).data?.data ?? []).map((model) => model.name);
+}
+
 /** A tenant's slug without a link, for rows that are links. */
 export function TenantText({ id }: { id: string }) {
   const name = useNames("tenant", [id]).get(id);

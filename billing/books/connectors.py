@@ -1,0 +1,267 @@
+"""What connectors push to other systems: tokens by tenant, UTC hour and meter, each amount once.
+
+Usage is added up in the order of its sequence, up to the roll-ups' cursor. Before an event is sent, its amount and the
+number of its part are committed, and they change only after the receiver has it. So an event that is repeated, after a
+crash for example, has the same identifier and the same amount, and the receiver drops it. Usage that arrives after its
+hour was sent is the hour's next part. This module knows no HTTP.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+import msgspec
+import sqlalchemy as sa
+
+from billing import tables
+from billing.accounts.outbox import ERROR_CHARS_MAX, wait_s
+from billing.accounts.prices import METERS
+from billing.books import rollups
+from billing.books.rollups import HOUR
+from billing.clock import SECOND, Clock, database_now
+from billing.errors import RowNotFound
+from billing.finance_tables import OPEN_HOURS, billing_profiles, connector_hours, connectors
+
+COLLECT_MAX = 50_000  # usage rows in one transaction
+ALL_TENANTS: Collection[str] | None = None
+
+_usage = tables.usage
+_hours = connector_hours.c
+
+
+class PushEvent(msgspec.Struct, frozen=True, kw_only=True):
+    """An amount to send now. `hour`: its start, microseconds UTC. `attempt` counts from 1."""
+
+    connector: str
+    tenant_id: str
+    meter: str
+    hour: int
+    tokens: int
+    part: int
+    attempt: int
+
+    @property
+    def identifier(self) -> str:
+        """The same for each attempt; at most 100 characters."""
+        return f"{self.tenant_id}-{self.meter}-{self.hour // SECOND}-{self.part}"
+
+
+class PushFailure(msgspec.Struct, frozen=True):
+    """`certain`: the receiver does not have the event."""
+
+    reason: str
+    certain: bool
+
+
+class ConnectorState(msgspec.Struct, frozen=True, kw_only=True):
+    """`waiting`: hours and meters with tokens that are due and not sent. `lag_s`: the time since the end of the oldest
+    of these hours; 0: none. `stuck`: those that are not sent without an operator, with one reason."""
+
+    name: str
+    gateway_id: str | None
+    sequence: int
+    waiting: int
+    waiting_tokens: int
+    lag_s: int
+    sent_tokens: int
+    stuck: int
+    stuck_reason: str | None
+    without_account: int
+    sent_at: int | None
+    failed_at: int | None
+    last_error: str | None
+
+
+def take_lease(
+    connection: sa.Connection, name: str, gateway_id: str, lease_s: float, clock: Clock = database_now
+) -> bool:
+    """Whether this gateway pushes for the connector until `lease_s` from now. A connector that is new begins with the
+    usage after the roll-ups' cursor."""
+    now = clock(connection)
+    until = now + round(lease_s * SECOND)
+    if connection.execute(sa.select(connectors.c.name).where(connectors.c.name == name)).first() is None:
+        folded = rollups.lock_cursor(connection).sequence
+        if connection.execute(sa.select(connectors.c.name).where(connectors.c.name == name)).first() is None:
+            connection.execute(sa.insert(connectors).values(name=name, start_sequence=folded, sequence=folded))
+    free = sa.or_(connectors.c.gateway_id == gateway_id, connectors.c.lease_until.is_(None))
+    mine = sa.and_(connectors.c.name == name, sa.or_(free, connectors.c.lease_until <= now))
+    taken = connection.execute(sa.update(connectors).where(mine).values(gateway_id=gateway_id, lease_until=until))
+    return taken.rowcount == 1
+
+
+def collect(connection: sa.Connection, name: str, *, limit: int = COLLECT_MAX) -> bool:
+    """Add the usage rows after the connector's sequence to its hours, about `limit` of them. Returns whether there may
+    be more."""
+    row = connection.execute(sa.select(connectors).where(connectors.c.name == name).with_for_update()).one()
+    folded = rollups.read_cursor(connection).sequence
+    upto = min(folded, row.sequence + limit)
+    if upto <= row.sequence:
+        return False
+    batch = sa.and_(_usage.c.sequence > row.sequence, _usage.c.sequence <= upto)
+    nothing = sa.literal_column("0", sa.BigInteger)
+    for meter in METERS:
+        tokens = sa.func.sum(rollups.meters()[f"{meter}_tokens"])
+        key = {"tenant_id": _usage.c.tenant_id.expression, "hour": rollups.hour()}
+        counters = dict.fromkeys(("sent", "part", "attempts", "next_attempt_at"), nothing)
+        named = {"connector": sa.literal(name, sa.String), "meter": sa.literal(meter, sa.String)}
+        columns = named | key | {"recorded": tokens} | counters
+        rows = sa.select(*columns.values()).where(batch).group_by(*key.values()).having(tokens > 0)
+        rollups.add_sums(connection, connector_hours, rows, columns)
+    connection.execute(sa.update(connectors).where(connectors.c.name == name).values(sequence=upto))
+    return bool(upto < folded)
+
+
+def claim(
+    connection: sa.Connection,
+    name: str,
+    *,
+    after_s: float,
+    retry_s: float,
+    sure_s: float,
+    age_s_max: float,
+    limit: int,
+    tenant_ids: Collection[str] | None = ALL_TENANTS,
+    clock: Clock = database_now,
+) -> list[PushEvent]:
+    """Events that are due, the oldest hours first, of hours that ended `after_s` ago. They are due again after
+    `retry_s`, doubled with each attempt, unless `record` records their success. An event that may have arrived over
+    `sure_s` ago, or whose hour is over `age_s_max` ago, is stuck: the receiver would not know the identifier any more,
+    or would refuse it."""
+    now = clock(connection)
+    due = sa.and_(OPEN_HOURS, _hours.connector == name, _hours.stuck.is_(None), _hours.next_attempt_at <= now)
+    query = sa.select(connector_hours).where(due, _hours.hour <= now - HOUR - round(after_s * SECOND))
+    if tenant_ids is not None:
+        query = query.where(_hours.tenant_id.in_(tenant_ids))
+    rows = connection.execute(
+        query.order_by(_hours.hour, _hours.tenant_id, _hours.meter).limit(limit).with_for_update(skip_locked=True)
+    ).all()
+    found: list[PushEvent] = []
+    for row in rows:
+        if now - row.hour > age_s_max * SECOND:
+            _set(connection, row, stuck="the hour is older than the receiver accepts")
+            continue
+        if row.unsure_since is not None and now - row.unsure_since > sure_s * SECOND:
+            _set(connection, row, stuck="an attempt without an answer is too long ago to be repeated safely")
+            continue
+        is_new = row.sending is None
+        event = PushEvent(
+            connector=name,
+            tenant_id=row.tenant_id,
+            meter=row.meter,
+            hour=row.hour,
+            tokens=row.recorded - row.sent if is_new else row.sending,
+            part=row.part + 1 if is_new else row.part,
+            attempt=1 if is_new else row.attempts + 1,
+        )
+        _set(
+            connection,
+            row,
+            sending=event.tokens,
+            part=event.part,
+            attempts=event.attempt,
+            next_attempt_at=now + round(wait_s(event.attempt, retry_s) * SECOND),
+            unsure_since=now if row.unsure_since is None else row.unsure_since,
+        )
+        found.append(event)
+    return found
+
+
+def record(
+    connection: sa.Connection,
+    name: str,
+    results: Sequence[tuple[PushEvent, PushFailure | None]],
+    clock: Clock = database_now,
+) -> None:
+    """Record attempts; a failure None: the receiver has the event. An event whose success another gateway recorded
+    meanwhile does not change."""
+    now = clock(connection)
+    for event, failure in results:
+        own = sa.and_(_is(event), _hours.part == event.part, _hours.sending == event.tokens)
+        if failure is None:
+            done = {"sent": _hours.sent + event.tokens, "sending": None, "unsure_since": None}
+            connection.execute(sa.update(connector_hours).where(own).values(**done, attempts=0, next_attempt_at=0))
+        elif failure.certain:
+            connection.execute(sa.update(connector_hours).where(own).values(unsure_since=None))
+    last = next((failure for _, failure in reversed(results) if failure is not None), None)
+    values: dict[str, object] = {"failed_at": None, "last_error": None}
+    if last is not None:
+        values = {"failed_at": now, "last_error": last.reason[:ERROR_CHARS_MAX]}
+    if any(failure is None for _, failure in results):
+        values["sent_at"] = now
+    connection.execute(sa.update(connectors).where(connectors.c.name == name).values(values))
+
+
+def release(connection: sa.Connection, name: str) -> int:
+    """Send stuck events again, with their identifiers and amounts. Returns their number. Raises RowNotFound."""
+    if connection.execute(sa.select(connectors.c.name).where(connectors.c.name == name)).first() is None:
+        raise RowNotFound(f"there is no connector {name!r}, or it has not run yet", "name")
+    stuck = sa.and_(_hours.connector == name, _hours.stuck.is_not(None))
+    free = sa.update(connector_hours).where(stuck).values(stuck=None, unsure_since=None, next_attempt_at=0)
+    return connection.execute(free).rowcount
+
+
+def accounts(connection: sa.Connection, name: str) -> dict[str, str]:
+    """The accounts of tenants in the connector's system, by tenant."""
+    query = sa.select(billing_profiles.c.tenant_id, billing_profiles.c.accounts)
+    return {row.tenant_id: row.accounts[name] for row in connection.execute(query) if name in row.accounts}
+
+
+def states(
+    connection: sa.Connection, *, after_s: float, needs_account: Collection[str] = (), clock: Clock = database_now
+) -> list[ConnectorState]:
+    """All connectors that have run, by name. `needs_account`: those that push only for tenants with an account."""
+    now = clock(connection)
+    found = []
+    for row in connection.execute(sa.select(connectors).order_by(connectors.c.name)):
+        own = _hours.connector == row.name
+        left = _hours.recorded - _hours.sent
+        due = sa.and_(own, OPEN_HOURS, _hours.hour <= now - HOUR - round(after_s * SECOND))
+        sums = sa.select(sa.func.count(), sa.func.sum(left), sa.func.min(_hours.hour)).where(due)
+        waiting, tokens, oldest = connection.execute(sums).one()
+        stuck = connection.execute(
+            sa.select(sa.func.count(), sa.func.min(_hours.stuck)).where(due, _hours.stuck.is_not(None))
+        ).one()
+        without = 0
+        if row.name in needs_account:
+            known = list(accounts(connection, row.name))
+            lacking = sa.select(sa.func.count(sa.distinct(_hours.tenant_id))).where(due, _hours.tenant_id.not_in(known))
+            without = int(connection.execute(lacking).scalar_one())
+        sent = connection.execute(sa.select(sa.func.coalesce(sa.func.sum(_hours.sent), 0)).where(own)).scalar_one()
+        found.append(
+            ConnectorState(
+                name=row.name,
+                gateway_id=row.gateway_id if row.lease_until is not None and row.lease_until > now else None,
+                sequence=row.sequence,
+                waiting=int(waiting),
+                waiting_tokens=int(tokens or 0),
+                lag_s=0 if oldest is None else max(0, (now - oldest - HOUR) // SECOND),
+                sent_tokens=int(sent),
+                stuck=int(stuck[0]),
+                stuck_reason=stuck[1],
+                without_account=without,
+                sent_at=row.sent_at,
+                failed_at=row.failed_at,
+                last_error=row.last_error,
+            )
+        )
+    return found
+
+
+def _is(event: PushEvent) -> sa.ColumnElement[bool]:
+    return sa.and_(
+        _hours.connector == event.connector,
+        _hours.tenant_id == event.tenant_id,
+        _hours.meter == event.meter,
+        _hours.hour == event.hour,
+    )
+
+
+def _set(connection: sa.Connection, row: sa.Row[tuple[object, ...]], **values: object) -> None:
+    key = row._mapping
+    own = sa.and_(
+        _hours.connector == key["connector"],
+        _hours.tenant_id == key["tenant_id"],
+        _hours.meter == key["meter"],
+        _hours.hour == key["hour"],
+    )
+    connection.execute(sa.update(connector_hours).where(own).values(values))

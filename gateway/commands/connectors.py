@@ -1,0 +1,50 @@
+"""`laneway connectors`: the systems that usage is pushed to, how far each one is, and what keeps it."""
+
+from __future__ import annotations
+
+import click
+import msgspec
+
+from billing.books import connectors
+from gateway.commands.console import Console, ask, json_option, pass_console, show_row, show_rows, yes_option
+from gateway.commands.database import read, write
+from gateway.views.finance import ConnectorView
+
+COLUMNS = (
+    "name", "gateway_id", "waiting", "waiting_tokens", "lag_s", "sent_tokens", "stuck", "without_account", "sent_at",
+    "last_error",
+)  # fmt: skip
+
+
+@click.group("connectors", invoke_without_command=True)
+@json_option
+@click.pass_context
+def connectors_group(context: click.Context, as_json: bool) -> None:
+    """Connectors of laneway.toml and their state: usage that waits, its lag, and the last error."""
+    if context.invoked_subcommand is not None:
+        return
+    console = context.find_object(Console)
+    assert console is not None
+    sections = console.config.connectors
+    after_s = max((section.after_s for section in sections), default=0.0)
+    accounts = [section.name for section in sections if section.needs_account]
+    found = read(console, lambda c: connectors.states(c, after_s=after_s, needs_account=accounts))
+    rows = [msgspec.to_builtins(ConnectorView.of(state)) for state in found]
+    idle = dict.fromkeys(("waiting", "waiting_tokens", "lag_s", "sent_tokens", "stuck", "without_account"), 0)
+    known = {row["name"] for row in rows}
+    rows += [{"name": section.name, **idle} for section in sections if section.name not in known]
+    show_rows(rows, COLUMNS, as_json=as_json)
+
+
+@connectors_group.command("release")
+@click.argument("name")
+@yes_option
+@json_option
+@pass_console
+def release_command(console: Console, name: str, yes: bool, as_json: bool) -> None:
+    """Send the stuck events of the connector NAME again, with the same identifiers and amounts."""
+    if not yes:
+        ask(f"The other system may have forgotten the identifiers of {name}. Are its stuck events missing there?")
+    administration = console.administration
+    made = write(console, lambda c: administration.documents.release_connector(c, name=name))
+    show_row(msgspec.to_builtins(made), as_json=as_json)
