@@ -10,6 +10,7 @@ from __future__ import annotations
 import sqlalchemy as sa
 
 from billing.tables import Sequence, metadata
+from gateway.write_tables import write_replays as write_replays
 
 keys = sa.Table(
     "keys",

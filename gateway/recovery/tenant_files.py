@@ -50,7 +50,7 @@ LEFT_OUT = frozenset(
         *("revision", "revision_log", "price_versions", "unit_prices", "audits", "leases", "rollup_cursor"),
         *("engine_ledger", "engine_readings", "engine_counts", "reconciliations", "server_secret", "text_keys"),
         *("base_models", "model_aliases", "first_token_minutes", "audit_chain", "audit_head", "audit_checkpoints"),
-        *("erasures", "restores", "checkpoints", "replays", "response_events", "spent_tokens"),
+        *("erasures", "restores", "checkpoints", "replays", "write_replays", "response_events", "spent_tokens"),
         *("problem_reports", "problems", "problem_events", "problem_deliveries"),
     )
 )

@@ -13,7 +13,7 @@ from litestar import Request, Router
 from litestar.connection import ASGIConnection
 from litestar.datastructures import CacheControlHeader
 from litestar.di import Provide
-from litestar.handlers import BaseRouteHandler
+from litestar.handlers import BaseRouteHandler, HTTPRouteHandler
 from litestar.types import Guard
 
 from gateway import errors
@@ -54,7 +54,9 @@ from gateway.routes.admin.reports import (
 )
 from gateway.routes.admin.requests import get_request, list_requests
 from gateway.routes.admin.session import SessionController
-from gateway.routes.guard import admit_operator
+from gateway.routes.automation.idempotency import WriteReplayed, begin_idempotent, keep_answers, replay_write, write_of
+from gateway.routes.automation.query_parameters import check_query
+from gateway.routes.guard import access_of, admit_operator
 from gateway.routes.organization import organization_costs, organization_usage
 from gateway.routes.sign_in.people import list_people
 from gateway.routes.sign_in.provider import ProviderController
@@ -85,12 +87,12 @@ def admin_router(services: Services) -> Router:
     return Router(
         path="/v1",
         route_handlers=[guarded, SessionController, ProviderController, TotpController],
-        middleware=[reload_after_writes(services)],
+        middleware=[reload_after_writes(services), keep_answers(services)],
         dependencies={
             "by": Provide(by, sync_to_thread=False),
             "administration": Provide(administration, sync_to_thread=False),
         },
-        exception_handlers=HANDLERS,
+        exception_handlers=HANDLERS | {WriteReplayed: replay_write},
         cache_control=CacheControlHeader(no_store=True),
         request_class=AdminRequest,
         tags=["admin"],
@@ -102,8 +104,12 @@ def _operators_only(services: Services) -> Guard:
         assert isinstance(connection, Request)
         if connection.method == "OPTIONS":  # the framework answers with the methods, which /schema shows to everyone
             return
-        connection.state.actor = await admit_operator(services, connection, handler.opt)
+        actor = connection.state.actor = await admit_operator(services, connection, handler.opt)
         _check_texts(connection)
+        assert isinstance(handler, HTTPRouteHandler)
+        check_query(connection, handler)
+        if access_of(connection, handler.opt) == "write":
+            await begin_idempotent(services, connection, actor)
 
     return guard
 
@@ -160,4 +166,4 @@ def by(request: Request[Any, Any, Any]) -> Actor:
 
 
 def administration(request: Request[Any, Any, Any], services: Services) -> Administration:
-    return Administration(services.config, request.state.actor)
+    return Administration(services.config, request.state.actor, write_of(request))
