@@ -158,6 +158,12 @@ def listing(
     return [PriceVersion(**row._mapping, tiers=tiers[row.id]) for row in rows]
 
 
+def get(connection: sa.Connection, version_id: str) -> PriceVersion | None:
+    versions = tables.price_versions
+    row = connection.execute(sa.select(versions).where(versions.c.id == version_id)).one_or_none()
+    return None if row is None else PriceVersion(**row._mapping, tiers=_tiers_of(connection, [row.id])[row.id])
+
+
 def _tiers_of(connection: sa.Connection, version_ids: list[str]) -> dict[str, dict[str, UnitPrices]]:
     unit_prices = tables.unit_prices
     found: dict[str, dict[str, dict[str, int]]] = {version_id: {} for version_id in version_ids}

@@ -164,6 +164,11 @@ def listing(
     return [Correction(**row._mapping) for row in connection.execute(query.limit(min(limit, LIST_MAX)))]
 
 
+def get(connection: sa.Connection, correction_id: str) -> Correction | None:
+    row = connection.execute(sa.select(_corrections).where(_corrections.c.id == correction_id)).one_or_none()
+    return None if row is None else Correction(**row._mapping)
+
+
 def _check_words(reason: str, meter: str | None) -> None:
     check_text(reason, "reason", "a reason is", REASON_CHARS_MAX)
     if meter is not None and meter not in METERS:

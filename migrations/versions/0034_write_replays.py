@@ -1,4 +1,7 @@
-"""Answers of administrative writes with an Idempotency-Key. Code of the version before ignores the header, as before."""
+"""Answers of administrative writes with an Idempotency-Key; archived tenants and projects; paused webhooks.
+
+Code of the version before ignores the header, lists what is archived, and delivers to paused webhooks.
+"""
 
 from __future__ import annotations
 
@@ -23,6 +26,9 @@ def upgrade() -> None:
         sa.Column("answer", sa.LargeBinary(), nullable=True),
         sa.PrimaryKeyConstraint("actor_id", "name", name=op.f("pk_write_replays")),
     )
+    op.add_column("tenants", sa.Column("archived_at", sa.BigInteger(), nullable=True))
+    op.add_column("projects", sa.Column("archived_at", sa.BigInteger(), nullable=True))
+    op.add_column("webhooks", sa.Column("paused", sa.Boolean(), nullable=False, server_default=sa.false()))
     op.create_index("ix_write_replays_written_at", "write_replays", ["written_at"])
 
 

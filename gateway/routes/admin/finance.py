@@ -104,6 +104,15 @@ async def list_periods(
     return page(found, limit, PeriodView.of, lambda period: f"{period.start_at}-{period.id}")
 
 
+@get("/periods/{period_id:str}", opt={"route": "/v1/admin/periods/{period_id}", "area": "billing"})
+async def get_period(services: Services, by: Actor, period_id: str) -> PeriodView:
+    """One billing period, by id."""
+    found = await services.database.read(lambda c: periods.by_id(c, period_id))
+    if found is None or not by.sees(found.tenant_id):
+        raise RowNotFound(f"there is no period {period_id!r}", "period_id")
+    return PeriodView.of(found)
+
+
 @post("/periods/close", opt={"route": "/v1/admin/periods/close", "area": "billing"}, status_code=200)
 async def close_period(services: Services, administration: Administration, data: PeriodClosing) -> InvoiceView:
     """Close a month permanently and make its invoice. Usage that is settled later belongs to the next month."""
@@ -198,6 +207,15 @@ async def list_corrections(
 
     found = await services.database.read(query)
     return page(found, limit, CorrectionView.of, lambda correction: str(correction.sequence))
+
+
+@get("/corrections/{correction_id:str}", opt={"route": "/v1/admin/corrections/{correction_id}", "area": "billing"})
+async def get_correction(services: Services, by: Actor, correction_id: str) -> CorrectionView:
+    """One correction, by id."""
+    found = await services.database.read(lambda c: corrections.get(c, correction_id))
+    if found is None or not by.sees(found.tenant_id):
+        raise RowNotFound(f"there is no correction {correction_id!r}", "correction_id")
+    return CorrectionView.of(found)
 
 
 @get("/margins", opt={"route": "/v1/admin/margins", **EVERYONES})

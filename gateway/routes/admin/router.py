@@ -21,12 +21,14 @@ from gateway.admin.administration import Administration
 from gateway.admin.writes import Actor
 from gateway.http.exchange import read_body
 from gateway.routes.admin.adapters import AdapterController
-from gateway.routes.admin.alerts import WebhookController, list_alerts
+from gateway.routes.admin.alerts import WebhookController, get_alert, list_alerts
 from gateway.routes.admin.aliases import AliasController
 from gateway.routes.admin.exports import ExportController
 from gateway.routes.admin.finance import (
     close_period,
+    get_correction,
     get_invoice,
+    get_period,
     list_corrections,
     list_invoices,
     list_periods,
@@ -58,7 +60,7 @@ from gateway.routes.automation.idempotency import WriteReplayed, begin_idempoten
 from gateway.routes.automation.query_parameters import check_query
 from gateway.routes.guard import access_of, admit_operator
 from gateway.routes.organization import organization_costs, organization_usage
-from gateway.routes.sign_in.people import list_people
+from gateway.routes.sign_in.people import get_person, list_people
 from gateway.routes.sign_in.provider import ProviderController
 from gateway.routes.sign_in.totp import TotpController
 from gateway.services import Services
@@ -71,7 +73,7 @@ CONTROLLERS = (
 FUNCTIONS = (
     list_alerts, usage_totals, usage_requests, audit_findings, list_audit_log, engine_status, engine_live, list_tiers,
     health_report, list_periods, close_period, list_invoices, get_invoice, make_correction, list_corrections,
-    list_engines, drain_engine, list_people,
+    list_engines, drain_engine, list_people, get_person, get_alert, get_correction, get_period,
     tier_margins, list_reconciliations, reconciliation_standing, reconcile_now, overview, list_requests, get_request,
 )  # fmt: skip
 

@@ -12,6 +12,7 @@ from typing import Any
 from litestar import Request, Response
 from litestar.enums import ScopeType
 from litestar.types import ASGIApp, Message, Middleware, Receive, Scope, Send
+from litestar.types.asgi_types import HTTPResponseStartEvent
 
 from gateway.access.write_replays import HEADER, IdempotentWrite, WrittenAnswer
 from gateway.admin.writes import Actor
@@ -67,7 +68,7 @@ def keep_answers(services: Services) -> Middleware:
             if scope["type"] != ScopeType.HTTP:
                 await app(scope, receive, send)
                 return
-            start: Message | None = None
+            start: HTTPResponseStartEvent | None = None
             body = bytearray()
 
             async def keep(message: Message) -> None:
