@@ -13,6 +13,7 @@ import click
 from gateway.commands.adapters import adapters_group
 from gateway.commands.alerts import audit_group, webhooks_group
 from gateway.commands.aliases import aliases_group
+from gateway.commands.apply import apply_command
 from gateway.commands.backup import backup_command, restore_command
 from gateway.commands.bench import bench_command
 from gateway.commands.billing import billing_group
@@ -61,6 +62,7 @@ for command in (
     db_group,
     backup_command,
     restore_command,
+    apply_command,
     tenants_group,
     projects_group,
     keys_group,

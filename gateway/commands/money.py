@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import UTC, datetime
-from decimal import Decimal, InvalidOperation
-from fractions import Fraction
 from typing import Any
 
 import click
@@ -14,8 +12,9 @@ import msgspec
 from billing.accounts import budgets, prices
 from billing.accounts.budget_windows import Kind
 from billing.accounts.budgets import BudgetState
-from billing.accounts.prices import PICOS_MAX, PICOS_PER_UNIT, PriceVersion, SubjectKind, format_picos
+from billing.accounts.prices import PICOS_MAX, PriceVersion, SubjectKind, format_picos, parse_picos
 from billing.clock import Period, from_datetime
+from billing.errors import InvalidValue
 from gateway.admin.budgets import budget_state
 from gateway.admin.writes import tenant_of
 from gateway.commands.console import Console, fail, json_option, pass_console, show_row, show_rows
@@ -23,7 +22,6 @@ from gateway.commands.database import read, write
 from gateway.views.accounts import BudgetView, PriceView
 
 MILLION = 10**6
-DIGITS_MAX = 40  # before and after the point
 PERIODS = ("day", "month", "total")
 KINDS = ("hard", "soft")
 
@@ -33,20 +31,10 @@ def picos(per: int = 1) -> Callable[[click.Context, click.Parameter, str | None]
     refused."""
 
     def read_amount(_: click.Context, __: click.Parameter, text: str | None) -> int | None:
-        if text is None:
-            return None
         try:
-            amount = Decimal(text)
-        except InvalidOperation:
-            raise click.BadParameter(f"{text!r} is no decimal number") from None
-        # The bound on its size comes first: exact arithmetic on 1e999999999 would take all memory.
-        sized = amount.is_finite() and abs(amount.adjusted()) <= DIGITS_MAX and len(text) <= 2 * DIGITS_MAX
-        exact = Fraction(amount) * PICOS_PER_UNIT / per if sized else Fraction(-1)
-        if not 0 <= exact <= PICOS_MAX:
-            raise click.BadParameter(f"{text} is not from 0 to {format_picos(PICOS_MAX, '').strip()}")
-        if exact.denominator != 1:
-            raise click.BadParameter(f"{text} is {float(exact):g} picos, which is not a whole number")
-        return int(exact)
+            return None if text is None else parse_picos(text, per)
+        except InvalidValue as error:
+            raise click.BadParameter(str(error)) from None
 
     return read_amount
 
