@@ -53,8 +53,11 @@ READ_ONLY = {
     "models.is_served",
     "adapters.bytes_left",
 }
-# test_aliases, test_fleet_pages and test_tenant_files
-WITH_OWN_TESTS = {"aliases.set", "aliases.remove", "engines.note_drain", "tenants.erase", "tenants.replay_erasure"}
+# test_aliases, test_fleet_pages, test_tenant_files and test_automation
+WITH_OWN_TESTS = {
+    *("aliases.set", "aliases.remove", "engines.note_drain", "tenants.erase", "tenants.replay_erasure"),
+    *("webhooks.rotate_secret", "webhooks.note_test"),
+}
 Made = dict[str, Any]
 Write = Callable[[Administration, sa.Connection, Made], Any]
 
@@ -72,6 +75,10 @@ WRITES: dict[str, Write] = {
     ),
     "projects.create": lambda a, c, made: a.projects.create(c, tenant_id=made["tenants.create"].id, name="search"),
     "projects.update": lambda a, c, made: a.projects.update(c, made["projects.create"].id, default_max_tokens=9),
+    "projects.archive": lambda a, c, made: a.projects.archive(c, made["projects.create"].id),
+    "projects.restore": lambda a, c, made: a.projects.restore(c, made["projects.create"].id),
+    "tenants.archive": lambda a, c, made: a.tenants.archive(c, made["tenants.create"].id),
+    "tenants.restore": lambda a, c, made: a.tenants.restore(c, made["tenants.create"].id),
     "keys.create": lambda a, c, made: a.keys.create(c, tenant_id=made["tenants.create"].id, name="k", project="search"),
     "keys.update": lambda a, c, made: a.keys.update(
         c, made["keys.create"].key.id, project="default", default_max_tokens=7, models=["m"], tags={"team": "a"}
@@ -92,6 +99,7 @@ WRITES: dict[str, Write] = {
     "webhooks.create": lambda a, c, made: a.webhooks.create(
         c, url="https://example.org/services/T0/kept-secret?token=kept-secret", tenant_id=made["tenants.create"].id
     ),
+    "webhooks.update": lambda a, c, made: a.webhooks.update(c, made["webhooks.create"].webhook.id, active=False),
     "webhooks.remove": lambda a, c, made: a.webhooks.remove(c, made["webhooks.create"].webhook.id),
     "adapters.register": lambda a, c, made: registered(a, c, made["tenants.create"].id, "ab"),
     "adapters.update": lambda a, c, made: a.adapters.update(c, made["adapters.register"].id, shared=["*"], notes="n"),
@@ -290,6 +298,9 @@ HTTP_WRITES: dict[str, tuple[str, str, Any]] = {
     "limits": ("POST", "limits", {"tenant": "audited", "concurrency": 5}),
     "limits removed": ("DELETE", "limits/{limits}", None),
     "webhook": ("POST", "webhooks", {"url": "https://example.org/hook"}),
+    "webhook changed": ("PATCH", "webhooks/{webhook}", {"active": False}),
+    "webhook secret rotated": ("POST", "webhooks/{webhook}/rotate_secret", None),
+    "webhook tested": ("POST", "webhooks/{webhook}/test", None),
     "webhook removed": ("DELETE", "webhooks/{webhook}", None),
     "export": ("POST", "exports", {"month": "2031-01"}),
     "export ended": ("DELETE", "exports/{export}", None),
@@ -309,6 +320,11 @@ HTTP_WRITES: dict[str, tuple[str, str, Any]] = {
     "version removed": ("DELETE", "adapters/{adapter}/versions/2", None),
     "adapter removed": ("DELETE", "adapters/{adapter}", None),
     "correction": ("POST", "corrections", {"tenant": "audited", "picos": -5, "reason": "goodwill"}),
+    "empty project": ("POST", "projects", {"tenant": "audited", "name": "empty"}),
+    "project archived": ("DELETE", "projects/{empty project}", None),
+    "project restored": ("POST", "projects/{empty project}/restore", None),
+    "tenant archived": ("DELETE", "tenants/{tenant}", None),
+    "tenant restored": ("POST", "tenants/{tenant}/restore", None),
     "engine": ("POST", f"engines/{LOCAL_ENGINE}/drain", {"draining": False}),
 }
 # A month cannot be closed before it ends: `test_every_administrative_write_has_its_line` does. The others change

@@ -127,6 +127,19 @@ OPERATORS = {
     ("GET", "/v1/admin/requests/{request_id:str}"),
     ("POST", "/v1/admin/periods/close"), ("GET", "/v1/admin/invoices/{invoice_id:str}"),
     ("POST", "/v1/admin/corrections"),
+    # One of each by its id; test_automation asks them as another tenant.
+    *(
+        ("GET", f"/v1/admin/{path}:str}}")
+        for path in (
+            "projects/{project_id", "budgets/{budget_id", "limits/{limits_id", "webhooks/{webhook_id",
+            "prices/{price_id", "periods/{period_id", "corrections/{correction_id", "alerts/{alert_id",
+            "people/{person_id",
+        )
+    ),
+    ("DELETE", "/v1/admin/tenants/{tenant_id:str}"), ("POST", "/v1/admin/tenants/{tenant_id:str}/restore"),
+    ("DELETE", "/v1/admin/projects/{project_id:str}"), ("POST", "/v1/admin/projects/{project_id:str}/restore"),
+    ("PATCH", "/v1/admin/webhooks/{webhook_id:str}"), ("POST", "/v1/admin/webhooks/{webhook_id:str}/test"),
+    ("POST", "/v1/admin/webhooks/{webhook_id:str}/rotate_secret"),
     ("GET", "/v1/admin/reconciliations"), ("POST", "/v1/admin/reconciliations"),
     ("GET", "/v1/admin/reconciliations/standing"),
     ("POST", "/v1/admin/exports"), ("GET", "/v1/admin/exports/{export_id:str}"),
