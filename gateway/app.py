@@ -99,7 +99,11 @@ def framework(services: Services, routes: Sequence[ControllerRouterHandler] = ()
         logging_config=None,
         exception_handlers={Exception: _reraise},
         openapi_config=OpenAPIConfig(
-            title="Laneway", version="1", path="/schema", render_plugins=[SchemaPlugin(path=["/", "/openapi.json"])]
+            title="Laneway",
+            version="1",
+            path="/schema",
+            render_plugins=[SchemaPlugin(path=["/", "/openapi.json"])],
+            use_handler_docstrings=True,
         ),
     )
 

@@ -41,6 +41,14 @@ class WrittenAnswer(msgspec.Struct, frozen=True, array_like=True):
     body: bytes
 
 
+class WriteReplayed(Exception):
+    """Ends a write that ran before, with the answer of the first."""
+
+    def __init__(self, answer: WrittenAnswer) -> None:
+        super().__init__("the write ran before")
+        self.answer = answer
+
+
 class _Row(msgspec.Struct, frozen=True):
     fingerprint: str
     request_id: str
@@ -52,8 +60,8 @@ _SELECT = sa.select(*(_rows[name] for name in _Row.__struct_fields__))
 
 
 class IdempotentWrite:
-    """One write with an Idempotency-Key. `look_up` before it runs, `begin_write` in its transaction, `keep_write` with
-    its answer."""
+    """One write with an Idempotency-Key. `look_up` before it runs; in its transaction `check_first`, once the revision
+    is locked, and `begin_write`; `keep_write` with its answer."""
 
     __slots__ = ("_actor_id", "_fingerprint", "_name", "_request_id", "_sealing", "begun")
 
@@ -68,39 +76,40 @@ class IdempotentWrite:
         self._request_id = request_id
         self.begun = False  # whether a transaction of this write has made its row, perhaps to be rolled back
 
-    async def look_up(self, database: Database) -> WrittenAnswer | None:
-        """The answer of an earlier write; None: this is the first. Raises IdempotencyMismatch, IdempotencyInFlight,
-        AnswerNotKept, AnswerUnreadable, DatabaseUnavailable."""
+    async def look_up(self, database: Database) -> None:
+        """Raises WriteReplayed, IdempotencyMismatch, IdempotencyInFlight, AnswerNotKept, AnswerUnreadable and
+        DatabaseUnavailable; otherwise this is the first write."""
+        await database.read(self.check_first)
 
-        def query(connection: sa.Connection) -> tuple[_Row | None, int]:
-            return self._row(connection), database_now(connection)
-
-        row, now = await database.read(query)
-        if row is None or _is_over(row, now):
-            return None
-        self._check_same(row, now)
-        assert row.answer is not None
+    def check_first(self, connection: sa.Connection) -> None:
+        """As `look_up`. Two writes with one Idempotency-Key lock the revision one after the other, so the second finds
+        the row of the first here."""
+        row, now = self._row(connection), database_now(connection)
+        if row is None or row.request_id == self._request_id or _is_over(row, now):
+            return
+        if row.fingerprint != self._fingerprint:
+            raise errors.IdempotencyMismatch()
+        if row.answer is None:
+            in_flight = now < row.written_at + IN_FLIGHT_S * SECOND
+            raise errors.IdempotencyInFlight() if in_flight else errors.AnswerNotKept()
         try:
-            return msgspec.msgpack.decode(self._sealing.unseal(row.answer, self._place), type=WrittenAnswer)
+            answer = msgspec.msgpack.decode(self._sealing.unseal(row.answer, self._place), type=WrittenAnswer)
         except ValueUnreadable:
             raise errors.AnswerUnreadable("answered") from None
+        raise WriteReplayed(answer)
 
     def begin_write(self, connection: sa.Connection, tenant_id: str | None) -> None:
-        """Make the row, in the write's transaction, which has locked the revision: two writes with one Idempotency-Key
-        come one after the other. Without effect on later calls of the same write. Raises as `look_up`, AnswerNotKept
-        also for a stored answer, which a further attempt gets; RateLimited for an actor with ROWS_MAX rows."""
-        now = database_now(connection)
-        row = self._row(connection)
+        """Make the row. Without effect on later calls of the same write. Raises as `check_first`; RateLimited for an
+        actor with ROWS_MAX rows."""
+        self.check_first(connection)
+        now, row = database_now(connection), self._row(connection)
         if row is not None and row.request_id == self._request_id:
             return
-        if row is not None and not _is_over(row, now):
-            self._check_same(row, now)
-            raise errors.IdempotencyInFlight()
         self._check_room(connection, now)
         connection.execute(sa.delete(write_replays).where(*self._which))
-        values = {"actor_id": self._actor_id, "name": self._name, "fingerprint": self._fingerprint}
-        values |= {"request_id": self._request_id}
-        connection.execute(sa.insert(write_replays).values(values, tenant_id=tenant_id, written_at=now))
+        values: dict[str, object] = {"actor_id": self._actor_id, "name": self._name, "fingerprint": self._fingerprint}
+        values |= {"request_id": self._request_id, "tenant_id": tenant_id, "written_at": now}
+        connection.execute(sa.insert(write_replays).values(values))
         self.begun = True
 
     async def keep_write(self, database: Database, answer: WrittenAnswer) -> None:
@@ -128,14 +137,6 @@ class IdempotentWrite:
     def _row(self, connection: sa.Connection) -> _Row | None:
         found = connection.execute(_SELECT.where(*self._which)).one_or_none()
         return None if found is None else _Row(*found)
-
-    def _check_same(self, row: _Row, now: int) -> None:
-        """Raises unless the row is of the same request, and answered."""
-        if row.fingerprint != self._fingerprint:
-            raise errors.IdempotencyMismatch()
-        if row.answer is None:
-            in_flight = now < row.written_at + IN_FLIGHT_S * SECOND
-            raise errors.IdempotencyInFlight() if in_flight else errors.AnswerNotKept()
 
     def _check_room(self, connection: sa.Connection, now: int) -> None:
         own = sa.select(sa.func.count(), sa.func.min(_rows.written_at)).where(_rows.actor_id == self._actor_id)

@@ -76,10 +76,17 @@ class Writes:
     def lock(self, connection: sa.Connection) -> None:
         """Begin a write that moves the revision further down, where it knows which tenant it concerns."""
         revision.lock(connection)
+        self._check_first(connection)
 
     def bump(self, connection: sa.Connection, kind: str) -> None:
         """Begin a write of this kind of row of `revision_log`: gateways reload what such rows concern."""
         revision.bump(connection, Change(kind))
+        self._check_first(connection)
+
+    def _check_first(self, connection: sa.Connection) -> None:
+        """Raises as `IdempotentWrite.check_first`."""
+        if self._idempotent is not None:
+            self._idempotent.check_first(connection)
 
     def record(self, connection: sa.Connection, action: str, before: Row | None, after: Row) -> Row:
         """Write the audit line of a changed row, and return the row."""

@@ -17,6 +17,7 @@ from litestar.handlers import BaseRouteHandler, HTTPRouteHandler
 from litestar.types import Guard
 
 from gateway import errors
+from gateway.access.write_replays import WriteReplayed
 from gateway.admin.administration import Administration
 from gateway.admin.writes import Actor
 from gateway.http.exchange import read_body
@@ -56,7 +57,7 @@ from gateway.routes.admin.reports import (
 )
 from gateway.routes.admin.requests import get_request, list_requests
 from gateway.routes.admin.session import SessionController
-from gateway.routes.automation.idempotency import WriteReplayed, begin_idempotent, keep_answers, replay_write, write_of
+from gateway.routes.automation.idempotency import begin_idempotent, keep_answers, replay_write, write_of
 from gateway.routes.automation.query_parameters import check_query
 from gateway.routes.guard import access_of, admit_operator
 from gateway.routes.organization import organization_costs, organization_usage

@@ -14,7 +14,7 @@ from litestar.enums import ScopeType
 from litestar.types import ASGIApp, Message, Middleware, Receive, Scope, Send
 from litestar.types.asgi_types import HTTPResponseStartEvent
 
-from gateway.access.write_replays import HEADER, IdempotentWrite, WrittenAnswer
+from gateway.access.write_replays import HEADER, IdempotentWrite, WriteReplayed, WrittenAnswer
 from gateway.admin.writes import Actor
 from gateway.http.exchange import line_of
 from gateway.services import Services
@@ -23,35 +23,23 @@ REPLAYED = "idempotent-replayed"
 _STATE = "idempotent_write"  # in the request's state
 
 
-class WriteReplayed(Exception):
-    """Ends a request whose answer is stored; `replay_write` sends the answer."""
-
-    def __init__(self, answer: WrittenAnswer) -> None:
-        super().__init__("the write ran before")
-        self.answer = answer
-
-
 def replay_write(_: Request[Any, Any, Any], replayed: WriteReplayed) -> Response[bytes]:
     answer = replayed.answer
     headers = {REPLAYED: "true", "cache-control": "no-store"}
     return Response(answer.body, status_code=answer.status, media_type=answer.content_type, headers=headers)
 
 
-async def begin_idempotent(services: Services, request: Request[Any, Any, Any], actor: Actor) -> IdempotentWrite | None:
-    """The write of a request with an Idempotency-Key. Raises WriteReplayed if it ran before with the same body;
-    InvalidRequest; as `IdempotentWrite.look_up`."""
+async def begin_idempotent(services: Services, request: Request[Any, Any, Any], actor: Actor) -> None:
+    """Note the write of a request with an Idempotency-Key. Raises InvalidRequest; as `IdempotentWrite.look_up`."""
     name = request.headers.get(HEADER)
     if name is None or request.headers.get("content-type", "").startswith("multipart/"):
-        return None
+        return
     query = request.scope["query_string"]
     asked = b"\n".join((request.method.encode(), request.scope["path"].encode(), query, await request.body()))
     request_id = line_of(request).record.request_id
     write = IdempotentWrite(services.secrets, actor_id=actor.id, name=name, request=asked, request_id=request_id)
-    answer = await write.look_up(services.database)
-    if answer is not None:
-        raise WriteReplayed(answer)
+    await write.look_up(services.database)
     setattr(request.state, _STATE, write)
-    return write
 
 
 def write_of(request: Request[Any, Any, Any]) -> IdempotentWrite | None:

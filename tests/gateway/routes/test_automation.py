@@ -68,7 +68,7 @@ def test_a_repeated_write_runs_once(automated: Stack, operator: Operator) -> Non
 
     stored = automated.read(lambda c: c.execute(sa.select(write_replays)).all())
     assert [row.name for row in stored] == ["key-1"]
-    assert first.json()["key"].encode() not in stored[0].answer, "answers are encrypted"
+    assert first.json()["secret"].encode() not in stored[0].answer, "answers are encrypted"
     assert stored[0].tenant_id == automated.tenants["acme"]
 
     other = sent(operator, "key-1", "POST", "keys", new_key | {"name": "other"})
@@ -202,15 +202,15 @@ def test_tenants_and_projects_are_archived(automated: Stack, operator: Operator)
 
     used = operator.ok("POST", "keys", {"tenant": "leaving"})
     models = f"{automated.url}/v1/models"
-    assert httpx.get(models, headers={"Authorization": f"Bearer {used['key']}"}).status_code == 200
+    assert httpx.get(models, headers={"Authorization": f"Bearer {used['secret']}"}).status_code == 200
     assert operator("DELETE", "tenants/leaving").status_code == 204
-    assert httpx.get(models, headers={"Authorization": f"Bearer {used['key']}"}).status_code == 401
+    assert httpx.get(models, headers={"Authorization": f"Bearer {used['secret']}"}).status_code == 401
     assert operator.ok("GET", "tenants", search="leaving")["data"] == []
     assert [one["slug"] for one in operator.ok("GET", "tenants", archived="true")["data"]] == ["leaving"]
     assert operator.refused(400, "PATCH", "tenants/leaving", {"status": "active"})["param"] == "status"
     back = operator.ok("POST", "tenants/leaving/restore")
     assert (back["status"], back["archived_at"]) == ("active", None)
-    assert httpx.get(models, headers={"Authorization": f"Bearer {used['key']}"}).status_code == 200
+    assert httpx.get(models, headers={"Authorization": f"Bearer {used['secret']}"}).status_code == 200
 
 
 def test_a_webhook_changes_and_is_tested(automated: Stack, operator: Operator) -> None:
