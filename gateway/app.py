@@ -26,6 +26,7 @@ from gateway.routes.conversations import (
     list_items,
     update_conversation,
 )
+from gateway.routes.docs import docs
 from gateway.routes.health import live, ready
 from gateway.routes.messages import count_tokens, messages
 from gateway.routes.metrics import MetricsListener, metrics
@@ -69,6 +70,7 @@ ROUTES: tuple[ControllerRouterHandler, ...] = (
     metrics,
     root,
     version,
+    docs,
     console,
 )
 

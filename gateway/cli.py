@@ -29,6 +29,7 @@ from gateway.commands.keys import keys_group
 from gateway.commands.limits import limits_group
 from gateway.commands.models import models_group
 from gateway.commands.money import budgets_group, prices_group
+from gateway.commands.now import requests_command, status_command, tiers_command, usage_command
 from gateway.commands.people import people_group
 from gateway.commands.run import engine_command, gateway_command, serve_command
 from gateway.commands.secret import secret_group
@@ -62,6 +63,10 @@ for command in (
     db_group,
     backup_command,
     restore_command,
+    status_command,
+    requests_command,
+    usage_command,
+    tiers_command,
     apply_command,
     tenants_group,
     projects_group,

@@ -14,10 +14,12 @@ from billing.books.invoices import Invoice
 from billing.errors import BillingRefused
 from billing.proofs import reconcile
 from billing.proofs.reconcile import Reconciliation
+from billing.texts import visible
 from gateway.admin.writes import tenant_of
 from gateway.commands.console import Console, fail, json_option, pass_console, show_row, show_rows
 from gateway.commands.database import read, sentence, write
 from gateway.commands.money import picos
+from gateway.commands.names import names_of
 from gateway.views.finance import (
     CorrectionView,
     InvoiceView,
@@ -27,10 +29,10 @@ from gateway.views.finance import (
     adapter_names,
 )
 
-PERIOD_COLUMNS = ("tenant_id", "month", "time_zone", "state", "start_at", "end_at", "closed_at", "id")
-INVOICE_COLUMNS = ("id", "tenant_id", "month", "usage", "corrections", "total", "issued_at")
+PERIOD_COLUMNS = ("tenant", "month", "time_zone", "state", "start_at", "end_at", "closed_at", "id")
+INVOICE_COLUMNS = ("id", "tenant", "month", "usage", "corrections", "total", "issued_at")
 LINE_COLUMNS = ("line", "kind", "model", "adapter", "tier", "meter", "tokens", "unit_price", "amount")
-CORRECTION_COLUMNS = ("created_at", "id", "tenant_id", "request_id", "meter", "tokens", "amount", "reason", "actor")
+CORRECTION_COLUMNS = ("created_at", "id", "tenant", "request_id", "meter", "tokens", "amount", "reason", "actor")
 MARGIN_COLUMNS = (
     "tier", "requests", "usage", "corrections", "device_s", "preemption_s", "cost", "of_it_preemption", "margin",
 )  # fmt: skip
@@ -56,7 +58,7 @@ def periods_command(console: Console, tenant: str | None, state: str | None, as_
         tenant_id = None if tenant is None else tenant_of(connection, tenant).id
         return periods.listing(connection, tenant_id=tenant_id, state=state)
 
-    rows = [msgspec.to_builtins(PeriodView.of(period)) for period in read(console, query)]
+    rows = _named(console, [msgspec.to_builtins(PeriodView.of(period)) for period in read(console, query)], as_json)
     show_rows(rows, PERIOD_COLUMNS, as_json=as_json)
 
 
@@ -88,7 +90,7 @@ def close_command(console: Console, month: str, tenant: str | None, as_json: boo
         except BillingRefused as error:
             if tenant is not None:
                 raise
-            return f"{tenant_id}: {sentence(error)}"
+            return f"{tenant_of(connection, tenant_id).slug}: {sentence(error)}"
 
     for tenant_id in read(console, tenant_ids):
         result = write(console, lambda c, tenant_id=tenant_id: close(c, tenant_id))  # type: ignore[misc]
@@ -96,7 +98,7 @@ def close_command(console: Console, month: str, tenant: str | None, as_json: boo
             refused.append(result)
         else:
             made.append(result)
-    _show_invoices(made, as_json=as_json)
+    _show_invoices(console, made, as_json=as_json)
     if refused:
         fail(f"not closed: {'; '.join(refused)}")
 
@@ -113,7 +115,7 @@ def invoices_command(console: Console, tenant: str | None, month: str | None, as
         tenant_id = None if tenant is None else tenant_of(connection, tenant).id
         return invoices.listing(connection, tenant_id=tenant_id, month=month)
 
-    _show_invoices(read(console, query), as_json=as_json)
+    _show_invoices(console, read(console, query), as_json=as_json)
 
 
 @billing_group.command("invoice")
@@ -131,7 +133,7 @@ def invoice_command(console: Console, invoice_id: str, as_json: bool) -> None:
     if as_json:
         show_row(msgspec.to_builtins(view), as_json=True)
         return
-    show_row(_invoice_row(view), as_json=False)
+    show_row(_named(console, [_invoice_row(view)], False)[0], as_json=False)
     click.echo()
     rows = []
     for line in view.lines:
@@ -199,6 +201,7 @@ def corrections_command(console: Console, tenant: str | None, as_json: bool) -> 
 
     views = [CorrectionView.of(correction) for correction in read(console, query)]
     rows = [{**msgspec.to_builtins(view), "amount": format_picos(view.picos, view.currency)} for view in views]
+    rows = _named(console, rows, as_json)
     show_rows(rows, CORRECTION_COLUMNS, as_json=as_json)
 
 
@@ -250,7 +253,13 @@ def reconcile_command(console: Console, month: str | None, minute: bool, as_json
         show_row(view, as_json=True)
     else:
         counted = {"imbalances": len(result.imbalances), "overshot": len(result.overshot)}
-        show_row({**view, **counted, "took_s": f"{result.took_s:.3f}"}, as_json=False)
+        plain = {name: value for name, value in view.items() if not isinstance(value, dict | list)}
+        show_row({**plain, **counted, "took_s": f"{result.took_s:.3f}"}, as_json=False)
+        for engine in result.engine_bounds:
+            click.echo(visible(f"engine bounds: {_pairs(msgspec.to_builtins(engine))}"))
+        for sums in result.sums:
+            owed, entered = (format_picos(value, sums.currency) for value in (sums.owed_picos, sums.entered_picos))
+            click.echo(f"sums: {sums.transactions} transactions, owed {owed}, entered {entered}")
         for imbalance in result.imbalances:
             click.echo(f"{imbalance.what}: {imbalance.where}: expected {imbalance.expected}, found {imbalance.found}")
         for window in result.overshot:
@@ -277,7 +286,24 @@ def _invoice_row(view: InvoiceView) -> dict[str, Any]:
     }
 
 
-def _show_invoices(found: list[Invoice], *, as_json: bool) -> None:
+def _named(console: Console, rows: list[dict[str, Any]], as_json: bool) -> list[dict[str, Any]]:
+    """Rows with the slug of their tenant in place of its id, for a table."""
+    if as_json or not rows:
+        return rows
+    names = read(console, lambda c: names_of(c, [row["tenant_id"] for row in rows]))
+    return [
+        {("tenant" if name == "tenant_id" else name): (names[value] if name == "tenant_id" else value)
+         for name, value in row.items()}
+        for row in rows
+    ]  # fmt: skip
+
+
+def _pairs(fields: dict[str, Any]) -> str:
+    return ", ".join(f"{name} {value}" for name, value in fields.items())
+
+
+def _show_invoices(console: Console, found: list[Invoice], *, as_json: bool) -> None:
     views = [InvoiceView.of(invoice) for invoice in found]
     rows = [msgspec.to_builtins(view) if as_json else _invoice_row(view) for view in views]
+    rows = _named(console, rows, as_json)
     show_rows(rows, INVOICE_COLUMNS, as_json=as_json)

@@ -72,7 +72,7 @@ STORED = {
 CONSOLE = {(method, path) for method in ("GET", "HEAD") for path in ("/admin", "/admin/{path:path}")}
 # Nobody's, for everybody.
 HEALTH = ("/health", "/health/live", "/health/ready")
-PUBLIC = {("GET", path) for path in (*HEALTH, "", "/version", "/schema", "/schema/openapi.json")}
+PUBLIC = {("GET", path) for path in (*HEALTH, "", "/version", "/docs", "/schema", "/schema/openapi.json")}
 # The operator's, of one tenant: the query that names it. What it shows must be of that tenant.
 OF_A_TENANT: dict[str, dict[str, Any]] = {
     "/v1/admin/projects": {"tenant": OURS},
