@@ -106,8 +106,8 @@ class TenantWrites:
         """Refuse the tenant's keys from now on, and leave it out of lists. Its slug stays taken, its books stay, and
         its open periods are closed as before. Without effect on an archived tenant."""
         self._writes.lock(connection)
-        self._writes.check_operator("tenants")
         before = self._writes.tenant(connection, tenant_id)
+        self._writes.check_operator("tenants")
         if before.archived_at is not None:
             return before
         after = tenants.archive(connection, before.id)
@@ -117,8 +117,8 @@ class TenantWrites:
     def restore(self, connection: sa.Connection, tenant_id: str) -> Tenant:
         """End the archiving: the tenant is active again. Raises InvalidValue for an erased tenant."""
         self._writes.lock(connection)
-        self._writes.check_operator("tenants")
         before = self._writes.tenant(connection, tenant_id)
+        self._writes.check_operator("tenants")
         if _is_erased(connection, before.id):
             raise InvalidValue("an erased tenant is not activated again: create a new one", "tenant")
         if before.archived_at is None:

@@ -173,7 +173,7 @@ class TenantController(Controller):
             await services.database.administer(lambda c: administration.tenants.update(c, tenant_id, **fields))
         )
 
-    @delete("/{tenant_id:str}", opt={"route": "/v1/admin/tenants/{tenant_id}", "everyones": True})
+    @delete("/{tenant_id:str}", opt={"route": "/v1/admin/tenants/{tenant_id}"})
     async def archive_tenant(self, services: Services, administration: Administration, tenant_id: str) -> None:
         """Archive a tenant: its keys are refused, and lists leave it out. Its usage, invoices and slug stay. Archiving
         it again changes nothing."""
@@ -181,7 +181,7 @@ class TenantController(Controller):
 
     @post(
         "/{tenant_id:str}/restore",
-        opt={"route": "/v1/admin/tenants/{tenant_id}/restore", "everyones": True},
+        opt={"route": "/v1/admin/tenants/{tenant_id}/restore"},
         status_code=200,
     )
     async def restore_tenant(self, services: Services, administration: Administration, tenant_id: str) -> TenantView:
