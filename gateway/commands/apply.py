@@ -23,6 +23,12 @@ EXIT_DRIFT = 2
 EXIT_REFUSED = 1  # other than in other commands, so that a script can tell a refusal from drift
 
 
+class ApplyRefused(CommandRefused):
+    """A refusal with an exit status of its own."""
+
+    exit_code = EXIT_REFUSED
+
+
 class _Planned(Exception):
     """Rolls a plan back."""
 
@@ -52,8 +58,7 @@ def apply_command(console: Console, file: Path, plan: bool, prune: bool, secrets
     try:
         _apply(console, file, plan, prune, secrets, as_json)
     except CommandRefused as refused:
-        refused.exit_code = EXIT_REFUSED
-        raise
+        raise ApplyRefused(refused.message) from None
 
 
 def _apply(console: Console, file: Path, plan: bool, prune: bool, secrets: Path | None, as_json: bool) -> None:

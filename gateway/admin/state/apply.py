@@ -16,6 +16,7 @@ import sqlalchemy as sa
 from msgspec import UNSET
 
 from billing.accounts import budgets, prices, tenants
+from billing.accounts.budget_windows import Unit
 from billing.accounts.budgets import Budget
 from billing.accounts.prices import METERS, PriceVersion, SubjectKind, UnitPrices, format_picos, parse_picos
 from billing.accounts.tenants import Project, Tenant
@@ -194,7 +195,7 @@ class StateApplier:
             unit, limit = _limit_of(budget, name)
             had = before.pop((unit, budget.period), None)
 
-            def write(budget: WantedBudget = budget, unit: Any = unit, limit: int = limit) -> Budget:
+            def write(budget: WantedBudget = budget, unit: Unit = unit, limit: int = limit) -> Budget:
                 return self._writes.budgets.set(
                     self._connection, tenant_id=tenant.id, unit=unit, period=budget.period, limit_amount=limit,
                     kind=budget.kind, thresholds=budget.thresholds, **of,
@@ -217,12 +218,13 @@ class StateApplier:
         before = prices.in_force(found, wanted.currency, database_now(self._connection))
 
         def write() -> PriceVersion:
-            amounts = {meter: getattr(wanted, meter) for meter in METERS}
-            amounts["cached_input"] = wanted.input if wanted.cached_input is None else wanted.cached_input
+            cached = wanted.input if wanted.cached_input is None else wanted.cached_input
             return self._writes.prices.publish(
                 self._connection, subject=subject, subject_kind=kind, currency=wanted.currency,
                 multipliers={tier: str(factor) for tier, factor in wanted.multipliers.items()},
-                **{meter: _picos(str(amount), meter, MILLION) for meter, amount in amounts.items()},
+                input=_picos(str(wanted.input), "input", MILLION),
+                cached_input=_picos(str(cached), "cached_input", MILLION),
+                output=_picos(str(wanted.output), "output", MILLION),
             )  # fmt: skip
 
         name = f"{subject} in {wanted.currency}, for a million tokens"
@@ -331,7 +333,7 @@ def _all_tenants(connection: sa.Connection) -> Iterator[Tenant]:
         after = page[-1].slug
 
 
-def _limit_of(budget: WantedBudget, name: str) -> tuple[str, int]:
+def _limit_of(budget: WantedBudget, name: str) -> tuple[Unit, int]:
     """The unit and the limit, in tokens or picos."""
     if (budget.tokens is None) == (budget.money is None):
         raise InvalidValue(f"budget of {name}: it has either tokens or money", "budgets")
