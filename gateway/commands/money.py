@@ -254,7 +254,8 @@ def list_budgets_command(console: Console, tenant: str | None, as_json: bool) ->
         tenant_id = None if tenant is None else tenant_of(connection, tenant).id
         found = budgets.states(connection, tenant_id=tenant_id)
         ids = [one for state in found for one in (state.budget.tenant_id, state.budget.scope_id)]
-        currencies = dict(connection.execute(sa.select(tenants.c.id, tenants.c.currency)).tuples().all())
+        rows = connection.execute(sa.select(tenants.c.id, tenants.c.currency))
+        currencies = {row.id: row.currency for row in rows}
         return found, names_of(connection, ids), currencies
 
     found, names, currencies = read(console, query)
