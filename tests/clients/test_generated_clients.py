@@ -98,3 +98,5 @@ def test_a_generated_python_client(description: dict[str, Any], stack: Stack, tm
     )
     answered = call("default.v1_chat_completions_chat_completions", of=caller, body=asked)
     assert answered.parsed.choices[0].finish_reason == "length"
+    for one in (client, caller):
+        one.get_httpx_client().close()

@@ -361,7 +361,7 @@ def is_name(part: str) -> bool:
 
 
 def check_http(stack: Stack, client: httpx.Client, operator: str) -> None:
-    paths = httpx.get(f"{stack.url}/schema/openapi.json").json()["paths"]
+    paths = httpx.get(f"{stack.url}/schema/openapi.json", timeout=60).json()["paths"]
     there = {
         (method.upper(), "/".join("{}" if part.startswith("{") else part for part in path.split("/")[3:]))
         for path, operations in paths.items()
