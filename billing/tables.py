@@ -80,6 +80,7 @@ tenants = sa.Table(
     sa.Column("store_responses_s", sa.BigInteger, nullable=True),  # how long responses are stored; null: not at all
     # Networks from which its keys may be used, a list of texts; null: all.
     sa.Column("allowed_ips", sa.JSON(none_as_null=True), nullable=True),
+    sa.Column("archived_at", sa.BigInteger, nullable=True),  # null: it is not archived; an archived one is suspended
     sa.CheckConstraint("status IN ('active', 'suspended')", name="status"),
 )
 
@@ -91,6 +92,7 @@ projects = sa.Table(
     sa.Column("name", sa.String(200), nullable=False),
     sa.Column("created_at", sa.BigInteger, nullable=False),
     sa.Column("default_max_tokens", sa.BigInteger),
+    sa.Column("archived_at", sa.BigInteger, nullable=True),  # null: it is not archived; an archived one has no keys
     sa.UniqueConstraint("tenant_id", "name"),
 )
 
@@ -197,6 +199,7 @@ webhooks = sa.Table(
     sa.Column("format", sa.String(16), nullable=False, server_default="laneway"),  # laneway, slack, pagerduty
     sa.Column("events", sa.JSON, nullable=False, server_default=sa.text("'[\"budgets\"]'")),  # webhooks.EVENTS
     sa.Column("routing_key", sa.LargeBinary),  # of pagerduty, encrypted: gateway.access.routing_keys
+    sa.Column("paused", sa.Boolean, nullable=False, server_default=sa.false()),  # it gets no new events
 )
 
 # The outbox: one row for each alert and webhook, written with the alert.

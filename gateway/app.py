@@ -26,6 +26,7 @@ from gateway.routes.conversations import (
     list_items,
     update_conversation,
 )
+from gateway.routes.docs import docs
 from gateway.routes.health import live, ready
 from gateway.routes.messages import count_tokens, messages
 from gateway.routes.metrics import MetricsListener, metrics
@@ -69,6 +70,7 @@ ROUTES: tuple[ControllerRouterHandler, ...] = (
     metrics,
     root,
     version,
+    docs,
     console,
 )
 
@@ -100,7 +102,11 @@ def framework(services: Services, routes: Sequence[ControllerRouterHandler] = ()
         logging_config=None,
         exception_handlers={Exception: _reraise},
         openapi_config=OpenAPIConfig(
-            title="Laneway", version="1", path="/schema", render_plugins=[SchemaPlugin(path=["/", "/openapi.json"])]
+            title="Laneway",
+            version="1",
+            path="/schema",
+            render_plugins=[SchemaPlugin(path=["/", "/openapi.json"])],
+            use_handler_docstrings=True,
         ),
     )
 

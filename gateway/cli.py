@@ -13,6 +13,7 @@ import click
 from gateway.commands.adapters import adapters_group
 from gateway.commands.alerts import audit_group, webhooks_group
 from gateway.commands.aliases import aliases_group
+from gateway.commands.apply import apply_command
 from gateway.commands.backup import backup_command, restore_command
 from gateway.commands.bench import bench_command
 from gateway.commands.billing import billing_group
@@ -29,6 +30,7 @@ from gateway.commands.keys import keys_group
 from gateway.commands.limits import limits_group
 from gateway.commands.models import models_group
 from gateway.commands.money import budgets_group, prices_group
+from gateway.commands.now import requests_command, status_command, tiers_command, usage_command
 from gateway.commands.people import people_group
 from gateway.commands.run import engine_command, gateway_command, serve_command
 from gateway.commands.secret import secret_group
@@ -63,6 +65,11 @@ for command in (
     db_group,
     backup_command,
     restore_command,
+    status_command,
+    requests_command,
+    usage_command,
+    tiers_command,
+    apply_command,
     tenants_group,
     projects_group,
     keys_group,

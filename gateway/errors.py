@@ -297,9 +297,9 @@ class AnswerUnreadable(ApiError):
     should_retry = False
     stores_message = True
 
-    def __init__(self) -> None:
+    def __init__(self, ran: str = "answered and charged") -> None:
         super().__init__(
-            "The request with this Idempotency-Key was answered and charged, and its answer cannot be read here: it "
+            f"The request with this Idempotency-Key was {ran}, and its answer cannot be read here: it "
             "was kept by a gateway with another secret (gateway.secret_file)."
         )
 

@@ -87,7 +87,9 @@ def record(connection: sa.Connection, crossings: Iterable[Crossing], now: int) -
     ]
     connection.execute(sa.insert(_alerts), made)
     whose = sa.or_(_webhooks.c.tenant_id.is_(None), _webhooks.c.tenant_id.in_({alert["tenant_id"] for alert in made}))
-    query = sa.select(_webhooks.c.id, _webhooks.c.tenant_id, _webhooks.c.events).where(_webhooks.c.active, whose)
+    query = sa.select(_webhooks.c.id, _webhooks.c.tenant_id, _webhooks.c.events).where(
+        _webhooks.c.active, ~_webhooks.c.paused, whose
+    )
     new_deliveries = [
         {"alert_id": alert["id"], "webhook_id": webhook.id, "state": "pending", "attempts": 0, "next_attempt_at": now}
         for webhook in connection.execute(query)
@@ -108,6 +110,11 @@ def listing(
     if before is not None:
         query = query.where(_alerts.c.sequence < before)
     return [Alert(*row) for row in connection.execute(query)]
+
+
+def get(connection: sa.Connection, alert_id: str) -> Alert | None:
+    row = connection.execute(_ALERT.where(_alerts.c.id == alert_id)).one_or_none()
+    return None if row is None else Alert(*row)
 
 
 def deliveries(

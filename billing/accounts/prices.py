@@ -6,6 +6,7 @@ All prices are integers, in picos of a currency. A price that is not an integer 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from decimal import Decimal, InvalidOperation
 from fractions import Fraction
 from typing import Literal
 from zoneinfo import ZoneInfo
@@ -28,6 +29,7 @@ REQUEST_TOKENS_MAX = 2**24
 # A tenth of a currency unit per token.
 UNIT_PRICE_PICOS_MAX = 10**11
 LIST_MAX = 1000
+DIGITS_MAX = 40  # of a decimal amount, before and after the point
 
 Meter = Literal["input", "cached_input", "output"]
 METERS: tuple[Meter, ...] = ("input", "cached_input", "output")
@@ -63,6 +65,23 @@ def format_picos(picos: int, currency: str) -> str:
     sign, picos = ("-" if picos < 0 else ""), abs(picos)
     fraction = f"{picos % PICOS_PER_UNIT:012d}".rstrip("0")
     return f"{sign}{picos // PICOS_PER_UNIT}{'.' + fraction if fraction else ''} {currency}"
+
+
+def parse_picos(text: str, per: int = 1) -> int:
+    """A decimal amount of a currency as picos divided by `per`. Raises InvalidValue, also for an amount that is not a
+    whole number of picos."""
+    try:
+        amount = Decimal(text)
+    except InvalidOperation:
+        raise InvalidValue(f"{text!r} is no decimal number") from None
+    # The bound on its size comes first: exact arithmetic on 1e999999999 would take all memory.
+    sized = amount.is_finite() and abs(amount.adjusted()) <= DIGITS_MAX and len(text) <= 2 * DIGITS_MAX
+    exact = Fraction(amount) * PICOS_PER_UNIT / per if sized else Fraction(-1)
+    if not 0 <= exact <= PICOS_MAX:
+        raise InvalidValue(f"{text} is not from 0 to {format_picos(PICOS_MAX, '').strip()}")
+    if exact.denominator != 1:
+        raise InvalidValue(f"{text} is {float(exact):g} picos, which is not a whole number")
+    return int(exact)
 
 
 def publish(
@@ -156,6 +175,12 @@ def listing(
     rows = connection.execute(query).all()
     tiers = _tiers_of(connection, [row.id for row in rows])
     return [PriceVersion(**row._mapping, tiers=tiers[row.id]) for row in rows]
+
+
+def get(connection: sa.Connection, version_id: str) -> PriceVersion | None:
+    versions = tables.price_versions
+    row = connection.execute(sa.select(versions).where(versions.c.id == version_id)).one_or_none()
+    return None if row is None else PriceVersion(**row._mapping, tiers=_tiers_of(connection, [row.id])[row.id])
 
 
 def _tiers_of(connection: sa.Connection, version_ids: list[str]) -> dict[str, dict[str, UnitPrices]]:

@@ -48,7 +48,7 @@ class Tenant(msgspec.Struct, frozen=True):
     and periods. `share_weight`: while two tenants wait in a tier, the tenant with twice the weight is served twice as
     much. `cheapest`: aliases that allow it choose the cheapest model that can serve a request. `store_responses_s`: for
     how long its responses are stored; None: they are not. `allowed_ips`: the networks from which its keys may be used;
-    None: every address."""
+    None: every address. An archived tenant is suspended, and lists leave it out."""
 
     id: str
     slug: str
@@ -63,17 +63,19 @@ class Tenant(msgspec.Struct, frozen=True):
     cheapest: bool = False
     store_responses_s: int | None = None
     allowed_ips: list[str] | None = None
+    archived_at: int | None = None
 
 
 class Project(msgspec.Struct, frozen=True):
     """A group of a tenant's keys. `default_max_tokens` applies to requests without a limit of their own whose key has
-    no default either."""
+    no default either. An archived project has no usable key."""
 
     id: str
     tenant_id: str
     name: str
     created_at: int
     default_max_tokens: int | None = None
+    archived_at: int | None = None
 
 
 def create(
@@ -125,9 +127,14 @@ def listing(connection: sa.Connection, *, after: str = "", limit: int = 100) -> 
     return [Tenant(*row) for row in connection.execute(query)]
 
 
-def found(connection: sa.Connection, list_query: ListQuery, *, tenant_id: str | None = None) -> ListPage[Tenant]:
-    """A page of all tenants, or of the tenant `tenant_id` only. Raises InvalidValue."""
+def found(
+    connection: sa.Connection, list_query: ListQuery, *, tenant_id: str | None = None, archived: bool | None = None
+) -> ListPage[Tenant]:
+    """A page of all tenants, or of the tenant `tenant_id` only; of the archived ones or of the others, if `archived` is
+    given. Raises InvalidValue."""
     query = sa.select(_tenants)
+    if archived is not None:
+        query = query.where(_tenants.c.archived_at.is_not(None) == archived)
     if tenant_id is not None:
         query = query.where(_tenants.c.id == tenant_id)
     return page(connection, query, _SORTED_TENANTS, list_query, lambda row: Tenant(*row), lambda tenant: tenant.id)
@@ -184,6 +191,14 @@ def resume(connection: sa.Connection, tenant_id: str) -> Tenant:
     return _change(connection, tenant_id, {"status": "active"})
 
 
+def archive(connection: sa.Connection, tenant_id: str) -> Tenant:
+    return _change(connection, tenant_id, {"status": "suspended", "archived_at": database_now(connection)})
+
+
+def restore(connection: sa.Connection, tenant_id: str) -> Tenant:
+    return _change(connection, tenant_id, {"status": "active", "archived_at": None})
+
+
 def create_project(
     connection: sa.Connection, *, tenant_id: str, name: str, default_max_tokens: int | None = None
 ) -> Project:
@@ -233,6 +248,16 @@ def update_project(
     return msgspec.structs.replace(before, **values)
 
 
+def set_archived(connection: sa.Connection, project: Project, archived: bool) -> Project:
+    """Archive a project, or restore it. Raises InvalidValue for the default project."""
+    if project.name == DEFAULT_PROJECT:
+        raise InvalidValue("the default project cannot be archived", "project")
+    moment = database_now(connection) if archived else None
+    connection.execute(sa.update(_projects).where(_projects.c.id == project.id).values(archived_at=moment))
+    revision.bump(connection, Change("projects", project.tenant_id))
+    return msgspec.structs.replace(project, archived_at=moment)
+
+
 def get_project(connection: sa.Connection, project_id: str) -> Project | None:
     row = connection.execute(sa.select(_projects).where(_projects.c.id == project_id)).one_or_none()
     return None if row is None else Project(*row)
@@ -253,10 +278,13 @@ def projects(connection: sa.Connection, tenant_id: str) -> list[Project]:
 
 
 def found_projects(
-    connection: sa.Connection, list_query: ListQuery, *, tenant_id: str | None = None
+    connection: sa.Connection, list_query: ListQuery, *, tenant_id: str | None = None, archived: bool | None = None
 ) -> ListPage[Project]:
-    """A page of all tenants' projects, or of one tenant's. Raises InvalidValue."""
+    """A page of all tenants' projects, or of one tenant's; of the archived ones or of the others, if `archived` is
+    given. Raises InvalidValue."""
     query = sa.select(_projects)
+    if archived is not None:
+        query = query.where(_projects.c.archived_at.is_not(None) == archived)
     if tenant_id is not None:
         query = query.where(_projects.c.tenant_id == tenant_id)
     return page(connection, query, _SORTED_PROJECTS, list_query, lambda row: Project(*row), lambda project: project.id)

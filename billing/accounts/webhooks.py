@@ -11,6 +11,7 @@ import msgspec
 import sqlalchemy as sa
 
 from billing import revision, tables
+from billing.accounts.outbox import RECEIVER, Receiver
 from billing.clock import database_now
 from billing.errors import InvalidValue, RowNotFound
 from billing.ids import new_id
@@ -32,7 +33,8 @@ _webhooks = tables.webhooks
 
 class Webhook(msgspec.Struct, frozen=True):
     """A webhook without its secrets, as it may be shown. `tenant_id` None: the operator's, for alerts of all tenants.
-    `format`: one of FORMATS; `events`: some of EVENTS."""
+    `format`: one of FORMATS; `events`: some of EVENTS. `active` false: it was removed. A paused one gets no new
+    events."""
 
     id: str
     tenant_id: str | None
@@ -41,6 +43,7 @@ class Webhook(msgspec.Struct, frozen=True):
     created_at: int
     format: str
     events: list[str]
+    paused: bool = False
 
     def redacted(self) -> Webhook:
         """The webhook with only the host of its URL: paths and queries of chat services contain their keys."""
@@ -77,7 +80,7 @@ def create(
         raise InvalidValue(f"there are {limit} webhooks {whose} already, the limit")
     chosen = [event for event in EVENTS if event in events]
     webhook = Webhook(new_id("whk"), tenant_id, url, True, database_now(connection), format, chosen)
-    secret = SECRET_PREFIX + secrets.token_urlsafe(32)
+    secret = _new_secret()
     connection.execute(sa.insert(_webhooks).values(**msgspec.structs.asdict(webhook), secret=secret))
     revision.bump(connection, Change("webhooks", tenant_id))
     return MadeWebhook(webhook, secret)
@@ -99,6 +102,47 @@ def listing(connection: sa.Connection, tenant_id: str | None = None) -> list[Web
     if tenant_id is not None:
         query = query.where(_webhooks.c.tenant_id == tenant_id)
     return [Webhook(*row) for row in connection.execute(query)]
+
+
+def change(
+    connection: sa.Connection,
+    webhook: Webhook,
+    *,
+    url: str | None = None,
+    events: Sequence[str] | None = None,
+    paused: bool | None = None,
+) -> Webhook:
+    """Change the given fields. Deliveries that are pending go to the new URL. Raises InvalidValue."""
+    after = webhook
+    if url is not None:
+        check_url(url)
+        after = msgspec.structs.replace(after, url=url)
+    if events is not None:
+        check_kinds(webhook.format, events, webhook.tenant_id)
+        after = msgspec.structs.replace(after, events=[event for event in EVENTS if event in events])
+    if paused is not None:
+        after = msgspec.structs.replace(after, paused=paused)
+    values = {"url": after.url, "events": after.events, "paused": after.paused}
+    connection.execute(sa.update(_webhooks).where(_webhooks.c.id == webhook.id).values(values))
+    revision.bump(connection, Change("webhooks", webhook.tenant_id))
+    return after
+
+
+def rotate_secret(connection: sa.Connection, webhook: Webhook) -> MadeWebhook:
+    """Sign with a new secret from now on, pending deliveries too."""
+    secret = _new_secret()
+    connection.execute(sa.update(_webhooks).where(_webhooks.c.id == webhook.id).values(secret=secret))
+    revision.bump(connection, Change("webhooks", webhook.tenant_id))
+    return MadeWebhook(webhook, secret)
+
+
+def receiver_of(connection: sa.Connection, webhook_id: str) -> Receiver:
+    """The webhook as a delivery needs it; there must be one."""
+    return Receiver(*connection.execute(sa.select(*RECEIVER).where(_webhooks.c.id == webhook_id)).one())
+
+
+def _new_secret() -> str:
+    return SECRET_PREFIX + secrets.token_urlsafe(32)
 
 
 def remove(connection: sa.Connection, webhook_id: str) -> Webhook:

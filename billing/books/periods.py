@@ -79,6 +79,11 @@ def get(connection: sa.Connection, tenant_id: str, month: str) -> Period:
     return Period(*row)
 
 
+def by_id(connection: sa.Connection, period_id: str) -> Period | None:
+    row = connection.execute(sa.select(_periods).where(_periods.c.id == period_id)).one_or_none()
+    return None if row is None else Period(*row)
+
+
 def listing(
     connection: sa.Connection,
     *,

@@ -327,14 +327,17 @@ def _has_status(status: Status, now: int) -> list[sa.ColumnElement[bool]]:
     return [unrevoked, ends <= now]
 
 
-def count_usable(connection: sa.Connection, tenant_id: str) -> int:
-    """The number of a tenant's keys, admin keys included, that are neither revoked nor expired."""
+def count_usable(connection: sa.Connection, tenant_id: str, project_id: str | None = None) -> int:
+    """The number of a tenant's keys, admin keys included, or of one project's, that are neither revoked nor
+    expired."""
     expires_at = keys.c.expires_at
     query = sa.select(sa.func.count()).where(
         keys.c.tenant_id == tenant_id,
         keys.c.revoked_at.is_(None),
         sa.or_(expires_at.is_(None), expires_at > clock.database_now(connection)),
     )
+    if project_id is not None:
+        query = query.where(keys.c.project_id == project_id)
     return int(connection.execute(query).scalar_one())
 
 

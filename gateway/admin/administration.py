@@ -7,6 +7,7 @@ HTTP or a terminal.
 
 from __future__ import annotations
 
+from gateway.access.write_replays import IdempotentWrite
 from gateway.admin.adapters import AdapterWrites
 from gateway.admin.aliases import AliasWrites
 from gateway.admin.budgets import BudgetWrites
@@ -28,8 +29,9 @@ from gateway.config.file import Config
 class Administration:
     """The writes of one actor, by what they change. A `tenant_id` may be a slug everywhere."""
 
-    def __init__(self, config: Config, actor: Actor) -> None:
-        self.writes = writes = Writes(config, actor)
+    def __init__(self, config: Config, actor: Actor, idempotent: IdempotentWrite | None = None) -> None:
+        """`idempotent`: of the request that writes, if it has an Idempotency-Key."""
+        self.writes = writes = Writes(config, actor, idempotent)
         self.tenants = TenantWrites(writes)
         self.projects = ProjectWrites(writes)
         self.keys = KeyWrites(writes)

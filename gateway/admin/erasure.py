@@ -25,6 +25,7 @@ from gateway.tables import (
     rate_limits,
     replays,
     sessions,
+    write_replays,
 )
 
 ERASED = "erased"
@@ -65,6 +66,8 @@ def _erase_keys(connection: sa.Connection, tenant_id: str, at: int) -> None:
     connection.execute(sa.delete(sessions).where(sessions.c.key_id.in_(own)))
     connection.execute(sa.delete(key_totp).where(key_totp.c.key_id.in_(own)))
     connection.execute(sa.delete(replays).where(replays.c.key_id.in_(own)))
+    answers = sa.or_(write_replays.c.tenant_id == tenant_id, write_replays.c.actor_id.in_(own))
+    connection.execute(sa.delete(write_replays).where(answers))
     connection.execute(sa.delete(rate_limits).where(rate_limits.c.tenant_id == tenant_id))
     revoked = sa.func.coalesce(keys.c.revoked_at, at)
     values: dict[str, object] = {"name": ERASED, "hash": keys.c.id, "prefix": "", "last4": "", "revoked_at": revoked}

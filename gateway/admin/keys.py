@@ -55,7 +55,7 @@ class KeyWrites:
         project_id = None
         if tenant_id is not None:
             self._check_quota(connection, tenant_id)
-            project_id = project_of(connection, tenant_id, project or tenants.DEFAULT_PROJECT).id
+            project_id = _open_project(connection, tenant_id, project or tenants.DEFAULT_PROJECT)
         made = keys.create(
             connection,
             tenant_id=tenant_id,
@@ -98,7 +98,7 @@ class KeyWrites:
         if project is not None:
             if before.tenant_id is None:
                 raise InvalidValue("an admin key belongs to the operator, and to no project", "project")
-            project_id = project_of(connection, before.tenant_id, project).id
+            project_id = _open_project(connection, before.tenant_id, project)
         after = keys.update(
             connection,
             key_id,
@@ -158,6 +158,14 @@ class KeyWrites:
                 "(administration.tenant_keys_max): revoke one first",
                 "tenant",
             )
+
+
+def _open_project(connection: sa.Connection, tenant_id: str, project: str) -> str:
+    """The id of a project that takes keys. Raises RowNotFound, InvalidValue."""
+    found = project_of(connection, tenant_id, project)
+    if found.archived_at is not None:
+        raise InvalidValue("the project is archived: it takes no key", "project")
+    return found.id
 
 
 def _check_default_tokens(default_max_tokens: int | None) -> None:

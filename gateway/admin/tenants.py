@@ -10,12 +10,13 @@ import sqlalchemy as sa
 from billing.accounts import tenants
 from billing.accounts.tenants import Project, Tenant
 from billing.clock import database_now
-from billing.errors import InvalidValue, RowNotFound
+from billing.errors import InvalidValue, NotPossibleYet, RowNotFound
 from billing.ids import new_id
+from gateway.access import keys
 from gateway.admin import erasure_file
 from gateway.admin.erasure import erase as erase_rows
 from gateway.admin.erasure_file import Erasure
-from gateway.admin.writes import Writes
+from gateway.admin.writes import Actor, Writes
 from gateway.config.networks import checked_networks
 from gateway.stored.texts import delete_text_key
 from gateway.tables import erasures
@@ -79,6 +80,8 @@ class TenantWrites:
             self._writes.check_tier(tier)
         if status == "active" and _is_erased(connection, before.id):
             raise InvalidValue("an erased tenant is not activated again: create a new one", "status")
+        if status == "active" and before.archived_at is not None:
+            raise InvalidValue("an archived tenant is not activated: restore it first", "status")
         after = tenants.update(
             connection,
             before.id,
@@ -97,6 +100,31 @@ class TenantWrites:
             change = tenants.suspend if status == "suspended" else tenants.resume
             after = change(connection, before.id)
         self._writes.record_line(connection, "tenant.update", after.id, after.id, before=before, after=after)
+        return after
+
+    def archive(self, connection: sa.Connection, tenant_id: str) -> Tenant:
+        """Refuse the tenant's keys from now on, and leave it out of lists. Its slug stays taken, its books stay, and
+        its open periods are closed as before. Without effect on an archived tenant."""
+        self._writes.lock(connection)
+        before = self._writes.tenant(connection, tenant_id)
+        self._writes.check_operator("tenants")
+        if before.archived_at is not None:
+            return before
+        after = tenants.archive(connection, before.id)
+        self._writes.record_line(connection, "tenant.archive", after.id, after.id, before=before, after=after)
+        return after
+
+    def restore(self, connection: sa.Connection, tenant_id: str) -> Tenant:
+        """End the archiving: the tenant is active again. Raises InvalidValue for an erased tenant."""
+        self._writes.lock(connection)
+        before = self._writes.tenant(connection, tenant_id)
+        self._writes.check_operator("tenants")
+        if _is_erased(connection, before.id):
+            raise InvalidValue("an erased tenant is not activated again: create a new one", "tenant")
+        if before.archived_at is None:
+            return before
+        after = tenants.restore(connection, before.id)
+        self._writes.record_line(connection, "tenant.restore", after.id, after.id, before=before, after=after)
         return after
 
     def erase(self, connection: sa.Connection, tenant_id: str, *, confirm: str) -> Erasure:
@@ -145,11 +173,38 @@ class ProjectWrites:
     ) -> Project:
         """Change the fields that are given."""
         self._writes.lock(connection)
-        before = tenants.get_project(connection, project_id)
-        if before is None or not self._writes.actor.sees(before.tenant_id):
-            raise RowNotFound(f"there is no project {project_id!r}")
+        before = seen_project(connection, project_id, self._writes.actor)
         after = tenants.update_project(connection, project_id, name=name, default_max_tokens=default_max_tokens)
         return self._writes.record(connection, "project.update", before, after)
+
+    def archive(self, connection: sa.Connection, project_id: str) -> Project:
+        """Leave the project out of lists; it takes no new key. Without effect on an archived one. Raises
+        NotPossibleYet while it has a usable key, InvalidValue for the default project."""
+        self._writes.lock(connection)
+        before = seen_project(connection, project_id, self._writes.actor)
+        if before.archived_at is not None:
+            return before
+        if usable := keys.count_usable(connection, before.tenant_id, before.id):
+            raise NotPossibleYet(f"the project has {usable} usable keys: revoke them, or move them to another project")
+        after = tenants.set_archived(connection, before, True)
+        return self._writes.record(connection, "project.archive", before, after)
+
+    def restore(self, connection: sa.Connection, project_id: str) -> Project:
+        """End the archiving. Without effect on a project that is not archived."""
+        self._writes.lock(connection)
+        before = seen_project(connection, project_id, self._writes.actor)
+        if before.archived_at is None:
+            return before
+        after = tenants.set_archived(connection, before, False)
+        return self._writes.record(connection, "project.restore", before, after)
+
+
+def seen_project(connection: sa.Connection, project_id: str, actor: Actor) -> Project:
+    """A project by its id. Raises RowNotFound, also for a project that `actor` does not see."""
+    found = tenants.get_project(connection, project_id)
+    if found is None or not actor.sees(found.tenant_id):
+        raise RowNotFound(f"there is no project {project_id!r}", "project_id")
+    return found
 
 
 def _is_erased(connection: sa.Connection, tenant_id: str) -> bool:

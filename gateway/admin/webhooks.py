@@ -1,4 +1,4 @@
-"""Making and removing webhooks, to which alerts and problems are delivered."""
+"""Making, changing and removing webhooks, to which alerts and problems are delivered."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from collections.abc import Sequence
 import sqlalchemy as sa
 
 from billing.accounts import webhooks
+from billing.accounts.outbox import Receiver
 from billing.accounts.webhooks import MadeWebhook, Webhook
 from billing.errors import InvalidValue, RowNotFound
 from gateway.access.deployment_secret import check_secrets
 from gateway.access.routing_keys import seal_routing_key
-from gateway.admin.writes import Writes
+from gateway.admin.writes import Actor, Writes
 from gateway.config.server_secrets import read_server_secrets
 
 ROUTING_KEY = re.compile(r"[A-Za-z0-9]{32}")
@@ -49,14 +50,52 @@ class WebhookWrites:
         self._writes.record(connection, "webhook.create", None, made.webhook.redacted())
         return made
 
+    def update(
+        self,
+        connection: sa.Connection,
+        webhook_id: str,
+        *,
+        url: str | None = None,
+        events: Sequence[str] | None = None,
+        active: bool | None = None,
+    ) -> Webhook:
+        """Change the given fields. `active` false: it gets no new events; deliveries that are pending go out."""
+        self._writes.lock(connection)
+        before = seen_webhook(connection, webhook_id, self._writes.actor)
+        paused = None if active is None else not active
+        after = webhooks.change(connection, before, url=url, events=events, paused=paused)
+        self._writes.record(connection, "webhook.update", before.redacted(), after.redacted())
+        return after
+
+    def rotate_secret(self, connection: sa.Connection, webhook_id: str) -> MadeWebhook:
+        """Sign with a new secret from now on: a receiver that knows the old one alone refuses deliveries."""
+        self._writes.lock(connection)
+        before = seen_webhook(connection, webhook_id, self._writes.actor)
+        made = webhooks.rotate_secret(connection, before)
+        self._writes.record_line(connection, "webhook.rotate_secret", before.id, before.tenant_id)
+        return made
+
+    def note_test(self, connection: sa.Connection, webhook_id: str) -> Receiver:
+        """Write the audit line of a test event that is sent next, and return its receiver."""
+        self._writes.lock(connection)
+        before = seen_webhook(connection, webhook_id, self._writes.actor)
+        self._writes.record_line(connection, "webhook.test", before.id, before.tenant_id)
+        return webhooks.receiver_of(connection, before.id)
+
     def remove(self, connection: sa.Connection, webhook_id: str) -> Webhook:
         self._writes.lock(connection)
-        before = webhooks.get(connection, webhook_id)
-        if before is None or not before.active or not self._writes.actor.sees(before.tenant_id):
-            raise RowNotFound(f"there is no webhook {webhook_id!r}")
+        before = seen_webhook(connection, webhook_id, self._writes.actor)
         after = webhooks.remove(connection, webhook_id)
         self._writes.record(connection, "webhook.remove", before.redacted(), after.redacted())
         return after
+
+
+def seen_webhook(connection: sa.Connection, webhook_id: str, actor: Actor) -> Webhook:
+    """A webhook that was not removed. Raises RowNotFound, also for a webhook that `actor` does not see."""
+    found = webhooks.get(connection, webhook_id)
+    if found is None or not found.active or not actor.sees(found.tenant_id):
+        raise RowNotFound(f"there is no webhook {webhook_id!r}", "webhook_id")
+    return found
 
 
 def check_routing_key(format_: str, routing_key: str | None) -> None:

@@ -20,6 +20,7 @@ from billing.revision import Change
 from gateway.access import audit_log, keys, people, roles
 from gateway.access.keys import Key
 from gateway.access.roles import Role
+from gateway.access.write_replays import IdempotentWrite
 from gateway.admin.refusals import ActorKeyEnded, NotPermitted
 from gateway.catalog import adapters, base_models
 from gateway.config.file import Config
@@ -66,17 +67,26 @@ class Writes:
     A write first locks the revision's row, so that administrative writes are serialised on every database: what a write
     has checked, no other write changes before it commits."""
 
-    def __init__(self, config: Config, actor: Actor) -> None:
+    def __init__(self, config: Config, actor: Actor, idempotent: IdempotentWrite | None = None) -> None:
+        """`idempotent`: of the request that writes, if it has an Idempotency-Key."""
         self.config = config
         self.actor = actor
+        self._idempotent = idempotent
 
     def lock(self, connection: sa.Connection) -> None:
         """Begin a write that moves the revision further down, where it knows which tenant it concerns."""
         revision.lock(connection)
+        self._check_first(connection)
 
     def bump(self, connection: sa.Connection, kind: str) -> None:
         """Begin a write of this kind of row of `revision_log`: gateways reload what such rows concern."""
         revision.bump(connection, Change(kind))
+        self._check_first(connection)
+
+    def _check_first(self, connection: sa.Connection) -> None:
+        """Raises as `IdempotentWrite.check_first`."""
+        if self._idempotent is not None:
+            self._idempotent.check_first(connection)
 
     def record(self, connection: sa.Connection, action: str, before: Row | None, after: Row) -> Row:
         """Write the audit line of a changed row, and return the row."""
@@ -93,7 +103,8 @@ class Writes:
         before: Any = None,
         after: Any = None,
     ) -> None:
-        """Write an audit line. Raises ActorKeyEnded; RowNotFound for a row that the actor does not see."""
+        """Write an audit line. Raises ActorKeyEnded; RowNotFound for a row that the actor does not see; as
+        `IdempotentWrite.begin_write`."""
         # A slow request may outlive its key. The revision's row is locked, so every earlier revocation is visible here.
         if self.actor.is_key and not keys.is_usable(connection, self.actor.id):
             raise ActorKeyEnded("the key was revoked or has expired")
@@ -102,6 +113,8 @@ class Writes:
         # Each write checks this itself, with a message about its own rows. A write that forgets is refused here.
         if not self.actor.sees(tenant_id):
             raise RowNotFound(f"there is no {object_id!r}")
+        if self._idempotent is not None:
+            self._idempotent.begin_write(connection, tenant_id)
         audit_log.record(
             connection,
             actor=self.actor.id,

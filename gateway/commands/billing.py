@@ -17,10 +17,12 @@ from billing.clock import SECOND, rfc3339
 from billing.errors import BillingRefused
 from billing.proofs import reconcile
 from billing.proofs.reconcile import Reconciliation
+from billing.texts import visible
 from gateway.admin.writes import tenant_of
 from gateway.commands.console import Console, ask, fail, json_option, pass_console, show_row, show_rows, yes_option
 from gateway.commands.database import read, sentence, slugs, write
 from gateway.commands.money import picos
+from gateway.commands.names import names_of
 from gateway.views.finance import (
     BillingProfileView,
     CorrectionView,
@@ -42,7 +44,7 @@ CORRECTION_COLUMNS = (
     "month",
     "number",
     "id",
-    "tenant_id",
+    "tenant",
     "request_id",
     "meter",
     "tokens",
@@ -309,6 +311,7 @@ def corrections_command(console: Console, tenant: str | None, as_json: bool) -> 
 
     views = read(console, lambda c: CorrectionView.read(c, query(c)))
     rows = [{**msgspec.to_builtins(view), "amount": format_picos(view.picos, view.currency)} for view in views]
+    rows = _named(console, rows, as_json)
     show_rows(rows, CORRECTION_COLUMNS, as_json=as_json)
 
 
@@ -360,7 +363,13 @@ def reconcile_command(console: Console, month: str | None, minute: bool, as_json
         show_row(view, as_json=True)
     else:
         counted = {"imbalances": len(result.imbalances), "overshot": len(result.overshot)}
-        show_row({**view, **counted, "took_s": f"{result.took_s:.3f}"}, as_json=False)
+        plain = {name: value for name, value in view.items() if not isinstance(value, dict | list)}
+        show_row({**plain, **counted, "took_s": f"{result.took_s:.3f}"}, as_json=False)
+        for engine in result.engine_bounds:
+            click.echo(visible(f"engine bounds: {_pairs(msgspec.to_builtins(engine))}"))
+        for sums in result.sums:
+            owed, entered = (format_picos(value, sums.currency) for value in (sums.owed_picos, sums.entered_picos))
+            click.echo(f"sums: {sums.transactions} transactions, owed {owed}, entered {entered}")
         for imbalance in result.imbalances:
             click.echo(f"{imbalance.what}: {imbalance.where}: expected {imbalance.expected}, found {imbalance.found}")
         for window in result.overshot:
@@ -423,6 +432,22 @@ def _invoice_row(view: InvoiceView, names: dict[str, str]) -> dict[str, Any]:
         "due": None if document is None or document.due_at is None else rfc3339(document.due_at * SECOND)[:10],
         "payment": view.payment,
     }
+
+
+def _named(console: Console, rows: list[dict[str, Any]], as_json: bool) -> list[dict[str, Any]]:
+    """Rows with the slug of their tenant in place of its id, for a table."""
+    if as_json or not rows:
+        return rows
+    names = read(console, lambda c: names_of(c, [row["tenant_id"] for row in rows]))
+    return [
+        {("tenant" if name == "tenant_id" else name): (names[value] if name == "tenant_id" else value)
+         for name, value in row.items()}
+        for row in rows
+    ]  # fmt: skip
+
+
+def _pairs(fields: dict[str, Any]) -> str:
+    return ", ".join(f"{name} {value}" for name, value in fields.items())
 
 
 def _show_invoices(found: list[Invoice], names: dict[str, str], *, as_json: bool) -> None:

@@ -7,17 +7,20 @@ from typing import Any
 
 import click
 import msgspec
+import sqlalchemy as sa
 
 from gateway.access import keys
-from gateway.access.keys import Kind
+from gateway.access.keys import Key, Kind
 from gateway.access.roles import ROLES, Role
 from gateway.admin.writes import tenant_of
 from gateway.commands.console import Console, fail, json_option, pass_console, show_row, show_rows
 from gateway.commands.database import read, write
+from gateway.commands.names import names_of
 from gateway.views.accounts import NewKeyView
 
 COLUMNS = (
     "id",
+    "tenant",
     "kind",
     "role",
     "prefix",
@@ -114,8 +117,16 @@ def create_command(
 @pass_console
 def list_command(console: Console, tenant: str | None, as_json: bool) -> None:
     """Keys, oldest first, without their secrets; revoked keys too."""
-    found = read(console, lambda c: keys.list_keys(c, None if tenant is None else tenant_of(c, tenant).id))
-    show_rows([msgspec.to_builtins(key) for key in found], COLUMNS, as_json=as_json)
+
+    def query(connection: sa.Connection) -> tuple[list[Key], dict[str | None, str]]:
+        found = keys.list_keys(connection, None if tenant is None else tenant_of(connection, tenant).id)
+        return found, names_of(connection, [key.tenant_id for key in found])
+
+    found, names = read(console, query)
+    rows: list[dict[str, Any]] = [msgspec.to_builtins(key) for key in found]
+    if not as_json:
+        rows = [row | {"tenant": names.get(row["tenant_id"])} for row in rows]
+    show_rows(rows, COLUMNS, as_json=as_json)
 
 
 @keys_group.command("set")

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 import msgspec
+import sqlalchemy as sa
 
 from gateway.admin.writes import tenant_of
 from gateway.commands.console import Console, fail, json_option, pass_console, show_row, show_rows
 from gateway.commands.database import read, write
+from gateway.commands.names import names_of
 from gateway.config.allowance import LIMIT_MAX
 from gateway.limits import overrides
-from gateway.limits.overrides import NAMES, LimitsChange
+from gateway.limits.overrides import NAMES, LimitsChange, OwnLimits
 
 Count = click.IntRange(1, LIMIT_MAX)
 
@@ -57,8 +61,16 @@ def set_command(
 @pass_console
 def list_command(console: Console, tenant: str | None, as_json: bool) -> None:
     """Tenants and keys with limits of their own; -: the limit of laneway.toml."""
-    found = read(console, lambda c: overrides.listing(c, None if tenant is None else tenant_of(c, tenant).id))
-    show_rows([msgspec.to_builtins(own) for own in found], ("id", "scope", "subject_id", *NAMES), as_json=as_json)
+
+    def query(connection: sa.Connection) -> tuple[list[OwnLimits], dict[str | None, str]]:
+        found = overrides.listing(connection, None if tenant is None else tenant_of(connection, tenant).id)
+        return found, names_of(connection, [one for own in found for one in (own.tenant_id, own.subject_id)])
+
+    found, names = read(console, query)
+    rows: list[dict[str, Any]] = [msgspec.to_builtins(own) for own in found]
+    if not as_json:
+        rows = [row | {"tenant": names[row["tenant_id"]], "of": names[row["subject_id"]]} for row in rows]
+    show_rows(rows, ("id", "tenant", "scope", "of", *NAMES), as_json=as_json)
 
 
 @limits_group.command("remove")

@@ -5,34 +5,36 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from datetime import UTC, datetime
-from decimal import Decimal, InvalidOperation
-from fractions import Fraction
 from typing import Any
 
 import click
 import msgspec
+import sqlalchemy as sa
 
 from billing.accounts import budgets, prices
 from billing.accounts.budget_windows import Kind
 from billing.accounts.budgets import BudgetState
 from billing.accounts.end_users import EndUserState
-from billing.accounts.prices import PICOS_MAX, PICOS_PER_UNIT, PriceVersion, SubjectKind, format_picos
+from billing.accounts.prices import PICOS_MAX, PriceVersion, SubjectKind, format_picos, parse_picos
 from billing.clock import Period, from_datetime
+from billing.errors import InvalidValue
 from billing.lists import LIMIT_MAX, ListQuery
+from billing.tables import tenants
 from gateway.access.end_users import EndUserDigests
 from gateway.access.sealed_values import ValueUnreadable
 from gateway.admin.budgets import budget_state, end_user_states
 from gateway.admin.writes import Actor, tenant_of
 from gateway.commands.console import Console, fail, json_option, pass_console, show_row, show_rows
 from gateway.commands.database import read, write
+from gateway.commands.names import names_of
 from gateway.config.file import ConfigError
 from gateway.config.server_secrets import ServerSecrets, read_server_secrets
 from gateway.views.accounts import BudgetView, EndUserView, PriceView
 
 MILLION = 10**6
-DIGITS_MAX = 40  # before and after the point
 PERIODS = ("day", "month", "total")
 KINDS = ("hard", "soft")
+BUDGET_COLUMNS = ("id", "tenant", "scope", "of", "period", "kind", "thresholds", "limit", "used", "held", "left")
 
 
 def picos(per: int = 1) -> Callable[[click.Context, click.Parameter, str | None], int | None]:
@@ -40,20 +42,10 @@ def picos(per: int = 1) -> Callable[[click.Context, click.Parameter, str | None]
     refused."""
 
     def read_amount(_: click.Context, __: click.Parameter, text: str | None) -> int | None:
-        if text is None:
-            return None
         try:
-            amount = Decimal(text)
-        except InvalidOperation:
-            raise click.BadParameter(f"{text!r} is no decimal number") from None
-        # The bound on its size comes first: exact arithmetic on 1e999999999 would take all memory.
-        sized = amount.is_finite() and abs(amount.adjusted()) <= DIGITS_MAX and len(text) <= 2 * DIGITS_MAX
-        exact = Fraction(amount) * PICOS_PER_UNIT / per if sized else Fraction(-1)
-        if not 0 <= exact <= PICOS_MAX:
-            raise click.BadParameter(f"{text} is not from 0 to {format_picos(PICOS_MAX, '').strip()}")
-        if exact.denominator != 1:
-            raise click.BadParameter(f"{text} is {float(exact):g} picos, which is not a whole number")
-        return int(exact)
+            return None if text is None else parse_picos(text, per)
+        except InvalidValue as error:
+            raise click.BadParameter(str(error)) from None
 
     return read_amount
 
@@ -151,11 +143,12 @@ def preview_command(console: Console, /, as_json: bool, month: str | None, tenan
     if as_json:
         show_row(msgspec.to_builtins(found), as_json=True)
         return
-    shown = [(row.tenant_id, row.requests, row.was_picos, row.would_picos) for row in found.tenants]
+    names = read(console, lambda c: names_of(c, [row.tenant_id for row in found.tenants]))
+    shown = [(names[row.tenant_id], row.requests, row.was_picos, row.would_picos) for row in found.tenants]
     shown.append(("all", sum(row.requests for row in found.tenants), found.was_picos, found.would_picos))
     rows = [
         {
-            "tenant_id": name,
+            "tenant": name,
             "requests": requests,
             "was": format_picos(was, found.currency),
             "would": format_picos(would, found.currency),
@@ -163,7 +156,7 @@ def preview_command(console: Console, /, as_json: bool, month: str | None, tenan
         }
         for name, requests, was, would in shown
     ]
-    show_rows(rows, ("tenant_id", "requests", "was", "would", "difference"), as_json=False)
+    show_rows(rows, ("tenant", "requests", "was", "would", "difference"), as_json=False)
 
 
 def _pair(text: str) -> tuple[str, str]:
@@ -177,7 +170,7 @@ def _pair(text: str) -> tuple[str, str]:
 @json_option
 @pass_console
 def list_prices_command(console: Console, as_json: bool) -> None:
-    """Price versions, the latest first."""
+    """Price versions, the latest first; the table has prices for a million tokens."""
     _show_prices(read(console, prices.listing), as_json=as_json)
 
 
@@ -265,25 +258,30 @@ def set_command(
 @json_option
 @pass_console
 def list_budgets_command(console: Console, tenant: str | None, as_json: bool) -> None:
-    """Budgets with the amounts used, held and left now. Money is in picos."""
-    found = read(console, lambda c: budgets.states(c, tenant_id=None if tenant is None else tenant_of(c, tenant).id))
-    columns = (
-        "id",
-        "scope",
-        "scope_id",
-        "unit",
-        "period",
-        "kind",
-        "thresholds",
-        "limit_amount",
-        "used",
-        "held",
-        "left",
-        "per_end_user",
-        "end_users",
-        "end_users_near",
-    )
-    show_rows([msgspec.to_builtins(BudgetView.of(state)) for state in found], columns, as_json=as_json)
+    """Budgets with the amounts used, held and left now. JSON has money in picos."""
+
+    def query(connection: sa.Connection) -> tuple[list[BudgetState], dict[str | None, str], dict[str, str]]:
+        tenant_id = None if tenant is None else tenant_of(connection, tenant).id
+        found = budgets.states(connection, tenant_id=tenant_id)
+        ids = [one for state in found for one in (state.budget.tenant_id, state.budget.scope_id)]
+        rows = connection.execute(sa.select(tenants.c.id, tenants.c.currency))
+        currencies = {row.id: row.currency for row in rows}
+        return found, names_of(connection, ids), currencies
+
+    found, names, currencies = read(console, query)
+    rows: list[dict[str, Any]] = [msgspec.to_builtins(BudgetView.of(state)) for state in found]
+    if not as_json:
+        rows = [row | _budget_cells(row, names, currencies) for row in rows]
+    show_rows(rows, BUDGET_COLUMNS, as_json=as_json)
+
+
+def _budget_cells(row: dict[str, Any], names: dict[str | None, str], currencies: dict[str, str]) -> dict[str, Any]:
+    """The cells that differ from the JSON."""
+    cells: dict[str, Any] = {"tenant": names[row["tenant_id"]], "of": names[row["scope_id"]]}
+    for field, name in (("limit", "limit_amount"), ("used", "used"), ("held", "held"), ("left", "left")):
+        money = row["unit"] == "money"
+        cells[field] = format_picos(row[name], currencies[row["tenant_id"]]) if money else f"{row[name]} tokens"
+    return cells
 
 
 @budgets_group.command("end-users")

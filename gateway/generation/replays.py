@@ -11,7 +11,6 @@ import asyncio
 import hashlib
 import json
 import logging
-import re
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
@@ -24,11 +23,12 @@ from billing.clock import SECOND, database_now
 from billing.coalescer import Coalescer, TooManyWaiting
 from billing.database import Database, DatabaseUnavailable
 from gateway import errors
+from gateway.access.write_replays import HEADER as HEADER
+from gateway.access.write_replays import NAME
 from gateway.config.server_secrets import ServerSecrets
 from gateway.generation.sealing import AnswerEncryption, AnswerOwner, DecryptionFailed
 from gateway.tables import replays
 
-HEADER = "Idempotency-Key"
 KEEP_S = 600.0  # how long an answer is stored
 BEGIN_S_MAX = 5.0  # the longest wait of a call for the database
 WRITE_S_MAX = 2.0  # the longest wait of an answer for its storage
@@ -41,7 +41,6 @@ ENDINGS_WAITING_MAX = 10_000
 KEEPING_BYTES_MAX = 64 * 1024 * 1024  # of answers that wait for storage; beyond it an answer is not stored
 FORGET_LATER_MAX = 10_000  # calls whose removal failed, which is tried again
 
-_NAME = re.compile(r"[\x21-\x7e]{1,255}")
 _log = logging.getLogger(__name__)
 A = TypeVar("A")
 T = TypeVar("T")
@@ -212,7 +211,7 @@ class Replays:
         self, *, tenant_id: str | None, key_id: str, name: str, route: str, body: bytes, request_id: str
     ) -> IdempotentCall:
         """Raises InvalidRequest."""
-        if not _NAME.fullmatch(name):
+        if not NAME.fullmatch(name):
             raise errors.InvalidRequest(f"{HEADER!r} is 1 to 255 printable ASCII characters.", param=HEADER)
         hashed = hashlib.sha256(route.encode() + b"\n")
         hashed.update(body)  # without the interpreter's lock
@@ -226,7 +225,7 @@ class Replays:
 
     async def came_before(self, key_id: str, name: str) -> bool:
         """Whether this key has used this Idempotency-Key, with any body. Raises Overloaded, DatabaseUnavailable."""
-        if not _NAME.fullmatch(name):
+        if not NAME.fullmatch(name):
             return False
         try:  # an empty fingerprint matches no body
             await _within(BEGIN_S_MAX, _ask(self._looks, IdempotencyKey("", key_id, name, "", "")))

@@ -59,7 +59,7 @@ LEFT_OUT = frozenset(
             "text_keys",
         ),
         *("base_models", "model_aliases", "first_token_minutes", "audit_chain", "audit_head", "audit_checkpoints"),
-        *("erasures", "restores", "checkpoints", "replays", "response_events", "spent_tokens"),
+        *("erasures", "restores", "checkpoints", "replays", "write_replays", "response_events", "spent_tokens"),
         *("problem_reports", "problems", "problem_events", "problem_deliveries"),
         *("document_counters", "connectors"),
     )

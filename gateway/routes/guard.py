@@ -77,7 +77,7 @@ async def admit_operator(services: Services, request: Request[Any, Any, Any], op
         caller, _ = await admit_session(services, request, cookie)
     if caller.role is None:
         raise errors.InsufficientScope("This key has no role: an admin key has one.")
-    access: Access = opt.get("access") or ("read" if request.method in READING else "write")
+    access = access_of(request, opt)
     if not roles.may(caller.role, opt["area"], access):
         raise errors.InsufficientRole(f"The role {caller.role} lacks the permission {opt['area']}:{access}.")
     if opt.get("everyones") and caller.tenant_id is not None:
@@ -86,6 +86,12 @@ async def admit_operator(services: Services, request: Request[Any, Any, Any], op
     if access == "write":
         await services.write_limits.count_write(caller)
     return Actor(caller.key_id, line_of(request).record.request_id, caller.role, caller.tenant_id)
+
+
+def access_of(request: Request[Any, Any, Any], opt: Mapping[str, Any]) -> Access:
+    """The access that a route needs; `opt` as in `admit_operator`."""
+    access: Access = opt.get("access") or ("read" if request.method in READING else "write")
+    return access
 
 
 def session_cookie(request: Request[Any, Any, Any]) -> str | None:

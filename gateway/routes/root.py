@@ -18,6 +18,7 @@ ENDPOINTS = {
     "console": CONSOLE,
     "health": "/health",
     "description": "/schema",
+    "docs": "/docs",
 }
 
 

@@ -210,7 +210,8 @@ def _step(
 
 
 def _receivers(connection: sa.Connection) -> list[Receiver]:
-    query = sa.select(*RECEIVER, webhooks.c.events).where(webhooks.c.active, webhooks.c.tenant_id.is_(None))
+    open_ = sa.and_(webhooks.c.active, ~webhooks.c.paused, webhooks.c.tenant_id.is_(None))
+    query = sa.select(*RECEIVER, webhooks.c.events).where(open_)
     return [Receiver(*row[:-1]) for row in connection.execute(query.order_by(webhooks.c.id)) if PROBLEMS in row.events]
 
 

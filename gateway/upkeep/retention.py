@@ -17,10 +17,11 @@ import sqlalchemy as sa
 
 from billing import tables
 from billing.books import sla
-from billing.clock import DAY, database_now
+from billing.clock import DAY, SECOND, database_now
 from billing.database import Database, DatabaseUnavailable
 from gateway.access import audit_chain
 from gateway.access.audit_chain import AuditCheckpoint, CheckpointSigner
+from gateway.access.write_replays import KEEP_S, delete_old_writes
 from gateway.config.file import Config
 from gateway.config.server_secrets import ServerSecrets
 from gateway.error_tables import request_error_counts as _counts
@@ -64,6 +65,7 @@ class Retention:
             # In the log and in a file too: a person with rights in the database can delete its checkpoints.
             _log.info("audit.checkpoint", extra={"fields": msgspec.to_builtins(made)})
             await asyncio.to_thread(append_checkpoint, self._checkpoints_file, made)
+        await self._repeat(lambda c, limit: delete_old_writes(c, database_now(c) - KEEP_S * SECOND, limit))
         await self._delete("requests", self._settings.requests_days, delete_uncharged)
         await self._delete("audit", self._settings.audit_days, self._prune)
         await self._delete("request_errors", self._settings.request_errors_days, delete_errors)

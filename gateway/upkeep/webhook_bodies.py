@@ -16,6 +16,7 @@ from gateway.upkeep.problem_events import ProblemEvent
 from gateway.views.accounts import AlertView
 
 BUDGET_EVENT = "budget.threshold_reached"
+TEST_EVENT = "webhook.test"
 # Slack: https://docs.slack.dev/reference/block-kit/blocks, characters of a header, a section and a context element.
 SLACK_HEADER_MAX, SLACK_SECTION_MAX, SLACK_CONTEXT_MAX = 150, 3000, 2000
 # PagerDuty: https://developer.pagerduty.com/docs/send-alert-event
@@ -23,7 +24,16 @@ PAGERDUTY_SUMMARY_MAX = 1024
 PAGERDUTY_CLIENT = "Laneway"
 
 Severity = Literal["critical", "error", "warning", "info"]
-AnyEvent = Alert | ProblemEvent
+
+
+class WebhookTestEvent(msgspec.Struct, frozen=True):
+    """An event that an operator sends to see whether a webhook works. `sent_at` in Unix seconds."""
+
+    id: str
+    sent_at: int
+
+
+AnyEvent = Alert | ProblemEvent | WebhookTestEvent
 
 
 class ProblemView(msgspec.Struct, frozen=True):
@@ -38,6 +48,12 @@ class ProblemView(msgspec.Struct, frozen=True):
     hosts: list[str]
 
 
+class WebhookTestView(msgspec.Struct, frozen=True):
+    """`data` of a test event."""
+
+    message: str = "This is a test of the webhook. Nothing has happened."
+
+
 class WebhookEvent(msgspec.Struct, frozen=True):
     """The body in the format `laneway`. A receiver recognises a repeated delivery by `id`. `created_at` in Unix
     seconds."""
@@ -45,7 +61,7 @@ class WebhookEvent(msgspec.Struct, frozen=True):
     id: str
     type: str
     created_at: int
-    data: AlertView | ProblemView
+    data: AlertView | ProblemView | WebhookTestView
 
 
 class _Summary(msgspec.Struct, frozen=True):
@@ -76,6 +92,8 @@ def _laneway(event: AnyEvent) -> WebhookEvent:
     if isinstance(event, Alert):
         alert = AlertView.of(event)
         return WebhookEvent(event.id, BUDGET_EVENT, alert.crossed_at, alert)
+    if isinstance(event, WebhookTestEvent):
+        return WebhookEvent(event.id, TEST_EVENT, event.sent_at, WebhookTestView())
     data = ProblemView(event.part, event.status, event.detail, event.opened_by, event.gateways, event.hosts)
     return WebhookEvent(event.id, f"problem.{event.type}", event.occurred_at // SECOND, data)
 
@@ -95,8 +113,9 @@ def _slack(event: AnyEvent, summary: _Summary) -> dict[str, Any]:
 
 
 def _pagerduty(event: AnyEvent, summary: _Summary, routing_key: str | None) -> dict[str, Any]:
-    """An incident has the id of the event that opened it as its `dedup_key`."""
-    resolves = isinstance(event, ProblemEvent) and event.type == "resolved"
+    """An incident has the id of the event that opened it as its `dedup_key`. A test resolves an incident that never
+    was: PagerDuty checks the routing key and calls out to no engineer."""
+    resolves = isinstance(event, WebhookTestEvent) or (isinstance(event, ProblemEvent) and event.type == "resolved")
     return {
         "routing_key": routing_key,
         "event_action": "resolve" if resolves else "trigger",
@@ -118,6 +137,10 @@ def _pagerduty(event: AnyEvent, summary: _Summary, routing_key: str | None) -> d
 def _summary(event: AnyEvent) -> _Summary:
     if isinstance(event, Alert):
         return _of_alert(event)
+    if isinstance(event, WebhookTestEvent):
+        return _Summary(
+            TEST_EVENT, "Laneway: a test", WebhookTestView().message, "info", event.sent_at, "laneway", "webhook"
+        )
     title = f"Laneway: {event.part} is {'sound again' if event.type == 'resolved' else event.status}"
     where = f" (on {', '.join(event.hosts)})" if event.hosts else ""
     named = f" (opened by {event.opened_by})" if event.type == "resolved" else ""

@@ -16,21 +16,24 @@ import socket
 import ssl
 import time
 from collections.abc import Callable
+from typing import NamedTuple
 from urllib.parse import SplitResult, urlsplit
 
+import msgspec
 import sqlalchemy as sa
 
 from billing.accounts import alerts
 from billing.accounts.alerts import Alert
-from billing.accounts.outbox import CLAIM_MAX, ClaimedDelivery
+from billing.accounts.outbox import CLAIM_MAX, ClaimedDelivery, Receiver
 from billing.database import Database, DatabaseUnavailable
+from billing.ids import new_id
 from gateway.access.routing_keys import RoutingKeyUnreadable, open_routing_key
 from gateway.config.server_secrets import ServerSecrets
 from gateway.config.settings import WebhooksSection
 from gateway.metrics import Metrics
 from gateway.upkeep import problem_events
 from gateway.upkeep.problem_events import ProblemEvent
-from gateway.upkeep.webhook_bodies import AnyEvent, body_of
+from gateway.upkeep.webhook_bodies import AnyEvent, WebhookTestEvent, body_of
 
 _NAT64 = ipaddress.ip_network("64:ff9b::/96")
 # Private networks that `ipaddress` takes for global: IPv4-compatible addresses, a network's own NAT64, site-local
@@ -48,14 +51,34 @@ NO_PUBLIC_ADDRESS = "its host has no address that webhooks may be sent to (webho
 
 
 class DeliveryFailed(Exception):
-    """Why an attempt failed, in words that tenants may see; `detail` is for the log only."""
+    """Why an attempt failed, in words that tenants may see; `detail` is for the log only. `status`: of the answer, if
+    there was one."""
 
-    def __init__(self, message: str, detail: str | None = None) -> None:
+    def __init__(self, message: str, detail: str | None = None, *, status: int | None = None) -> None:
         super().__init__(message)
         self.detail = detail
+        self.status = status
 
 
-AnyDelivery = ClaimedDelivery[Alert] | ClaimedDelivery[ProblemEvent]
+AnyDelivery = ClaimedDelivery[Alert] | ClaimedDelivery[ProblemEvent] | ClaimedDelivery[WebhookTestEvent]
+
+
+class _Attempt(NamedTuple):
+    """`status`: of the answer, if there was one; `error` None: it succeeded."""
+
+    status: int | None
+    error: str | None = None
+
+
+class WebhookTestResult(msgspec.Struct, frozen=True):
+    """What came of a test event: whether the server took it, its HTTP status (null: it did not answer), why it failed,
+    and how long it took."""
+
+    event_id: str
+    delivered: bool
+    status: int | None
+    error: str | None
+    duration_s: float
 
 
 class Deliverer:
@@ -115,14 +138,26 @@ class Deliverer:
 
     async def attempt(self, claimed: AnyDelivery) -> str | None:
         """Post the event once, within `webhooks.timeout_s`. Returns why it failed; None if it succeeded."""
-        detail = None
+        return (await self._attempt(claimed)).error
+
+    async def send_test(self, receiver: Receiver) -> WebhookTestResult:
+        """Post a test event once, signed as every delivery."""
+        event = WebhookTestEvent(new_id("evt"), int(self._wall_clock()))
+        began = time.monotonic()
+        made = await self._attempt(ClaimedDelivery(event, receiver, 1))
+        return WebhookTestResult(
+            event.id, made.error is None, made.status, made.error, round(time.monotonic() - began, 3)
+        )
+
+    async def _attempt(self, claimed: AnyDelivery) -> _Attempt:
+        status = detail = None
         try:
             async with asyncio.timeout(self._timeout_s):
-                await self._post(claimed)
+                status = await self._post(claimed)
         except TimeoutError:
             error = f"no answer within {self._timeout_s:g} s"
         except DeliveryFailed as refused:
-            error, detail = str(refused), refused.detail
+            error, detail, status = str(refused), refused.detail, refused.status
         except ssl.SSLError as failed:
             reasons = (failed.reason, getattr(failed, "verify_message", None))
             error = ": ".join(("TLS failed", *(reason for reason in reasons if reason)))
@@ -138,7 +173,7 @@ class Deliverer:
             error = f"the gateway failed: {type(fault).__name__}"
         else:
             self._metrics.deliveries.labels("delivered").inc()
-            return None
+            return _Attempt(status)
         self._metrics.deliveries.labels("failed").inc()
         fields = {
             "webhook": claimed.receiver.id,
@@ -148,10 +183,10 @@ class Deliverer:
         }
         fields |= {} if detail is None else {"detail": detail}
         _log.warning("webhooks.undelivered", extra={"fields": fields})
-        return error
+        return _Attempt(status, error)
 
-    async def _post(self, claimed: AnyDelivery) -> None:
-        """Raises DeliveryFailed, OSError, ValueError."""
+    async def _post(self, claimed: AnyDelivery) -> int:
+        """Returns the status of the answer, 200 to 299. Raises DeliveryFailed, OSError, ValueError."""
         url = urlsplit(claimed.receiver.url)
         assert url.hostname is not None
         address, port = await self._address(url)
@@ -166,7 +201,8 @@ class Deliverer:
         finally:
             writer.transport.abort()  # the rest of the answer and the TLS closure are not awaited
         if not 200 <= status <= 299:
-            raise DeliveryFailed(f"the server answered {status}")
+            raise DeliveryFailed(f"the server answered {status}", status=status)
+        return status
 
     async def _address(self, url: SplitResult) -> tuple[str, int]:
         """The address and the port to connect to. The name is looked up once, so that the checked address is the one

@@ -32,6 +32,11 @@ Source = TypeVar("Source")
 Item = TypeVar("Item")
 
 
+def _moments(created_at: int, archived_at: int | None) -> dict[str, int | None]:
+    """Microseconds as Unix seconds."""
+    return {"created_at": created_at // SECOND, "archived_at": None if archived_at is None else archived_at // SECOND}
+
+
 class TenantView(msgspec.Struct, frozen=True, kw_only=True):
     id: str
     slug: str
@@ -46,10 +51,11 @@ class TenantView(msgspec.Struct, frozen=True, kw_only=True):
     store_responses_s: int | None
     allowed_ips: list[str] | None
     created_at: int
+    archived_at: int | None
 
     @classmethod
     def of(cls, tenant: Tenant) -> TenantView:
-        return cls(**msgspec.structs.asdict(tenant) | {"created_at": tenant.created_at // SECOND})
+        return cls(**msgspec.structs.asdict(tenant) | _moments(tenant.created_at, tenant.archived_at))
 
 
 class ProjectView(msgspec.Struct, frozen=True, kw_only=True):
@@ -58,10 +64,11 @@ class ProjectView(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     default_max_tokens: int | None
     created_at: int
+    archived_at: int | None
 
     @classmethod
     def of(cls, project: Project) -> ProjectView:
-        return cls(**msgspec.structs.asdict(project) | {"created_at": project.created_at // SECOND})
+        return cls(**msgspec.structs.asdict(project) | _moments(project.created_at, project.archived_at))
 
 
 class NewKeyView(Key, frozen=True, kw_only=True):
@@ -184,7 +191,7 @@ class ListedBudgetView(BudgetView, frozen=True, kw_only=True):
 
 class WebhookView(msgspec.Struct, frozen=True, kw_only=True):
     """A webhook for the alerts of one tenant, or of all (`tenant_id` null). `format`: laneway, slack or pagerduty.
-    `events`: budgets, problems or both. `url`: only the host for a role that may
+    `events`: budgets, problems or both. `active` false: it is paused. `url`: only the host for a role that may
     not write webhooks, because paths and queries of chat services are credentials."""
 
     id: str
@@ -192,6 +199,7 @@ class WebhookView(msgspec.Struct, frozen=True, kw_only=True):
     url: str
     format: str
     events: list[str]
+    active: bool
     created_at: int
 
     @classmethod
@@ -202,6 +210,7 @@ class WebhookView(msgspec.Struct, frozen=True, kw_only=True):
             url=webhook.url,
             format=webhook.format,
             events=webhook.events,
+            active=webhook.active and not webhook.paused,
             created_at=webhook.created_at // SECOND,
         )
 

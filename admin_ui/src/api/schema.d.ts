@@ -7,7 +7,10 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Ready */
+        /**
+         * Ready
+         * @description Whether requests can be served now: 200, or 503 with the problems.
+         */
         get: operations["HealthReady"];
         put?: never;
         post?: never;
@@ -24,7 +27,10 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Live */
+        /**
+         * Live
+         * @description Whether the process runs.
+         */
         get: operations["HealthLiveLive"];
         put?: never;
         post?: never;
@@ -41,7 +47,10 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Ready */
+        /**
+         * Ready
+         * @description Whether requests can be served now: 200, or 503 with the problems.
+         */
         get: operations["HealthReadyReady"];
         put?: never;
         post?: never;
@@ -58,7 +67,12 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Metrics */
+        /**
+         * Metrics
+         * @description Prometheus text format, for an admin key that may read the engine. Without an engine, only the gateway's part; of
+         *     several engines each series has the label `engine`.
+         *     Any worker reports the series of all workers, labelled `worker`.
+         */
         get: operations["MetricsMetrics"];
         put?: never;
         post?: never;
@@ -75,7 +89,10 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** OwnBudgets */
+        /**
+         * OwnBudgets
+         * @description The used, held and remaining amounts of each budget, and when it resets (Unix seconds; null: never).
+         */
         get: operations["TTenantV1BudgetOwnBudgets"];
         put?: never;
         post?: never;
@@ -94,7 +111,10 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /** ChatCompletions */
+        /**
+         * ChatCompletions
+         * @description Create a chat completion.
+         */
         post: operations["TTenantV1ChatCompletionsChatCompletions"];
         delete?: never;
         options?: never;
@@ -111,7 +131,10 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /** Completions */
+        /**
+         * Completions
+         * @description Create completions of one or several prompts.
+         */
         post: operations["TTenantV1CompletionsCompletions"];
         delete?: never;
         options?: never;
@@ -128,7 +151,10 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /** CreateConversation */
+        /**
+         * CreateConversation
+         * @description Create a conversation. Counts as a request under the limits, as every endpoint of conversations does.
+         */
         post: operations["TTenantV1ConversationsCreateConversation"];
         delete?: never;
         options?: never;
@@ -143,12 +169,21 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** GetConversation */
+        /**
+         * GetConversation
+         * @description A conversation, without its items.
+         */
         get: operations["TTenantV1ConversationsGetConversation"];
         put?: never;
-        /** UpdateConversation */
+        /**
+         * UpdateConversation
+         * @description Replace the metadata of a conversation.
+         */
         post: operations["TTenantV1ConversationsUpdateConversation"];
-        /** DeleteConversation */
+        /**
+         * DeleteConversation
+         * @description Delete a conversation and its items. Responses that were made in it remain.
+         */
         delete: operations["TTenantV1ConversationsDeleteConversation"];
         options?: never;
         head?: never;
@@ -162,10 +197,16 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** ListItems */
+        /**
+         * ListItems
+         * @description The items of a conversation.
+         */
         get: operations["TTenantV1ConversationsItemsListItems"];
         put?: never;
-        /** AddItems */
+        /**
+         * AddItems
+         * @description Append items to a conversation. Answers with them, as they are stored.
+         */
         post: operations["TTenantV1ConversationsItemsAddItems"];
         delete?: never;
         options?: never;
@@ -180,11 +221,17 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** GetItem */
+        /**
+         * GetItem
+         * @description An item of a conversation.
+         */
         get: operations["TTenantV1ConversationsItemsGetItem"];
         put?: never;
         post?: never;
-        /** DeleteItem */
+        /**
+         * DeleteItem
+         * @description Delete an item of a conversation. Answers with the conversation.
+         */
         delete: operations["TTenantV1ConversationsItemsDeleteItem"];
         options?: never;
         head?: never;
@@ -200,7 +247,10 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /** Detokenize */
+        /**
+         * Detokenize
+         * @description The text of token ids, special tokens included. Free.
+         */
         post: operations["TTenantV1DetokenizeDetokenize"];
         delete?: never;
         options?: never;
@@ -217,7 +267,10 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /** Messages */
+        /**
+         * Messages
+         * @description Create a message.
+         */
         post: operations["TTenantV1MessagesMessages"];
         delete?: never;
         options?: never;
@@ -234,7 +287,10 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /** CountTokens */
+        /**
+         * CountTokens
+         * @description Count the tokens of a prompt, as it would be charged when nothing of it is cached. Free.
+         */
         post: operations["TTenantV1MessagesCountTokensCountTokens"];
         delete?: never;
         options?: never;
@@ -249,7 +305,11 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** ListModels */
+        /**
+         * ListModels
+         * @description List the base models, adapters and aliases that the key's tenant may use. With the header `anthropic-version`
+         *     the answer is a page in Anthropic's shape, by `limit`, `after_id` and `before_id`.
+         */
         get: operations["TTenantV1ModelsListModels"];
         put?: never;
         post?: never;
@@ -266,7 +326,11 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** GetModel */
+        /**
+         * GetModel
+         * @description One model, adapter or alias that the key's tenant may use. With the header `anthropic-version` in Anthropic's
+         *     shape.
+         */
         get: operations["TTenantV1ModelsGetModel"];
         put?: never;
         post?: never;
@@ -285,7 +349,10 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /** Responses */
+        /**
+         * Responses
+         * @description Create a response.
+         */
         post: operations["TTenantV1ResponsesResponses"];
         delete?: never;
         options?: never;
@@ -302,7 +369,10 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /** Compact */
+        /**
+         * Compact
+         * @description Replace a conversation by its user messages and a summary that the model writes. Billed as an answer.
+         */
         post: operations["TTenantV1ResponsesCompactCompact"];
         delete?: never;
         options?: never;
@@ -319,7 +389,10 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /** InputTokens */
+        /**
+         * InputTokens
+         * @description Count the tokens of a response's prompt. Free.
+         */
         post: operations["TTenantV1ResponsesInputTokensInputTokens"];
         delete?: never;
         options?: never;
@@ -334,11 +407,17 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** GetResponse */
+        /**
+         * GetResponse
+         * @description A stored response. A response in the background may be streamed, from the event after `starting_after` on.
+         */
         get: operations["TTenantV1ResponsesGetResponse"];
         put?: never;
         post?: never;
-        /** DeleteResponse */
+        /**
+         * DeleteResponse
+         * @description Delete a stored response. Responses that continue it can then not be continued.
+         */
         delete: operations["TTenantV1ResponsesDeleteResponse"];
         options?: never;
         head?: never;
@@ -354,7 +433,11 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /** CancelResponse */
+        /**
+         * CancelResponse
+         * @description Cancel a response in the background. Its text so far is stored and billed. A response that has ended is returned
+         *     unchanged.
+         */
         post: operations["TTenantV1ResponsesCancelCancelResponse"];
         delete?: never;
         options?: never;
@@ -369,7 +452,10 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** ListInputItems */
+        /**
+         * ListInputItems
+         * @description The input of a stored response.
+         */
         get: operations["TTenantV1ResponsesInputItemsListInputItems"];
         put?: never;
         post?: never;
@@ -388,7 +474,10 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /** Tokenize */
+        /**
+         * Tokenize
+         * @description The token ids of a text or of a conversation, as a completion with it is billed. Free.
+         */
         post: operations["TTenantV1TokenizeTokenize"];
         delete?: never;
         options?: never;
@@ -403,7 +492,10 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** OwnUsage */
+        /**
+         * OwnUsage
+         * @description The usage of this key.
+         */
         get: operations["TTenantV1UsageOwnUsage"];
         put?: never;
         post?: never;
@@ -420,10 +512,18 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** ListAdapters */
+        /**
+         * ListAdapters
+         * @description Adapters of all owning tenants or of one. `name`: adapters of exactly this name, of which each owner has at
+         *     most one.
+         */
         get: operations["V1AdminAdaptersListAdapters"];
         put?: never;
-        /** UploadAdapter */
+        /**
+         * UploadAdapter
+         * @description Upload an adapter as peft saves it: a new one, or under an existing name a new version. This gateway serves
+         *     it when it answers, every other gateway within a second.
+         */
         post: operations["V1AdminAdaptersUploadAdapter"];
         delete?: never;
         options?: never;
@@ -440,7 +540,10 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /** CheckAdapter */
+        /**
+         * CheckAdapter
+         * @description Check an upload as POST /v1/admin/adapters does, and keep nothing of it.
+         */
         post: operations["V1AdminAdaptersCheckCheckAdapter"];
         delete?: never;
         options?: never;
@@ -455,7 +558,10 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** ListUploads */
+        /**
+         * ListUploads
+         * @description Uploads that this gateway process receives or checks now, oldest first, each with its tenant and key.
+         */
         get: operations["V1AdminAdaptersUploadsListUploads"];
         put?: never;
         post?: never;
@@ -472,15 +578,24 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** GetAdapter */
+        /**
+         * GetAdapter
+         * @description One adapter by its id, or by its name if only one adapter has it; this applies to all paths below.
+         */
         get: operations["V1AdminAdaptersGetAdapter"];
         put?: never;
         post?: never;
-        /** RemoveAdapter */
+        /**
+         * RemoveAdapter
+         * @description Stop serving an adapter to new requests. Its files are deleted once no request uses them.
+         */
         delete: operations["V1AdminAdaptersRemoveAdapter"];
         options?: never;
         head?: never;
-        /** ChangeAdapter */
+        /**
+         * ChangeAdapter
+         * @description Change which tenants may call an adapter, whether it is pinned, and its notes.
+         */
         patch: operations["V1AdminAdaptersChangeAdapter"];
         trace?: never;
     };
@@ -493,7 +608,10 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /** PromoteAdapter */
+        /**
+         * PromoteAdapter
+         * @description Serve this version to new requests. Requests in flight finish with the version that they began with.
+         */
         post: operations["V1AdminAdaptersPromotePromoteAdapter"];
         delete?: never;
         options?: never;
@@ -510,7 +628,10 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /** RollBackAdapter */
+        /**
+         * RollBackAdapter
+         * @description Serve the version again that was served before the present one.
+         */
         post: operations["V1AdminAdaptersRollbackRollBackAdapter"];
         delete?: never;
         options?: never;
@@ -525,7 +646,10 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** ListVersions */
+        /**
+         * ListVersions
+         * @description The versions of an adapter, newest first. The adapter's `version` is the served one.
+         */
         get: operations["V1AdminAdaptersVersionsListVersions"];
         put?: never;
         post?: never;
@@ -545,7 +669,10 @@ export interface paths {
         get?: never;
         put?: never;
         post?: never;
-        /** RemoveAdapterVersion */
+        /**
+         * RemoveAdapterVersion
+         * @description Remove a version that is not served.
+         */
         delete: operations["V1AdminAdaptersVersionsRemoveAdapterVersion"];
         options?: never;
         head?: never;
@@ -559,8 +686,32 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** ListAlerts */
+        /**
+         * ListAlerts
+         * @description Thresholds that were reached, the newest first, each with its deliveries; for somebody who has a tenant, those
+         *     to its own webhooks.
+         */
         get: operations["V1AdminAlertsListAlerts"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/admin/alerts/{alert_id}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * GetAlert
+         * @description One alert with its deliveries; for an actor with a tenant, those to its own webhooks.
+         */
+        get: operations["V1AdminAlertsAlertIdGetAlert"];
         put?: never;
         post?: never;
         delete?: never;
@@ -576,7 +727,10 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** ListAliases */
+        /**
+         * ListAliases
+         * @description The aliases in force, by name: those set by operators, and those of laneway.toml under other names.
+         */
         get: operations["V1AdminAliasesListAliases"];
         put?: never;
         post?: never;
@@ -593,12 +747,21 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** GetAlias */
+        /**
+         * GetAlias
+         * @description One alias in force.
+         */
         get: operations["V1AdminAliasesGetAlias"];
-        /** SetAlias */
+        /**
+         * SetAlias
+         * @description Make or replace an alias; it takes precedence over laneway.toml. Every gateway applies it within a second.
+         */
         put: operations["V1AdminAliasesSetAlias"];
         post?: never;
-        /** RemoveAlias */
+        /**
+         * RemoveAlias
+         * @description Remove an alias. If laneway.toml defines one of this name, that one applies again.
+         */
         delete: operations["V1AdminAliasesRemoveAlias"];
         options?: never;
         head?: never;
@@ -612,7 +775,10 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** AuditFindings */
+        /**
+         * AuditFindings
+         * @description Compute every sum of the ledger again and list the differences.
+         */
         get: operations["V1AdminAuditAuditFindings"];
         put?: never;
         post?: never;
@@ -629,7 +795,10 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** ListAuditLog */
+        /**
+         * ListAuditLog
+         * @description Administrative writes that match every given value, with start_time ≤ at < end_time.
+         */
         get: operations["V1AdminAuditLogListAuditLog"];
         put?: never;
         post?: never;
@@ -646,10 +815,16 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** ListBudgets */
+        /**
+         * ListBudgets
+         * @description Budgets with the used, held and remaining amounts of their present windows, and a projection.
+         */
         get: operations["V1AdminBudgetsListBudgets"];
         put?: never;
-        /** SetBudget */
+        /**
+         * SetBudget
+         * @description Make a budget or change it. It applies to the next request.
+         */
         post: operations["V1AdminBudgetsSetBudget"];
         delete?: never;
         options?: never;
@@ -664,10 +839,17 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        get?: never;
+        /**
+         * GetBudget
+         * @description One budget that is enforced, with the used, held and remaining amounts of its present window.
+         */
+        get: operations["V1AdminBudgetsBudgetIdGetBudget"];
         put?: never;
         post?: never;
-        /** RemoveBudget */
+        /**
+         * RemoveBudget
+         * @description Stop enforcing a budget.
+         */
         delete: operations["V1AdminBudgetsBudgetIdRemoveBudget"];
         options?: never;
         head?: never;
@@ -715,10 +897,17 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** ListCorrections */
+        /**
+         * ListCorrections
+         * @description Corrections in the order in which they were made.
+         */
         get: operations["V1AdminCorrectionsListCorrections"];
         put?: never;
-        /** MakeCorrection */
+        /**
+         * MakeCorrection
+         * @description Add a correction to the period that is open now. Settled usage does not change, and budgets do not count
+         *     corrections.
+         */
         post: operations["V1AdminCorrectionsMakeCorrection"];
         delete?: never;
         options?: never;
@@ -733,27 +922,13 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** GetCorrection */
+        /**
+         * GetCorrection
+         * @description One correction, by id.
+         */
         get: operations["V1AdminCorrectionsCorrectionIdGetCorrection"];
         put?: never;
         post?: never;
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
-    "/v1/admin/credits": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        get?: never;
-        put?: never;
-        /** MakeCredit */
-        post: operations["V1AdminCreditsMakeCredit"];
         delete?: never;
         options?: never;
         head?: never;
@@ -767,7 +942,10 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** EngineStatus */
+        /**
+         * EngineStatus
+         * @description The status of the engine now.
+         */
         get: operations["V1AdminEngineEngineStatus"];
         put?: never;
         post?: never;
@@ -784,7 +962,12 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** EngineLive */
+        /**
+         * EngineLive
+         * @description Watch the engine that is named `engine`, by default the first ready one: an event `engine` once a second; an
+         *     event `away` with the reason when the engine is unavailable, and comments until it is back. A slow reader misses
+         *     events. The stream ends with the caller's key or session.
+         */
         get: operations["V1AdminEngineLiveEngineLive"];
         put?: never;
         post?: never;
@@ -801,7 +984,10 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** ListEngines */
+        /**
+         * ListEngines
+         * @description The engines of this gateway's roster: state, load and what each one serves.
+         */
         get: operations["V1AdminEnginesListEngines"];
         put?: never;
         post?: never;
@@ -820,7 +1006,11 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /** DrainEngine */
+        /**
+         * DrainEngine
+         * @description Drain one engine, or let it serve again. Every gateway sees it in the engine's next heartbeat; its running
+         *     requests end there. A restarted engine serves.
+         */
         post: operations["V1AdminEnginesNameDrainDrainEngine"];
         delete?: never;
         options?: never;
@@ -852,10 +1042,16 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** ListExports */
+        /**
+         * ListExports
+         * @description Exports with their progress.
+         */
         get: operations["V1AdminExportsListExports"];
         put?: never;
-        /** CreateExport */
+        /**
+         * CreateExport
+         * @description Order an export. Exports of a closed month are identical; an export of an open month has the usage so far.
+         */
         post: operations["V1AdminExportsCreateExport"];
         delete?: never;
         options?: never;
@@ -870,11 +1066,17 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** GetExport */
+        /**
+         * GetExport
+         * @description One export.
+         */
         get: operations["V1AdminExportsExportIdGetExport"];
         put?: never;
         post?: never;
-        /** EndExport */
+        /**
+         * EndExport
+         * @description Cancel an export, or delete the file of a completed one.
+         */
         delete: operations["V1AdminExportsExportIdEndExport"];
         options?: never;
         head?: never;
@@ -888,7 +1090,10 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Download */
+        /**
+         * Download
+         * @description The file of a completed export.
+         */
         get: operations["V1AdminExportsExportIdFileDownload"];
         put?: never;
         post?: never;
@@ -905,7 +1110,10 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** DownloadManifest */
+        /**
+         * DownloadManifest
+         * @description The manifest of a completed export: hash, rows, control totals, and the part of the ledger that it covers.
+         */
         get: operations["V1AdminExportsExportIdManifestDownloadManifest"];
         put?: never;
         post?: never;
@@ -922,7 +1130,10 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** HealthReport */
+        /**
+         * HealthReport
+         * @description Check every part that this gateway needs now. A part whose check takes over two seconds is reported as down.
+         */
         get: operations["V1AdminHealthHealthReport"];
         put?: never;
         post?: never;
@@ -939,7 +1150,10 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** ListInvoices */
+        /**
+         * ListInvoices
+         * @description Invoices, of all tenants or of one.
+         */
         get: operations["V1AdminInvoicesListInvoices"];
         put?: never;
         post?: never;
@@ -956,7 +1170,10 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** GetInvoice */
+        /**
+         * GetInvoice
+         * @description One invoice with its lines: usage by model or adapter, tier, meter and price, then corrections.
+         */
         get: operations["V1AdminInvoicesInvoiceIdGetInvoice"];
         put?: never;
         post?: never;
@@ -990,10 +1207,17 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** ListKeys */
+        /**
+         * ListKeys
+         * @description Keys without their secrets, revoked ones too. Every given value must match. `project` is an id. The status
+         *     `expiring` means an active key that expires within 14 days.
+         */
         get: operations["V1AdminKeysListKeys"];
         put?: never;
-        /** CreateKey */
+        /**
+         * CreateKey
+         * @description Make a key. Only this answer contains its secret.
+         */
         post: operations["V1AdminKeysCreateKey"];
         delete?: never;
         options?: never;
@@ -1008,14 +1232,20 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** GetKey */
+        /**
+         * GetKey
+         * @description One key, without its secret.
+         */
         get: operations["V1AdminKeysKeyIdGetKey"];
         put?: never;
         post?: never;
         delete?: never;
         options?: never;
         head?: never;
-        /** ChangeKey */
+        /**
+         * ChangeKey
+         * @description Change a key. Every gateway applies it within a second.
+         */
         patch: operations["V1AdminKeysKeyIdChangeKey"];
         trace?: never;
     };
@@ -1028,7 +1258,10 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /** RevokeKey */
+        /**
+         * RevokeKey
+         * @description Revoke a key. Every gateway refuses it within a second.
+         */
         post: operations["V1AdminKeysKeyIdRevokeRevokeKey"];
         delete?: never;
         options?: never;
@@ -1045,7 +1278,11 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /** RotateKey */
+        /**
+         * RotateKey
+         * @description Make a key that replaces this one, which expires after `overlap_s`. Both share the key's own budgets and rate
+         *     limits.
+         */
         post: operations["V1AdminKeysKeyIdRotateRotateKey"];
         delete?: never;
         options?: never;
@@ -1060,10 +1297,16 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** ListLimits */
+        /**
+         * ListLimits
+         * @description Tenants and keys with rate limits of their own, of all tenants or of one.
+         */
         get: operations["V1AdminLimitsListLimits"];
         put?: never;
-        /** SetLimits */
+        /**
+         * SetLimits
+         * @description Set the rate limits of a tenant or a key. Every gateway applies them within a second.
+         */
         post: operations["V1AdminLimitsSetLimits"];
         delete?: never;
         options?: never;
@@ -1078,10 +1321,17 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        get?: never;
+        /**
+         * GetLimits
+         * @description The rate limits of one tenant or key, by their id.
+         */
+        get: operations["V1AdminLimitsLimitsIdGetLimits"];
         put?: never;
         post?: never;
-        /** RemoveLimits */
+        /**
+         * RemoveLimits
+         * @description Apply the configured limits again.
+         */
         delete: operations["V1AdminLimitsLimitsIdRemoveLimits"];
         options?: never;
         head?: never;
@@ -1095,7 +1345,11 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** TierMargins */
+        /**
+         * TierMargins
+         * @description The revenue of each tier in a month (by default the last whole month) and the cost of its device time. Time lost
+         *     by a preemption is accounted to the tier that caused it.
+         */
         get: operations["V1AdminMarginsTierMargins"];
         put?: never;
         post?: never;
@@ -1112,10 +1366,19 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** ListBaseModels */
+        /**
+         * ListBaseModels
+         * @description All base models, removed ones too, and where the weights of each model and adapter are in the engine that is
+         *     named `engine`, by default in the first ready one.
+         */
         get: operations["V1AdminModelsListBaseModels"];
         put?: never;
-        /** AddModel */
+        /**
+         * AddModel
+         * @description Add a base model. The answer comes when the engine has checked the model's files: after seconds for most
+         *     models, after five minutes at most. The same request can be repeated. The model needs a price first: POST
+         *     /v1/admin/prices with `ahead`.
+         */
         post: operations["V1AdminModelsAddModel"];
         delete?: never;
         options?: never;
@@ -1130,15 +1393,26 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** GetBaseModel */
+        /**
+         * GetBaseModel
+         * @description One base model by its name, which may contain slashes.
+         */
         get: operations["V1AdminModelsGetBaseModel"];
         put?: never;
         post?: never;
-        /** RemoveModel */
+        /**
+         * RemoveModel
+         * @description Stop serving a model and its adapters. Running requests finish: until then `state` is draining. The request
+         *     can be repeated.
+         */
         delete: operations["V1AdminModelsRemoveModel"];
         options?: never;
         head?: never;
-        /** ChangeModel */
+        /**
+         * ChangeModel
+         * @description Change which tenants may call a model, whether its weights are pinned, its fallbacks, and the limit of output
+         *     tokens for requests without one.
+         */
         patch: operations["V1AdminModelsChangeModel"];
         trace?: never;
     };
@@ -1151,7 +1425,10 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /** RestoreModel */
+        /**
+         * RestoreModel
+         * @description Serve a removed model and its adapters again. The answer comes when the engine has the model.
+         */
         post: operations["V1AdminModelsRestoreModel"];
         delete?: never;
         options?: never;
@@ -1166,7 +1443,14 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Overview */
+        /**
+         * Overview
+         * @description Whether the gateway is up, the tightest budgets and when they run out, today's usage, and what needs attention;
+         *     for an actor with a tenant, of this tenant only. `run_out_at` is what is left divided by the average rate of the
+         *     last seven days' roll-ups, and null if that lies beyond the budget's window. A tier needs attention if fewer than 99
+         *     % of its requests of the last hour had their first token within their target, or if a request has waited in the
+         *     engine's queue for longer than its target.
+         */
         get: operations["V1AdminOverviewOverview"];
         put?: never;
         post?: never;
@@ -1183,8 +1467,31 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** ListPeople */
+        /**
+         * ListPeople
+         * @description The people who have signed in, those without a role too.
+         */
         get: operations["V1AdminPeopleListPeople"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/admin/people/{person_id}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * GetPerson
+         * @description One person, by id.
+         */
+        get: operations["V1AdminPeoplePersonIdGetPerson"];
         put?: never;
         post?: never;
         delete?: never;
@@ -1200,7 +1507,10 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** ListPeriods */
+        /**
+         * ListPeriods
+         * @description Billing periods by their start. A tenant's first period is that of its first usage.
+         */
         get: operations["V1AdminPeriodsListPeriods"];
         put?: never;
         post?: never;
@@ -1236,7 +1546,10 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /** ClosePeriod */
+        /**
+         * ClosePeriod
+         * @description Close a month permanently and make its invoice. Usage that is settled later belongs to the next month.
+         */
         post: operations["V1AdminPeriodsCloseClosePeriod"];
         delete?: never;
         options?: never;
@@ -1244,17 +1557,20 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
-    "/v1/admin/periods/close_all": {
+    "/v1/admin/periods/{period_id}": {
         parameters: {
             query?: never;
             header?: never;
             path?: never;
             cookie?: never;
         };
-        get?: never;
+        /**
+         * GetPeriod
+         * @description One billing period, by id.
+         */
+        get: operations["V1AdminPeriodsPeriodIdGetPeriod"];
         put?: never;
-        /** CloseAll */
-        post: operations["V1AdminPeriodsCloseAllCloseAll"];
+        post?: never;
         delete?: never;
         options?: never;
         head?: never;
@@ -1268,10 +1584,16 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** ListPrices */
+        /**
+         * ListPrices
+         * @description The newest thousand price versions, by `effective_from` in descending order.
+         */
         get: operations["V1AdminPricesListPrices"];
         put?: never;
-        /** PublishPrice */
+        /**
+         * PublishPrice
+         * @description Publish a price version. A version never changes; requests have the price of the newest one in force.
+         */
         post: operations["V1AdminPricesPublishPrice"];
         delete?: never;
         options?: never;
@@ -1288,8 +1610,31 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /** PreviewPrice */
+        /**
+         * PreviewPrice
+         * @description The cost of a month's usage at these prices, by tenant and in total. Nothing is published.
+         */
         post: operations["V1AdminPricesPreviewPreviewPrice"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/admin/prices/{price_id}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * GetPrice
+         * @description One price version, by id.
+         */
+        get: operations["V1AdminPricesPriceIdGetPrice"];
+        put?: never;
+        post?: never;
         delete?: never;
         options?: never;
         head?: never;
@@ -1303,10 +1648,16 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** ListProjects */
+        /**
+         * ListProjects
+         * @description Projects, of all tenants or of one.
+         */
         get: operations["V1AdminProjectsListProjects"];
         put?: never;
-        /** CreateProject */
+        /**
+         * CreateProject
+         * @description Make a project of a tenant.
+         */
         post: operations["V1AdminProjectsCreateProject"];
         delete?: never;
         options?: never;
@@ -1321,14 +1672,46 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        get?: never;
+        /**
+         * GetProject
+         * @description One project, by id.
+         */
+        get: operations["V1AdminProjectsProjectIdGetProject"];
         put?: never;
         post?: never;
+        /**
+         * ArchiveProject
+         * @description Archive a project without usable keys: it takes no key, and lists leave it out. Its usage and its name stay.
+         *     Archiving it again changes nothing.
+         */
+        delete: operations["V1AdminProjectsProjectIdArchiveProject"];
+        options?: never;
+        head?: never;
+        /**
+         * ChangeProject
+         * @description Change a project.
+         */
+        patch: operations["V1AdminProjectsProjectIdChangeProject"];
+        trace?: never;
+    };
+    "/v1/admin/projects/{project_id}/restore": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * RestoreProject
+         * @description End the archiving of a project.
+         */
+        post: operations["V1AdminProjectsProjectIdRestoreRestoreProject"];
         delete?: never;
         options?: never;
         head?: never;
-        /** ChangeProject */
-        patch: operations["V1AdminProjectsProjectIdChangeProject"];
+        patch?: never;
         trace?: never;
     };
     "/v1/admin/reconciliations": {
@@ -1338,10 +1721,16 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** ListReconciliations */
+        /**
+         * ListReconciliations
+         * @description Results of reconciliations, newest first. Gateways reconcile every minute.
+         */
         get: operations["V1AdminReconciliationsListReconciliations"];
         put?: never;
-        /** ReconcileNow */
+        /**
+         * ReconcileNow
+         * @description Reconcile a month, or the whole ledger, now. Every row of it is read.
+         */
         post: operations["V1AdminReconciliationsReconcileNow"];
         delete?: never;
         options?: never;
@@ -1356,7 +1745,10 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** ReconciliationStanding */
+        /**
+         * ReconciliationStanding
+         * @description The open findings: those of the last whole reconciliation and of all since. Sound books have none.
+         */
         get: operations["V1AdminReconciliationsStandingReconciliationStanding"];
         put?: never;
         post?: never;
@@ -1373,7 +1765,12 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** ListRequests */
+        /**
+         * ListRequests
+         * @description Running requests, then finished ones, newest first. Every given value must match: `search` is a whole request id,
+         *     `ending` a value as in the rows (stop, length, client_left, …), `adapter` an id; start_time ≤ end of the request <
+         *     end_time. Prompts and answers are not stored.
+         */
         get: operations["V1AdminRequestsListRequests"];
         put?: never;
         post?: never;
@@ -1390,7 +1787,10 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** GetRequest */
+        /**
+         * GetRequest
+         * @description One request with its hold, its ledger entries and its corrections.
+         */
         get: operations["V1AdminRequestsRequestIdGetRequest"];
         put?: never;
         post?: never;
@@ -1407,12 +1807,22 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** GetSession */
+        /**
+         * GetSession
+         * @description The session of the cookie.
+         */
         get: operations["V1AdminSessionGetSession"];
         put?: never;
-        /** SignIn */
+        /**
+         * SignIn
+         * @description Begin a session with an admin key, and end the session of the request's cookie. The answer sets the
+         *     cookie.
+         */
         post: operations["V1AdminSessionSignIn"];
-        /** SignOut */
+        /**
+         * SignOut
+         * @description End the session and delete its cookie.
+         */
         delete: operations["V1AdminSessionSignOut"];
         options?: never;
         head?: never;
@@ -1428,7 +1838,10 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /** ProviderLogsOut */
+        /**
+         * ProviderLogsOut
+         * @description The provider ends the sessions that a logout token names (OpenID Connect Back-Channel Logout 1.0).
+         */
         post: operations["V1AdminSessionBackchannelLogoutProviderLogsOut"];
         delete?: never;
         options?: never;
@@ -1443,7 +1856,10 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** SignInOptions */
+        /**
+         * SignInOptions
+         * @description How a person can sign in. Needs no key.
+         */
         get: operations["V1AdminSessionOptionsSignInOptions"];
         put?: never;
         post?: never;
@@ -1462,7 +1878,10 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /** Enrol */
+        /**
+         * Enrol
+         * @description Make a secret for the session's key. Sign-ins need no code before it is confirmed.
+         */
         post: operations["V1AdminSessionTotpEnrol"];
         delete?: never;
         options?: never;
@@ -1479,7 +1898,10 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /** Confirm */
+        /**
+         * Confirm
+         * @description Show that the app has the secret. From then on sign-ins with the key need a code.
+         */
         post: operations["V1AdminSessionTotpConfirmConfirm"];
         delete?: never;
         options?: never;
@@ -1496,7 +1918,10 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /** Remove */
+        /**
+         * Remove
+         * @description Remove the secret: sign-ins with the key need no code any more.
+         */
         post: operations["V1AdminSessionTotpRemoveRemove"];
         delete?: never;
         options?: never;
@@ -1545,10 +1970,16 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** ListTenants */
+        /**
+         * ListTenants
+         * @description All tenants; for an actor with a tenant, only this one.
+         */
         get: operations["V1AdminTenantsListTenants"];
         put?: never;
-        /** CreateTenant */
+        /**
+         * CreateTenant
+         * @description Make a tenant.
+         */
         post: operations["V1AdminTenantsCreateTenant"];
         delete?: never;
         options?: never;
@@ -1563,15 +1994,46 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** GetTenant */
+        /**
+         * GetTenant
+         * @description One tenant, by id or slug.
+         */
         get: operations["V1AdminTenantsTenantIdGetTenant"];
         put?: never;
         post?: never;
+        /**
+         * ArchiveTenant
+         * @description Archive a tenant: its keys are refused, and lists leave it out. Its usage, invoices and slug stay. Archiving
+         *     it again changes nothing.
+         */
+        delete: operations["V1AdminTenantsTenantIdArchiveTenant"];
+        options?: never;
+        head?: never;
+        /**
+         * ChangeTenant
+         * @description Change, suspend or resume a tenant.
+         */
+        patch: operations["V1AdminTenantsTenantIdChangeTenant"];
+        trace?: never;
+    };
+    "/v1/admin/tenants/{tenant_id}/restore": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * RestoreTenant
+         * @description End the archiving of a tenant: it is active, and its keys work again.
+         */
+        post: operations["V1AdminTenantsTenantIdRestoreRestoreTenant"];
         delete?: never;
         options?: never;
         head?: never;
-        /** ChangeTenant */
-        patch: operations["V1AdminTenantsTenantIdChangeTenant"];
+        patch?: never;
         trace?: never;
     };
     "/v1/admin/tenants/{tenant_id}/billing_profile": {
@@ -1599,7 +2061,10 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** ListTiers */
+        /**
+         * ListTiers
+         * @description The tiers from high to low: each one's settings, and how often its target for the first token was met.
+         */
         get: operations["V1AdminTiersListTiers"];
         put?: never;
         post?: never;
@@ -1616,7 +2081,10 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** UsageTotals */
+        /**
+         * UsageTotals
+         * @description Sums over settled requests that match every given value, with start_time ≤ finished < end_time. Cost in picos.
+         */
         get: operations["V1AdminUsageUsageTotals"];
         put?: never;
         post?: never;
@@ -1633,7 +2101,10 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** UsageRequests */
+        /**
+         * UsageRequests
+         * @description Settled requests, one by one, in the ledger's order.
+         */
         get: operations["V1AdminUsageRequestsUsageRequests"];
         put?: never;
         post?: never;
@@ -1650,10 +2121,16 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** ListWebhooks */
+        /**
+         * ListWebhooks
+         * @description Webhooks without their secrets, oldest first. `tenant`: those for the alerts of this tenant alone.
+         */
         get: operations["V1AdminWebhooksListWebhooks"];
         put?: never;
-        /** CreateWebhook */
+        /**
+         * CreateWebhook
+         * @description Make a webhook. Only this answer contains the secret that deliveries are signed with.
+         */
         post: operations["V1AdminWebhooksCreateWebhook"];
         delete?: never;
         options?: never;
@@ -1668,11 +2145,62 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        get?: never;
+        /**
+         * GetWebhook
+         * @description One webhook, without its secrets.
+         */
+        get: operations["V1AdminWebhooksWebhookIdGetWebhook"];
         put?: never;
         post?: never;
-        /** RemoveWebhook */
+        /**
+         * RemoveWebhook
+         * @description Remove a webhook; pending deliveries to it end.
+         */
         delete: operations["V1AdminWebhooksWebhookIdRemoveWebhook"];
+        options?: never;
+        head?: never;
+        /**
+         * ChangeWebhook
+         * @description Change the URL or the events of a webhook, pause it, or let it go on.
+         */
+        patch: operations["V1AdminWebhooksWebhookIdChangeWebhook"];
+        trace?: never;
+    };
+    "/v1/admin/webhooks/{webhook_id}/rotate_secret": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * RotateWebhookSecret
+         * @description Sign with a new secret from now on. Only this answer contains it.
+         */
+        post: operations["V1AdminWebhooksWebhookIdRotateSecretRotateWebhookSecret"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/admin/webhooks/{webhook_id}/test": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * TestWebhook
+         * @description Send one signed test event now, also to a paused webhook, and answer with what came of it.
+         */
+        post: operations["V1AdminWebhooksWebhookIdTestTestWebhook"];
+        delete?: never;
         options?: never;
         head?: never;
         patch?: never;
@@ -1685,7 +2213,10 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** OwnBudgets */
+        /**
+         * OwnBudgets
+         * @description The used, held and remaining amounts of each budget, and when it resets (Unix seconds; null: never).
+         */
         get: operations["V1BudgetOwnBudgets"];
         put?: never;
         post?: never;
@@ -1704,7 +2235,10 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /** ChatCompletions */
+        /**
+         * ChatCompletions
+         * @description Create a chat completion.
+         */
         post: operations["V1ChatCompletionsChatCompletions"];
         delete?: never;
         options?: never;
@@ -1721,7 +2255,10 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /** Completions */
+        /**
+         * Completions
+         * @description Create completions of one or several prompts.
+         */
         post: operations["V1CompletionsCompletions"];
         delete?: never;
         options?: never;
@@ -1738,7 +2275,10 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /** CreateConversation */
+        /**
+         * CreateConversation
+         * @description Create a conversation. Counts as a request under the limits, as every endpoint of conversations does.
+         */
         post: operations["V1ConversationsCreateConversation"];
         delete?: never;
         options?: never;
@@ -1753,12 +2293,21 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** GetConversation */
+        /**
+         * GetConversation
+         * @description A conversation, without its items.
+         */
         get: operations["V1ConversationsGetConversation"];
         put?: never;
-        /** UpdateConversation */
+        /**
+         * UpdateConversation
+         * @description Replace the metadata of a conversation.
+         */
         post: operations["V1ConversationsUpdateConversation"];
-        /** DeleteConversation */
+        /**
+         * DeleteConversation
+         * @description Delete a conversation and its items. Responses that were made in it remain.
+         */
         delete: operations["V1ConversationsDeleteConversation"];
         options?: never;
         head?: never;
@@ -1772,10 +2321,16 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** ListItems */
+        /**
+         * ListItems
+         * @description The items of a conversation.
+         */
         get: operations["V1ConversationsItemsListItems"];
         put?: never;
-        /** AddItems */
+        /**
+         * AddItems
+         * @description Append items to a conversation. Answers with them, as they are stored.
+         */
         post: operations["V1ConversationsItemsAddItems"];
         delete?: never;
         options?: never;
@@ -1790,11 +2345,17 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** GetItem */
+        /**
+         * GetItem
+         * @description An item of a conversation.
+         */
         get: operations["V1ConversationsItemsGetItem"];
         put?: never;
         post?: never;
-        /** DeleteItem */
+        /**
+         * DeleteItem
+         * @description Delete an item of a conversation. Answers with the conversation.
+         */
         delete: operations["V1ConversationsItemsDeleteItem"];
         options?: never;
         head?: never;
@@ -1810,7 +2371,10 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /** Detokenize */
+        /**
+         * Detokenize
+         * @description The text of token ids, special tokens included. Free.
+         */
         post: operations["V1DetokenizeDetokenize"];
         delete?: never;
         options?: never;
@@ -1827,7 +2391,10 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /** Messages */
+        /**
+         * Messages
+         * @description Create a message.
+         */
         post: operations["V1MessagesMessages"];
         delete?: never;
         options?: never;
@@ -1844,7 +2411,10 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /** CountTokens */
+        /**
+         * CountTokens
+         * @description Count the tokens of a prompt, as it would be charged when nothing of it is cached. Free.
+         */
         post: operations["V1MessagesCountTokensCountTokens"];
         delete?: never;
         options?: never;
@@ -1859,7 +2429,11 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** ListModels */
+        /**
+         * ListModels
+         * @description List the base models, adapters and aliases that the key's tenant may use. With the header `anthropic-version`
+         *     the answer is a page in Anthropic's shape, by `limit`, `after_id` and `before_id`.
+         */
         get: operations["V1ModelsListModels"];
         put?: never;
         post?: never;
@@ -1876,7 +2450,11 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** GetModel */
+        /**
+         * GetModel
+         * @description One model, adapter or alias that the key's tenant may use. With the header `anthropic-version` in Anthropic's
+         *     shape.
+         */
         get: operations["V1ModelsGetModel"];
         put?: never;
         post?: never;
@@ -1893,7 +2471,10 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** OrganizationCosts */
+        /**
+         * OrganizationCosts
+         * @description The cost of usage and corrections by group and currency, in days of UTC or in one bucket (`all`).
+         */
         get: operations["V1OrganizationCostsOrganizationCosts"];
         put?: never;
         post?: never;
@@ -1910,7 +2491,13 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** OrganizationUsage */
+        /**
+         * OrganizationUsage
+         * @description Settled requests by group, in buckets of UTC; `all` is one bucket of the whole time. Currencies are separate
+         *     groups. Arrays are repeated parameters, with or without []; an empty value matches rows without such a name, for
+         *     example without an adapter. `tags`: NAME=VALUE, one value of each name must match; NAME= matches usage without the
+         *     tag.
+         */
         get: operations["V1OrganizationUsageCompletionsOrganizationUsage"];
         put?: never;
         post?: never;
@@ -1929,7 +2516,10 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /** Responses */
+        /**
+         * Responses
+         * @description Create a response.
+         */
         post: operations["V1ResponsesResponses"];
         delete?: never;
         options?: never;
@@ -1946,7 +2536,10 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /** Compact */
+        /**
+         * Compact
+         * @description Replace a conversation by its user messages and a summary that the model writes. Billed as an answer.
+         */
         post: operations["V1ResponsesCompactCompact"];
         delete?: never;
         options?: never;
@@ -1963,7 +2556,10 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /** InputTokens */
+        /**
+         * InputTokens
+         * @description Count the tokens of a response's prompt. Free.
+         */
         post: operations["V1ResponsesInputTokensInputTokens"];
         delete?: never;
         options?: never;
@@ -1978,11 +2574,17 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** GetResponse */
+        /**
+         * GetResponse
+         * @description A stored response. A response in the background may be streamed, from the event after `starting_after` on.
+         */
         get: operations["V1ResponsesGetResponse"];
         put?: never;
         post?: never;
-        /** DeleteResponse */
+        /**
+         * DeleteResponse
+         * @description Delete a stored response. Responses that continue it can then not be continued.
+         */
         delete: operations["V1ResponsesDeleteResponse"];
         options?: never;
         head?: never;
@@ -1998,7 +2600,11 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /** CancelResponse */
+        /**
+         * CancelResponse
+         * @description Cancel a response in the background. Its text so far is stored and billed. A response that has ended is returned
+         *     unchanged.
+         */
         post: operations["V1ResponsesCancelCancelResponse"];
         delete?: never;
         options?: never;
@@ -2013,7 +2619,10 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** ListInputItems */
+        /**
+         * ListInputItems
+         * @description The input of a stored response.
+         */
         get: operations["V1ResponsesInputItemsListInputItems"];
         put?: never;
         post?: never;
@@ -2032,7 +2641,10 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /** Tokenize */
+        /**
+         * Tokenize
+         * @description The token ids of a text or of a conversation, as a completion with it is billed. Free.
+         */
         post: operations["V1TokenizeTokenize"];
         delete?: never;
         options?: never;
@@ -2047,7 +2659,10 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** OwnUsage */
+        /**
+         * OwnUsage
+         * @description The usage of this key.
+         */
         get: operations["V1UsageOwnUsage"];
         put?: never;
         post?: never;
@@ -2064,7 +2679,10 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Version */
+        /**
+         * Version
+         * @description The version of this gateway.
+         */
         get: operations["VersionVersion"];
         put?: never;
         post?: never;
@@ -2092,7 +2710,14 @@ export interface components {
             tenant_id: string | null;
             version: number;
         };
-        /** AdapterChange */
+        /**
+         * AdapterChange
+         * @example {
+         *       "shared": [
+         *         "acme"
+         *       ]
+         *     }
+         */
         AdapterChange: {
             notes?: string | null;
             pinned?: boolean | null;
@@ -2113,7 +2738,12 @@ export interface components {
             tenant_id: string | null;
             version: number;
         };
-        /** AddedModel */
+        /**
+         * AddedModel
+         * @example {
+         *       "name": "laneway-tiny"
+         *     }
+         */
         AddedModel: {
             context_tokens?: number | null;
             /** @enum {null|string} */
@@ -2148,7 +2778,21 @@ export interface components {
             source: "configuration" | "row";
             tenants?: string[] | null;
         };
-        /** AliasSetting */
+        /**
+         * AliasSetting
+         * @example {
+         *       "models": [
+         *         {
+         *           "model": "smollm2-135m-instruct",
+         *           "weight": 95
+         *         },
+         *         {
+         *           "model": "laneway-tiny",
+         *           "weight": 5
+         *         }
+         *       ]
+         *     }
+         */
         AliasSetting: {
             /** @default true */
             active: boolean;
@@ -2375,7 +3019,15 @@ export interface components {
             /** @enum {unknown} */
             type: "content_block_stop";
         };
-        /** BudgetSetting */
+        /**
+         * BudgetSetting
+         * @example {
+         *       "limit_amount": 50000000000000,
+         *       "period": "month",
+         *       "tenant": "acme",
+         *       "unit": "money"
+         *     }
+         */
         BudgetSetting: {
             key_id?: string | null;
             /** @enum {null|string} */
@@ -2449,7 +3101,12 @@ export interface components {
             arguments: string;
             name: string;
         };
-        /** ChangedModel */
+        /**
+         * ChangedModel
+         * @example {
+         *       "pinned": true
+         *     }
+         */
         ChangedModel: {
             fallbacks?: string[];
             max_tokens_default?: number | null;
@@ -2492,6 +3149,16 @@ export interface components {
         /**
          * ChatRequest
          * @description The body of a chat completion. A field without a type is not served: only its neutral values are accepted.
+         * @example {
+         *       "max_completion_tokens": 64,
+         *       "messages": [
+         *         {
+         *           "content": "Name three rivers.",
+         *           "role": "user"
+         *         }
+         *       ],
+         *       "model": "smollm2-135m-instruct"
+         *     }
          */
         ChatRequest: {
             /** @default null */
@@ -2499,7 +3166,6 @@ export interface components {
             /**
              * @description The chat template adds the special tokens: only these values are accepted.
              * @default null
-             * @enum {unknown}
              */
             add_special_tokens: null | false;
             /**
@@ -2517,9 +3183,8 @@ export interface components {
             /**
              * @description A list of bad words is not served; 'logit_bias' is: only these values are accepted.
              * @default null
-             * @enum {unknown}
              */
-            bad_words: null | never[];
+            bad_words: null | unknown[];
             /**
              * @description The model's own chat template is used: only these values are accepted.
              * @default null
@@ -2533,13 +3198,11 @@ export interface components {
             /**
              * @description Documents are not searched: only these values are accepted.
              * @default null
-             * @enum {unknown}
              */
-            documents: null | never[];
+            documents: null | unknown[];
             /**
              * @description An answer does not repeat its prompt: only these values are accepted.
              * @default null
-             * @enum {unknown}
              */
             echo: null | false;
             /** @default null */
@@ -2553,9 +3216,8 @@ export interface components {
             /**
              * @description 'tools' and 'tool_choice' are served in its place: only these values are accepted.
              * @default null
-             * @enum {unknown}
              */
-            functions: null | never[];
+            functions: null | unknown[];
             /** @default null */
             guided_choice: string[] | null;
             /** @default null */
@@ -2579,13 +3241,11 @@ export interface components {
             /**
              * @description A text ends before its stop sequence: only these values are accepted.
              * @default null
-             * @enum {unknown}
              */
             include_stop_str_in_output: null | false;
             /**
              * @description Beam search is not served: only these values are accepted.
              * @default null
-             * @enum {unknown}
              */
             length_penalty: null | 1;
             /** @default null */
@@ -2612,11 +3272,8 @@ export interface components {
             /**
              * @description Input and output are text only: only these values are accepted.
              * @default null
-             * @enum {unknown}
              */
-            modalities: null | [
-                "text"
-            ];
+            modalities: null | "text"[];
             model: string;
             /**
              * @description Nothing is moderated: only these values are accepted.
@@ -2639,7 +3296,6 @@ export interface components {
             /**
              * @description Requests are ordered by service tier; use 'service_tier': only these values are accepted.
              * @default null
-             * @enum {unknown}
              */
             priority: null | 0;
             /** @default null */
@@ -2659,13 +3315,11 @@ export interface components {
             /**
              * @description Token ids are not returned: only these values are accepted.
              * @default null
-             * @enum {unknown}
              */
             return_token_ids: null | false;
             /**
              * @description Token ids are not returned: only these values are accepted.
              * @default null
-             * @enum {unknown}
              */
             return_tokens_as_token_ids: null | false;
             /** @default null */
@@ -2679,7 +3333,6 @@ export interface components {
             /**
              * @description Special tokens are separated by spaces: only these values are accepted.
              * @default null
-             * @enum {unknown}
              */
             spaces_between_special_tokens: null | true;
             /** @default null */
@@ -2689,7 +3342,6 @@ export interface components {
             /**
              * @description Answers are not stored: only these values are accepted.
              * @default null
-             * @enum {unknown}
              */
             store: null | false;
             /** @default null */
@@ -2719,7 +3371,6 @@ export interface components {
             /**
              * @description Beam search is not served: only these values are accepted.
              * @default null
-             * @enum {unknown}
              */
             use_beam_search: null | false;
             /** @default null */
@@ -2830,6 +3481,10 @@ export interface components {
         /**
          * CompactRequest
          * @description The body of a compaction.
+         * @example {
+         *       "input": "Name three rivers.",
+         *       "model": "smollm2-135m-instruct"
+         *     }
          */
         CompactRequest: {
             input: string | (components["schemas"]["MessageItem"] | components["schemas"]["FunctionCallItem"] | components["schemas"]["FunctionOutputItem"] | components["schemas"]["CustomCallItem"] | components["schemas"]["CustomOutputItem"] | components["schemas"]["ReasoningItem"] | components["schemas"]["CompactionItem"])[];
@@ -2921,12 +3576,16 @@ export interface components {
         /**
          * CompletionRequest
          * @description The body of a legacy completion. A field without a type is not served: only its neutral values are accepted.
+         * @example {
+         *       "max_tokens": 16,
+         *       "model": "smollm2-135m-instruct",
+         *       "prompt": "Three rivers are"
+         *     }
          */
         CompletionRequest: {
             /**
              * @description Special tokens are added before a prompt that is a text: only these values are accepted.
              * @default null
-             * @enum {unknown}
              */
             add_special_tokens: null | true;
             /**
@@ -2938,9 +3597,8 @@ export interface components {
             /**
              * @description A list of bad words is not served; 'logit_bias' is: only these values are accepted.
              * @default null
-             * @enum {unknown}
              */
-            bad_words: null | never[];
+            bad_words: null | unknown[];
             /** @default null */
             best_of: number | null;
             /** @default null */
@@ -2968,13 +3626,11 @@ export interface components {
             /**
              * @description A text ends before its stop sequence: only these values are accepted.
              * @default null
-             * @enum {unknown}
              */
             include_stop_str_in_output: null | false;
             /**
              * @description Beam search is not served: only these values are accepted.
              * @default null
-             * @enum {unknown}
              */
             length_penalty: null | 1;
             /** @default null */
@@ -2997,7 +3653,6 @@ export interface components {
             /**
              * @description Requests are ordered by service tier; use 'service_tier': only these values are accepted.
              * @default null
-             * @enum {unknown}
              */
             priority: null | 0;
             /** @description A text, a list of texts, a list of ids, or a list of lists of ids; at most 64 */
@@ -3011,13 +3666,11 @@ export interface components {
             /**
              * @description Token ids are not returned: only these values are accepted.
              * @default null
-             * @enum {unknown}
              */
             return_token_ids: null | false;
             /**
              * @description Token ids are not returned: only these values are accepted.
              * @default null
-             * @enum {unknown}
              */
             return_tokens_as_token_ids: null | false;
             /** @default null */
@@ -3029,7 +3682,6 @@ export interface components {
             /**
              * @description Special tokens are separated by spaces: only these values are accepted.
              * @default null
-             * @enum {unknown}
              */
             spaces_between_special_tokens: null | true;
             /** @default null */
@@ -3063,7 +3715,6 @@ export interface components {
             /**
              * @description Beam search is not served: only these values are accepted.
              * @default null
-             * @enum {unknown}
              */
             use_beam_search: null | false;
             /** @default null */
@@ -3103,6 +3754,11 @@ export interface components {
         /**
          * ConversationChange
          * @description The metadata that replaces that of a conversation; null: none.
+         * @example {
+         *       "metadata": {
+         *         "topic": "lakes"
+         *       }
+         *     }
          */
         ConversationChange: {
             metadata: {
@@ -3213,6 +3869,15 @@ export interface components {
          * CountRequest
          * @description A conversation. If the last message is the assistant's, the answer continues it. A field without a type is not
          *         served: only its neutral values are accepted.
+         * @example {
+         *       "messages": [
+         *         {
+         *           "content": "Name three rivers.",
+         *           "role": "user"
+         *         }
+         *       ],
+         *       "model": "smollm2-135m-instruct"
+         *     }
          */
         CountRequest: {
             /** @default null */
@@ -3234,9 +3899,8 @@ export interface components {
             /**
              * @description Tools are called by the client: only these values are accepted.
              * @default null
-             * @enum {unknown}
              */
-            mcp_servers: null | never[];
+            mcp_servers: null | unknown[];
             messages: components["schemas"]["Message"][];
             model: string;
             /** @default null */
@@ -3376,6 +4040,14 @@ export interface components {
         /**
          * DetokenizeRequest
          * @description Ids of the model's vocabulary, at most as many as its context has tokens.
+         * @example {
+         *       "model": "smollm2-135m-instruct",
+         *       "tokens": [
+         *         1,
+         *         2,
+         *         3
+         *       ]
+         *     }
          */
         DetokenizeRequest: {
             model: string;
@@ -3420,7 +4092,12 @@ export interface components {
             listed: number;
             ready: number;
         };
-        /** EngineDrain */
+        /**
+         * EngineDrain
+         * @example {
+         *       "draining": true
+         *     }
+         */
         EngineDrain: {
             /** @default true */
             draining: boolean;
@@ -3863,7 +4540,14 @@ export interface components {
             tenant_id: string | null;
             tier: string | null;
         };
-        /** KeyChange */
+        /**
+         * KeyChange
+         * @example {
+         *       "allowed_ips": [
+         *         "192.0.2.0/24"
+         *       ]
+         *     }
+         */
         KeyChange: {
             allowed_ips?: string[] | null;
             break_glass?: boolean | null;
@@ -3874,7 +4558,13 @@ export interface components {
                 [key: string]: string;
             };
         };
-        /** LimitsSetting */
+        /**
+         * LimitsSetting
+         * @example {
+         *       "requests_per_minute": 600,
+         *       "tenant": "acme"
+         *     }
+         */
         LimitsSetting: {
             concurrency?: number | null;
             key_id?: string | null;
@@ -4101,6 +4791,16 @@ export interface components {
         /**
          * MessagesRequest
          * @description A conversation, and the limits and sampling of its answer.
+         * @example {
+         *       "max_tokens": 64,
+         *       "messages": [
+         *         {
+         *           "content": "Name three rivers.",
+         *           "role": "user"
+         *         }
+         *       ],
+         *       "model": "smollm2-135m-instruct"
+         *     }
          */
         MessagesRequest: {
             /** @default null */
@@ -4135,9 +4835,8 @@ export interface components {
             /**
              * @description Tools are called by the client: only these values are accepted.
              * @default null
-             * @enum {unknown}
              */
-            mcp_servers: null | never[];
+            mcp_servers: null | unknown[];
             messages: components["schemas"]["Message"][];
             /** @default null */
             metadata: components["schemas"]["Metadata"] | null;
@@ -4335,6 +5034,18 @@ export interface components {
         /**
          * NewConversation
          * @description The body of a new conversation.
+         * @example {
+         *       "items": [
+         *         {
+         *           "content": "Name three rivers.",
+         *           "role": "user",
+         *           "type": "message"
+         *         }
+         *       ],
+         *       "metadata": {
+         *         "topic": "rivers"
+         *       }
+         *     }
          */
         NewConversation: {
             /** @default null */
@@ -4344,7 +5055,14 @@ export interface components {
                 [key: string]: string;
             } | null;
         };
-        /** NewCorrection */
+        /**
+         * NewCorrection
+         * @example {
+         *       "picos": -25000000000000,
+         *       "reason": "goodwill",
+         *       "tenant": "acme"
+         *     }
+         */
         NewCorrection: {
             adapter?: string | null;
             key_id?: string | null;
@@ -4360,21 +5078,13 @@ export interface components {
             tier?: string | null;
             tokens?: number | null;
         };
-        /** NewCredit */
-        NewCredit: {
-            adapter?: string | null;
-            key_id?: string | null;
-            /** @enum {null|string} */
-            meter?: "input" | "cached_input" | "output" | null;
-            model?: string | null;
-            month?: string | null;
-            picos: number | bigint;
-            project?: string | null;
-            reason: string;
-            tenant: string;
-            tier?: string | null;
-        };
-        /** NewExport */
+        /**
+         * NewExport
+         * @example {
+         *       "month": "2026-01",
+         *       "tenant": "acme"
+         *     }
+         */
         NewExport: {
             /**
              * @default csv
@@ -4392,11 +5102,33 @@ export interface components {
         /**
          * NewItems
          * @description Items that are added to a conversation.
+         * @example {
+         *       "items": [
+         *         {
+         *           "content": "Name three rivers.",
+         *           "role": "user",
+         *           "type": "message"
+         *         }
+         *       ]
+         *     }
          */
         NewItems: {
             items: (components["schemas"]["MessageItem"] | components["schemas"]["FunctionCallItem"] | components["schemas"]["FunctionOutputItem"] | components["schemas"]["CustomCallItem"] | components["schemas"]["CustomOutputItem"] | components["schemas"]["ReasoningItem"] | components["schemas"]["CompactionItem"])[];
         };
-        /** NewKey */
+        /**
+         * NewKey
+         * @example {
+         *       "models": [
+         *         "smollm2-135m-instruct"
+         *       ],
+         *       "name": "ci",
+         *       "project": "search",
+         *       "tags": {
+         *         "team": "search"
+         *       },
+         *       "tenant": "acme"
+         *     }
+         */
         NewKey: {
             allowed_ips?: string[] | null;
             break_glass?: boolean | null;
@@ -4448,13 +5180,17 @@ export interface components {
             tenant_id: string | null;
             tier: string | null;
         };
-        /** NewPayment */
-        NewPayment: {
-            amount_minor: number;
-            paid_at?: number | null;
-            reference: string;
-        };
-        /** NewPrice */
+        /**
+         * NewPrice
+         * @example {
+         *       "input": 300000,
+         *       "multipliers": {
+         *         "premium": "3"
+         *       },
+         *       "output": 1200000,
+         *       "subject": "smollm2-135m-instruct"
+         *     }
+         */
         NewPrice: {
             /** @default false */
             ahead: boolean;
@@ -4474,24 +5210,28 @@ export interface components {
              */
             subject_kind: "model" | "adapter";
         };
-        /** NewProfile */
-        NewProfile: {
-            accounts?: {
-                [key: string]: string;
-            };
-            address?: string[];
-            legal_name?: string | null;
-            payment_days?: number | null;
-            tax_id?: string | null;
-            taxes?: components["schemas"]["Tax"][];
-        };
-        /** NewProject */
+        /**
+         * NewProject
+         * @example {
+         *       "name": "search",
+         *       "tenant": "acme"
+         *     }
+         */
         NewProject: {
             default_max_tokens?: number | null;
             name: string;
             tenant: string;
         };
-        /** NewTenant */
+        /**
+         * NewTenant
+         * @example {
+         *       "currency": "EUR",
+         *       "name": "Acme",
+         *       "slug": "acme",
+         *       "tier": "standard",
+         *       "time_zone": "Europe/Berlin"
+         *     }
+         */
         NewTenant: {
             /** @default USD */
             currency: string;
@@ -4504,7 +5244,13 @@ export interface components {
             /** @default UTC */
             time_zone: string;
         };
-        /** NewWebhook */
+        /**
+         * NewWebhook
+         * @example {
+         *       "tenant": "acme",
+         *       "url": "https://example.org/laneway"
+         *     }
+         */
         NewWebhook: {
             events?: string[];
             /** @default laneway */
@@ -4515,6 +5261,7 @@ export interface components {
         };
         /** NewWebhookView */
         NewWebhookView: {
+            active: boolean;
             created_at: number;
             events: string[];
             format: string;
@@ -4862,25 +5609,13 @@ export interface components {
              */
             object: "page";
         };
-        /** Party */
-        Party: {
-            /** @default [] */
-            address: string[];
-            name: string;
-            tax_id?: string | null;
-        };
-        /** PaymentView */
-        PaymentView: {
-            actor: string;
-            created_at: number;
-            id: string;
-            invoice_id: string;
-            minor: number;
-            paid_at: number;
-            reference: string;
-            tenant_id: string;
-        };
-        /** PeriodClosing */
+        /**
+         * PeriodClosing
+         * @example {
+         *       "month": "2026-01",
+         *       "tenant": "acme"
+         *     }
+         */
         PeriodClosing: {
             month: string;
             tenant: string;
@@ -4942,7 +5677,15 @@ export interface components {
             was_picos: number | bigint;
             would_picos: number | bigint;
         };
-        /** PricePreview */
+        /**
+         * PricePreview
+         * @example {
+         *       "input": 300000,
+         *       "month": "2026-01",
+         *       "output": 1200000,
+         *       "subject": "smollm2-135m-instruct"
+         *     }
+         */
         PricePreview: {
             /** @default false */
             ahead: boolean;
@@ -4977,20 +5720,31 @@ export interface components {
                 [key: string]: components["schemas"]["UnitPrices"];
             };
         };
-        /** ProjectChange */
+        /**
+         * ProjectChange
+         * @example {
+         *       "default_max_tokens": 512
+         *     }
+         */
         ProjectChange: {
             default_max_tokens?: number | null;
             name?: string | null;
         };
         /** ProjectView */
         ProjectView: {
+            archived_at: number | null;
             created_at: number;
             default_max_tokens: number | null;
             id: string;
             name: string;
             tenant_id: string;
         };
-        /** Promotion */
+        /**
+         * Promotion
+         * @example {
+         *       "version": 2
+         *     }
+         */
         Promotion: {
             version: number | string;
         };
@@ -5297,6 +6051,11 @@ export interface components {
         /**
          * ResponsesRequest
          * @description The body of a response. A field without a type is not served: only its neutral values are accepted.
+         * @example {
+         *       "input": "Name three rivers.",
+         *       "max_output_tokens": 64,
+         *       "model": "smollm2-135m-instruct"
+         *     }
          */
         ResponsesRequest: {
             /** @default null */
@@ -5364,7 +6123,6 @@ export interface components {
             /**
              * @description Log probabilities are served by chat completions: only these values are accepted.
              * @default null
-             * @enum {unknown}
              */
             top_logprobs: null | 0;
             /** @default null */
@@ -5378,7 +6136,12 @@ export interface components {
             /** @default null */
             user: string | null;
         };
-        /** Rotation */
+        /**
+         * Rotation
+         * @example {
+         *       "overlap_s": 86400
+         *     }
+         */
         Rotation: {
             /** @default 86400 */
             overlap_s: number;
@@ -5448,7 +6211,12 @@ export interface components {
             role: "owner" | "operator" | "finance" | "tenant_admin" | "read_only";
             tenant: components["schemas"]["SessionTenant"] | null;
         };
-        /** SignIn */
+        /**
+         * SignIn
+         * @example {
+         *       "key": "lw_admin_…"
+         *     }
+         */
         SignIn: {
             code?: string | null;
             key: string;
@@ -5627,18 +6395,15 @@ export interface components {
             /** @default 1 */
             weight: number;
         };
-        /** Tax */
-        Tax: {
-            name: string;
-            rate: string;
-        };
-        /** TaxLine */
-        TaxLine: {
-            minor: number;
-            name: string;
-            rate: string;
-        };
-        /** TenantChange */
+        /**
+         * TenantChange
+         * @example {
+         *       "allowed_ips": [
+         *         "192.0.2.0/24"
+         *       ],
+         *       "tier": "premium"
+         *     }
+         */
         TenantChange: {
             allowed_ips?: string[] | null;
             cheapest?: boolean | null;
@@ -5661,6 +6426,7 @@ export interface components {
         /** TenantView */
         TenantView: {
             allowed_ips: string[] | null;
+            archived_at: number | null;
             cheapest: boolean;
             created_at: number;
             currency: string;
@@ -5851,6 +6617,10 @@ export interface components {
         /**
          * TokenizeRequest
          * @description A text as `/v1/completions` reads it (`prompt`), or a conversation as `/v1/chat/completions` reads it.
+         * @example {
+         *       "model": "smollm2-135m-instruct",
+         *       "prompt": "Three rivers are"
+         *     }
          */
         TokenizeRequest: {
             /** @default null */
@@ -5870,7 +6640,6 @@ export interface components {
             /**
              * @description Input is text only: only these values are accepted.
              * @default null
-             * @enum {unknown}
              */
             media_io_kwargs: null | Record<string, never>;
             /** @default null */
@@ -5878,7 +6647,6 @@ export interface components {
             /**
              * @description Input is text only: only these values are accepted.
              * @default null
-             * @enum {unknown}
              */
             mm_processor_kwargs: null | Record<string, never>;
             model: string;
@@ -5983,7 +6751,12 @@ export interface components {
             requests: number;
             swapped_tokens: number;
         };
-        /** TotpCode */
+        /**
+         * TotpCode
+         * @example {
+         *       "code": "123456"
+         *     }
+         */
         TotpCode: {
             code: string;
         };
@@ -6162,8 +6935,28 @@ export interface components {
             trained_for: string | null;
             warnings: string[];
         };
+        /**
+         * WebhookChange
+         * @example {
+         *       "active": false
+         *     }
+         */
+        WebhookChange: {
+            active?: boolean | null;
+            events?: string[] | null;
+            url?: string | null;
+        };
+        /** WebhookTestResult */
+        WebhookTestResult: {
+            delivered: boolean;
+            duration_s: number;
+            error: string | null;
+            event_id: string;
+            status: number | null;
+        };
         /** WebhookView */
         WebhookView: {
+            active: boolean;
             created_at: number;
             events: string[];
             format: string;
@@ -7760,7 +8553,10 @@ export interface operations {
     V1AdminAdaptersRemoveAdapter: {
         parameters: {
             query?: never;
-            header?: never;
+            header?: {
+                /** @description A write repeated with it within 24 hours gets the first answer again, with the header `idempotent-replayed: true`. */
+                "Idempotency-Key"?: string;
+            };
             path: {
                 adapter: string;
             };
@@ -7799,7 +8595,10 @@ export interface operations {
     V1AdminAdaptersChangeAdapter: {
         parameters: {
             query?: never;
-            header?: never;
+            header?: {
+                /** @description A write repeated with it within 24 hours gets the first answer again, with the header `idempotent-replayed: true`. */
+                "Idempotency-Key"?: string;
+            };
             path: {
                 adapter: string;
             };
@@ -7844,7 +8643,10 @@ export interface operations {
     V1AdminAdaptersPromotePromoteAdapter: {
         parameters: {
             query?: never;
-            header?: never;
+            header?: {
+                /** @description A write repeated with it within 24 hours gets the first answer again, with the header `idempotent-replayed: true`. */
+                "Idempotency-Key"?: string;
+            };
             path: {
                 adapter: string;
             };
@@ -7889,7 +8691,10 @@ export interface operations {
     V1AdminAdaptersRollbackRollBackAdapter: {
         parameters: {
             query?: never;
-            header?: never;
+            header?: {
+                /** @description A write repeated with it within 24 hours gets the first answer again, with the header `idempotent-replayed: true`. */
+                "Idempotency-Key"?: string;
+            };
             path: {
                 adapter: string;
             };
@@ -7975,7 +8780,10 @@ export interface operations {
     V1AdminAdaptersVersionsRemoveAdapterVersion: {
         parameters: {
             query?: never;
-            header?: never;
+            header?: {
+                /** @description A write repeated with it within 24 hours gets the first answer again, with the header `idempotent-replayed: true`. */
+                "Idempotency-Key"?: string;
+            };
             path: {
                 adapter: string;
                 version: string;
@@ -8035,6 +8843,47 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["Page_ListedAlertView"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    V1AdminAlertsAlertIdGetAlert: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                alert_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    "cache-control"?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ListedAlertView"];
                 };
             };
             /** @description A refusal, with its reason */
@@ -8144,7 +8993,10 @@ export interface operations {
     V1AdminAliasesSetAlias: {
         parameters: {
             query?: never;
-            header?: never;
+            header?: {
+                /** @description A write repeated with it within 24 hours gets the first answer again, with the header `idempotent-replayed: true`. */
+                "Idempotency-Key"?: string;
+            };
             path: {
                 alias: string;
             };
@@ -8189,7 +9041,10 @@ export interface operations {
     V1AdminAliasesRemoveAlias: {
         parameters: {
             query?: never;
-            header?: never;
+            header?: {
+                /** @description A write repeated with it within 24 hours gets the first answer again, with the header `idempotent-replayed: true`. */
+                "Idempotency-Key"?: string;
+            };
             path: {
                 alias: string;
             };
@@ -8370,7 +9225,10 @@ export interface operations {
     V1AdminBudgetsSetBudget: {
         parameters: {
             query?: never;
-            header?: never;
+            header?: {
+                /** @description A write repeated with it within 24 hours gets the first answer again, with the header `idempotent-replayed: true`. */
+                "Idempotency-Key"?: string;
+            };
             path?: never;
             cookie?: never;
         };
@@ -8410,10 +9268,54 @@ export interface operations {
             };
         };
     };
-    V1AdminBudgetsBudgetIdRemoveBudget: {
+    V1AdminBudgetsBudgetIdGetBudget: {
         parameters: {
             query?: never;
             header?: never;
+            path: {
+                budget_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    "cache-control"?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["BudgetView"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    V1AdminBudgetsBudgetIdRemoveBudget: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description A write repeated with it within 24 hours gets the first answer again, with the header `idempotent-replayed: true`. */
+                "Idempotency-Key"?: string;
+            };
             path: {
                 budget_id: string;
             };
@@ -8578,7 +9480,10 @@ export interface operations {
     V1AdminCorrectionsMakeCorrection: {
         parameters: {
             query?: never;
-            header?: never;
+            header?: {
+                /** @description A write repeated with it within 24 hours gets the first answer again, with the header `idempotent-replayed: true`. */
+                "Idempotency-Key"?: string;
+            };
             path?: never;
             cookie?: never;
         };
@@ -8636,50 +9541,7 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["WholeCorrectionView"];
-                };
-            };
-            /** @description A refusal, with its reason */
-            "4XX": {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-            /** @description A refusal, with its reason */
-            "5XX": {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-        };
-    };
-    V1AdminCreditsMakeCredit: {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        requestBody: {
-            content: {
-                "application/json": components["schemas"]["NewCredit"];
-            };
-        };
-        responses: {
-            /** @description Document created, URL follows */
-            201: {
-                headers: {
-                    "cache-control"?: string;
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["WholeCorrectionView"];
+                    "application/json": components["schemas"]["CorrectionView"];
                 };
             };
             /** @description A refusal, with its reason */
@@ -8823,7 +9685,10 @@ export interface operations {
     V1AdminEnginesNameDrainDrainEngine: {
         parameters: {
             query?: never;
-            header?: never;
+            header?: {
+                /** @description A write repeated with it within 24 hours gets the first answer again, with the header `idempotent-replayed: true`. */
+                "Idempotency-Key"?: string;
+            };
             path: {
                 name: string;
             };
@@ -8964,7 +9829,10 @@ export interface operations {
     V1AdminExportsCreateExport: {
         parameters: {
             query?: never;
-            header?: never;
+            header?: {
+                /** @description A write repeated with it within 24 hours gets the first answer again, with the header `idempotent-replayed: true`. */
+                "Idempotency-Key"?: string;
+            };
             path?: never;
             cookie?: never;
         };
@@ -9048,7 +9916,10 @@ export interface operations {
     V1AdminExportsExportIdEndExport: {
         parameters: {
             query?: never;
-            header?: never;
+            header?: {
+                /** @description A write repeated with it within 24 hours gets the first answer again, with the header `idempotent-replayed: true`. */
+                "Idempotency-Key"?: string;
+            };
             path: {
                 export_id: string;
             };
@@ -9108,7 +9979,7 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "": string;
+                    "application/octet-stream": string;
                 };
             };
             /** @description A refusal, with its reason */
@@ -9155,7 +10026,7 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "": string;
+                    "application/octet-stream": string;
                 };
             };
             /** @description A refusal, with its reason */
@@ -9408,7 +10279,10 @@ export interface operations {
     V1AdminKeysCreateKey: {
         parameters: {
             query?: never;
-            header?: never;
+            header?: {
+                /** @description A write repeated with it within 24 hours gets the first answer again, with the header `idempotent-replayed: true`. */
+                "Idempotency-Key"?: string;
+            };
             path?: never;
             cookie?: never;
         };
@@ -9492,7 +10366,10 @@ export interface operations {
     V1AdminKeysKeyIdChangeKey: {
         parameters: {
             query?: never;
-            header?: never;
+            header?: {
+                /** @description A write repeated with it within 24 hours gets the first answer again, with the header `idempotent-replayed: true`. */
+                "Idempotency-Key"?: string;
+            };
             path: {
                 key_id: string;
             };
@@ -9537,7 +10414,10 @@ export interface operations {
     V1AdminKeysKeyIdRevokeRevokeKey: {
         parameters: {
             query?: never;
-            header?: never;
+            header?: {
+                /** @description A write repeated with it within 24 hours gets the first answer again, with the header `idempotent-replayed: true`. */
+                "Idempotency-Key"?: string;
+            };
             path: {
                 key_id: string;
             };
@@ -9578,7 +10458,10 @@ export interface operations {
     V1AdminKeysKeyIdRotateRotateKey: {
         parameters: {
             query?: never;
-            header?: never;
+            header?: {
+                /** @description A write repeated with it within 24 hours gets the first answer again, with the header `idempotent-replayed: true`. */
+                "Idempotency-Key"?: string;
+            };
             path: {
                 key_id: string;
             };
@@ -9668,7 +10551,10 @@ export interface operations {
     V1AdminLimitsSetLimits: {
         parameters: {
             query?: never;
-            header?: never;
+            header?: {
+                /** @description A write repeated with it within 24 hours gets the first answer again, with the header `idempotent-replayed: true`. */
+                "Idempotency-Key"?: string;
+            };
             path?: never;
             cookie?: never;
         };
@@ -9708,10 +10594,54 @@ export interface operations {
             };
         };
     };
-    V1AdminLimitsLimitsIdRemoveLimits: {
+    V1AdminLimitsLimitsIdGetLimits: {
         parameters: {
             query?: never;
             header?: never;
+            path: {
+                limits_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    "cache-control"?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["OwnLimits"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    V1AdminLimitsLimitsIdRemoveLimits: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description A write repeated with it within 24 hours gets the first answer again, with the header `idempotent-replayed: true`. */
+                "Idempotency-Key"?: string;
+            };
             path: {
                 limits_id: string;
             };
@@ -9835,7 +10765,10 @@ export interface operations {
     V1AdminModelsAddModel: {
         parameters: {
             query?: never;
-            header?: never;
+            header?: {
+                /** @description A write repeated with it within 24 hours gets the first answer again, with the header `idempotent-replayed: true`. */
+                "Idempotency-Key"?: string;
+            };
             path?: never;
             cookie?: never;
         };
@@ -9919,7 +10852,10 @@ export interface operations {
     V1AdminModelsRemoveModel: {
         parameters: {
             query?: never;
-            header?: never;
+            header?: {
+                /** @description A write repeated with it within 24 hours gets the first answer again, with the header `idempotent-replayed: true`. */
+                "Idempotency-Key"?: string;
+            };
             path: {
                 model: string;
             };
@@ -9959,7 +10895,10 @@ export interface operations {
     V1AdminModelsChangeModel: {
         parameters: {
             query?: never;
-            header?: never;
+            header?: {
+                /** @description A write repeated with it within 24 hours gets the first answer again, with the header `idempotent-replayed: true`. */
+                "Idempotency-Key"?: string;
+            };
             path: {
                 model: string;
             };
@@ -10004,7 +10943,10 @@ export interface operations {
     V1AdminModelsRestoreModel: {
         parameters: {
             query?: never;
-            header?: never;
+            header?: {
+                /** @description A write repeated with it within 24 hours gets the first answer again, with the header `idempotent-replayed: true`. */
+                "Idempotency-Key"?: string;
+            };
             path: {
                 model: string;
             };
@@ -10127,6 +11069,47 @@ export interface operations {
             };
         };
     };
+    V1AdminPeoplePersonIdGetPerson: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                person_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    "cache-control"?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["PersonView"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
     V1AdminPeriodsListPeriods: {
         parameters: {
             query?: {
@@ -10222,7 +11205,10 @@ export interface operations {
     V1AdminPeriodsCloseClosePeriod: {
         parameters: {
             query?: never;
-            header?: never;
+            header?: {
+                /** @description A write repeated with it within 24 hours gets the first answer again, with the header `idempotent-replayed: true`. */
+                "Idempotency-Key"?: string;
+            };
             path?: never;
             cookie?: never;
         };
@@ -10262,18 +11248,16 @@ export interface operations {
             };
         };
     };
-    V1AdminPeriodsCloseAllCloseAll: {
+    V1AdminPeriodsPeriodIdGetPeriod: {
         parameters: {
             query?: never;
             header?: never;
-            path?: never;
+            path: {
+                period_id: string;
+            };
             cookie?: never;
         };
-        requestBody: {
-            content: {
-                "application/json": components["schemas"]["MonthClosing"];
-            };
-        };
+        requestBody?: never;
         responses: {
             /** @description Request fulfilled, document follows */
             200: {
@@ -10282,7 +11266,7 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["ClosedMonth"];
+                    "application/json": components["schemas"]["PeriodView"];
                 };
             };
             /** @description A refusal, with its reason */
@@ -10352,7 +11336,10 @@ export interface operations {
     V1AdminPricesPublishPrice: {
         parameters: {
             query?: never;
-            header?: never;
+            header?: {
+                /** @description A write repeated with it within 24 hours gets the first answer again, with the header `idempotent-replayed: true`. */
+                "Idempotency-Key"?: string;
+            };
             path?: never;
             cookie?: never;
         };
@@ -10395,7 +11382,10 @@ export interface operations {
     V1AdminPricesPreviewPreviewPrice: {
         parameters: {
             query?: never;
-            header?: never;
+            header?: {
+                /** @description A write repeated with it within 24 hours gets the first answer again, with the header `idempotent-replayed: true`. */
+                "Idempotency-Key"?: string;
+            };
             path?: never;
             cookie?: never;
         };
@@ -10435,6 +11425,47 @@ export interface operations {
             };
         };
     };
+    V1AdminPricesPriceIdGetPrice: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                price_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    "cache-control"?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["PriceView"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
     V1AdminProjectsListProjects: {
         parameters: {
             query?: {
@@ -10442,6 +11473,8 @@ export interface operations {
                 tenant?: string | null;
                 /** @description part of a name or an id; case does not count */
                 search?: string | null;
+                /** @description the archived ones, instead of the others */
+                archived?: boolean;
                 sort?: "name" | "-name" | "created_at" | "-created_at" | "tenant_id" | "-tenant_id";
                 limit?: number;
                 /** @description `next_page` of the previous page */
@@ -10486,7 +11519,10 @@ export interface operations {
     V1AdminProjectsCreateProject: {
         parameters: {
             query?: never;
-            header?: never;
+            header?: {
+                /** @description A write repeated with it within 24 hours gets the first answer again, with the header `idempotent-replayed: true`. */
+                "Idempotency-Key"?: string;
+            };
             path?: never;
             cookie?: never;
         };
@@ -10526,10 +11562,96 @@ export interface operations {
             };
         };
     };
-    V1AdminProjectsProjectIdChangeProject: {
+    V1AdminProjectsProjectIdGetProject: {
         parameters: {
             query?: never;
             header?: never;
+            path: {
+                project_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    "cache-control"?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ProjectView"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    V1AdminProjectsProjectIdArchiveProject: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description A write repeated with it within 24 hours gets the first answer again, with the header `idempotent-replayed: true`. */
+                "Idempotency-Key"?: string;
+            };
+            path: {
+                project_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Request fulfilled, nothing follows */
+            204: {
+                headers: {
+                    "cache-control"?: string;
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description A refusal, with its reason */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    V1AdminProjectsProjectIdChangeProject: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description A write repeated with it within 24 hours gets the first answer again, with the header `idempotent-replayed: true`. */
+                "Idempotency-Key"?: string;
+            };
             path: {
                 project_id: string;
             };
@@ -10540,6 +11662,50 @@ export interface operations {
                 "application/json": components["schemas"]["ProjectChange"];
             };
         };
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    "cache-control"?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ProjectView"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    V1AdminProjectsProjectIdRestoreRestoreProject: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description A write repeated with it within 24 hours gets the first answer again, with the header `idempotent-replayed: true`. */
+                "Idempotency-Key"?: string;
+            };
+            path: {
+                project_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
         responses: {
             /** @description Request fulfilled, document follows */
             200: {
@@ -10620,7 +11786,10 @@ export interface operations {
                 /** @description for example 2026-01 */
                 month?: string | null;
             };
-            header?: never;
+            header?: {
+                /** @description A write repeated with it within 24 hours gets the first answer again, with the header `idempotent-replayed: true`. */
+                "Idempotency-Key"?: string;
+            };
             path?: never;
             cookie?: never;
         };
@@ -11229,6 +12398,8 @@ export interface operations {
             query?: {
                 /** @description part of a name or an id; case does not count */
                 search?: string | null;
+                /** @description the archived ones, instead of the others */
+                archived?: boolean;
                 sort?: "slug" | "-slug" | "name" | "-name" | "tier" | "-tier" | "status" | "-status" | "created_at" | "-created_at";
                 limit?: number;
                 /** @description `next_page` of the previous page */
@@ -11273,7 +12444,10 @@ export interface operations {
     V1AdminTenantsCreateTenant: {
         parameters: {
             query?: never;
-            header?: never;
+            header?: {
+                /** @description A write repeated with it within 24 hours gets the first answer again, with the header `idempotent-replayed: true`. */
+                "Idempotency-Key"?: string;
+            };
             path?: never;
             cookie?: never;
         };
@@ -11354,10 +12528,55 @@ export interface operations {
             };
         };
     };
+    V1AdminTenantsTenantIdArchiveTenant: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description A write repeated with it within 24 hours gets the first answer again, with the header `idempotent-replayed: true`. */
+                "Idempotency-Key"?: string;
+            };
+            path: {
+                tenant_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Request fulfilled, nothing follows */
+            204: {
+                headers: {
+                    "cache-control"?: string;
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description A refusal, with its reason */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
     V1AdminTenantsTenantIdChangeTenant: {
         parameters: {
             query?: never;
-            header?: never;
+            header?: {
+                /** @description A write repeated with it within 24 hours gets the first answer again, with the header `idempotent-replayed: true`. */
+                "Idempotency-Key"?: string;
+            };
             path: {
                 tenant_id: string;
             };
@@ -11399,12 +12618,15 @@ export interface operations {
             };
         };
     };
-    V1AdminTenantsBillingProfileGetProfile: {
+    V1AdminTenantsTenantIdRestoreRestoreTenant: {
         parameters: {
             query?: never;
-            header?: never;
+            header?: {
+                /** @description A write repeated with it within 24 hours gets the first answer again, with the header `idempotent-replayed: true`. */
+                "Idempotency-Key"?: string;
+            };
             path: {
-                tenant: string;
+                tenant_id: string;
             };
             cookie?: never;
         };
@@ -11417,52 +12639,7 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["BillingProfileView"];
-                };
-            };
-            /** @description A refusal, with its reason */
-            "4XX": {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-            /** @description A refusal, with its reason */
-            "5XX": {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-        };
-    };
-    V1AdminTenantsBillingProfileSetProfile: {
-        parameters: {
-            query?: never;
-            header?: never;
-            path: {
-                tenant: string;
-            };
-            cookie?: never;
-        };
-        requestBody: {
-            content: {
-                "application/json": components["schemas"]["NewProfile"];
-            };
-        };
-        responses: {
-            /** @description Request fulfilled, document follows */
-            200: {
-                headers: {
-                    "cache-control"?: string;
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["BillingProfileView"];
+                    "application/json": components["schemas"]["TenantView"];
                 };
             };
             /** @description A refusal, with its reason */
@@ -11681,7 +12858,10 @@ export interface operations {
     V1AdminWebhooksCreateWebhook: {
         parameters: {
             query?: never;
-            header?: never;
+            header?: {
+                /** @description A write repeated with it within 24 hours gets the first answer again, with the header `idempotent-replayed: true`. */
+                "Idempotency-Key"?: string;
+            };
             path?: never;
             cookie?: never;
         };
@@ -11721,10 +12901,54 @@ export interface operations {
             };
         };
     };
-    V1AdminWebhooksWebhookIdRemoveWebhook: {
+    V1AdminWebhooksWebhookIdGetWebhook: {
         parameters: {
             query?: never;
             header?: never;
+            path: {
+                webhook_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    "cache-control"?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["WebhookView"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    V1AdminWebhooksWebhookIdRemoveWebhook: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description A write repeated with it within 24 hours gets the first answer again, with the header `idempotent-replayed: true`. */
+                "Idempotency-Key"?: string;
+            };
             path: {
                 webhook_id: string;
             };
@@ -11739,6 +12963,142 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content?: never;
+            };
+            /** @description A refusal, with its reason */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    V1AdminWebhooksWebhookIdChangeWebhook: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description A write repeated with it within 24 hours gets the first answer again, with the header `idempotent-replayed: true`. */
+                "Idempotency-Key"?: string;
+            };
+            path: {
+                webhook_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["WebhookChange"];
+            };
+        };
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    "cache-control"?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["WebhookView"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    V1AdminWebhooksWebhookIdRotateSecretRotateWebhookSecret: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description A write repeated with it within 24 hours gets the first answer again, with the header `idempotent-replayed: true`. */
+                "Idempotency-Key"?: string;
+            };
+            path: {
+                webhook_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Document created, URL follows */
+            201: {
+                headers: {
+                    "cache-control"?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["NewWebhookView"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    V1AdminWebhooksWebhookIdTestTestWebhook: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description A write repeated with it within 24 hours gets the first answer again, with the header `idempotent-replayed: true`. */
+                "Idempotency-Key"?: string;
+            };
+            path: {
+                webhook_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    "cache-control"?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["WebhookTestResult"];
+                };
             };
             /** @description A refusal, with its reason */
             "4XX": {

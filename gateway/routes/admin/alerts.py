@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import msgspec
 import sqlalchemy as sa
-from litestar import Controller, delete, get, post
+from litestar import Controller, delete, get, patch, post
 
 from billing.accounts import alerts, webhooks
 from billing.accounts.webhooks import BUDGETS, FORMATS
+from billing.errors import RowNotFound
 from gateway.access import roles
 from gateway.admin.administration import Administration
+from gateway.admin.webhooks import seen_webhook
 from gateway.admin.writes import Actor, visible_tenant
 from gateway.routes.admin.paging import PAGE_DEFAULT, After, Limit, TenantFilter, after_id, decode_sequence
 from gateway.services import Services
+from gateway.upkeep.webhook_deliveries import WebhookTestResult
 from gateway.views.accounts import ListedAlertView, NewWebhookView, Page, WebhookView, page
 
 
@@ -26,6 +29,15 @@ class NewWebhook(msgspec.Struct, forbid_unknown_fields=True):
     format: str = FORMATS[0]
     events: list[str] = msgspec.field(default_factory=lambda: [BUDGETS])
     routing_key: str | None = None
+
+
+class WebhookChange(msgspec.Struct, forbid_unknown_fields=True):
+    """Only the given fields change. `active` false: the webhook gets no new events; deliveries that are pending go
+    out."""
+
+    url: str | None = None
+    events: list[str] | None = None
+    active: bool | None = None
 
 
 class WebhookController(Controller):
@@ -69,6 +81,39 @@ class WebhookController(Controller):
         found = await services.database.read(query)
         return page(after_id(found, after), limit, view, lambda webhook: webhook.id)
 
+    @get("/{webhook_id:str}", opt={"route": "/v1/admin/webhooks/{webhook_id}"})
+    async def get_webhook(self, services: Services, by: Actor, webhook_id: str) -> WebhookView:
+        """One webhook, without its secrets."""
+        found = await services.database.read(lambda c: seen_webhook(c, webhook_id, by))
+        return WebhookView.of(found if roles.may(by.role, "alerts", "write") else found.redacted())
+
+    @patch("/{webhook_id:str}", opt={"route": "/v1/admin/webhooks/{webhook_id}"})
+    async def change_webhook(
+        self, services: Services, administration: Administration, webhook_id: str, data: WebhookChange
+    ) -> WebhookView:
+        """Change the URL or the events of a webhook, pause it, or let it go on."""
+        fields = msgspec.structs.asdict(data)
+        return WebhookView.of(
+            await services.database.administer(lambda c: administration.webhooks.update(c, webhook_id, **fields))
+        )
+
+    @post("/{webhook_id:str}/rotate_secret", opt={"route": "/v1/admin/webhooks/{webhook_id}/rotate_secret"})
+    async def rotate_webhook_secret(
+        self, services: Services, administration: Administration, webhook_id: str
+    ) -> NewWebhookView:
+        """Sign with a new secret from now on. Only this answer contains it."""
+        return NewWebhookView.made(
+            await services.database.administer(lambda c: administration.webhooks.rotate_secret(c, webhook_id))
+        )
+
+    @post("/{webhook_id:str}/test", opt={"route": "/v1/admin/webhooks/{webhook_id}/test"}, status_code=200)
+    async def test_webhook(
+        self, services: Services, administration: Administration, webhook_id: str
+    ) -> WebhookTestResult:
+        """Send one signed test event now, also to a paused webhook, and answer with what came of it."""
+        receiver = await services.database.administer(lambda c: administration.webhooks.note_test(c, webhook_id))
+        return await services.deliverer.send_test(receiver)
+
     @delete("/{webhook_id:str}", opt={"route": "/v1/admin/webhooks/{webhook_id}"})
     async def remove_webhook(self, services: Services, administration: Administration, webhook_id: str) -> None:
         """Remove a webhook; pending deliveries to it end."""
@@ -97,5 +142,19 @@ async def list_alerts(
             lambda alert: ListedAlertView.with_deliveries(alert, deliveries[alert.id]),
             lambda alert: str(alert.sequence),
         )
+
+    return await services.database.read(query)
+
+
+@get("/alerts/{alert_id:str}", opt={"route": "/v1/admin/alerts/{alert_id}", "area": "alerts"})
+async def get_alert(services: Services, by: Actor, alert_id: str) -> ListedAlertView:
+    """One alert with its deliveries; for an actor with a tenant, those to its own webhooks."""
+
+    def query(connection: sa.Connection) -> ListedAlertView:
+        found = alerts.get(connection, alert_id)
+        if found is None or not by.sees(found.tenant_id):
+            raise RowNotFound(f"there is no alert {alert_id!r}", "alert_id")
+        deliveries = alerts.deliveries(connection, [found.id], seen_by=by.tenant_id)
+        return ListedAlertView.with_deliveries(found, deliveries[found.id])
 
     return await services.database.read(query)

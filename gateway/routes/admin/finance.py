@@ -105,6 +105,15 @@ async def list_periods(
     return page(found, limit, PeriodView.of, lambda period: f"{period.start_at}-{period.id}")
 
 
+@get("/periods/{period_id:str}", opt={"route": "/v1/admin/periods/{period_id}", "area": "billing"})
+async def get_period(services: Services, by: Actor, period_id: str) -> PeriodView:
+    """One billing period, by id."""
+    found = await services.database.read(lambda c: periods.by_id(c, period_id))
+    if found is None or not by.sees(found.tenant_id):
+        raise RowNotFound(f"there is no period {period_id!r}", "period_id")
+    return PeriodView.of(found)
+
+
 @post("/periods/close", opt={"route": "/v1/admin/periods/close", "area": "billing"}, status_code=200)
 async def close_period(services: Services, administration: Administration, data: PeriodClosing) -> InvoiceView:
     """Close a month permanently and make its invoice. Usage that is settled later belongs to the next month."""

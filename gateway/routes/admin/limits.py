@@ -9,6 +9,7 @@ import sqlalchemy as sa
 from litestar import Controller, delete, get, post
 from msgspec import UNSET, Meta, UnsetType
 
+from billing.errors import RowNotFound
 from gateway.admin.administration import Administration
 from gateway.admin.writes import Actor, visible_tenant
 from gateway.config.allowance import LIMIT_MAX
@@ -64,6 +65,14 @@ class LimitsController(Controller):
 
         found = await services.database.read(query)
         return page(after_id(found, after), limit, lambda own: own, lambda own: own.id)
+
+    @get("/{limits_id:str}", opt={"route": "/v1/admin/limits/{limits_id}"})
+    async def get_limits(self, services: Services, by: Actor, limits_id: str) -> OwnLimits:
+        """The rate limits of one tenant or key, by their id."""
+        found = await services.database.read(lambda c: overrides.get(c, limits_id))
+        if found is None or not by.sees(found.tenant_id):
+            raise RowNotFound(f"there are no limits {limits_id!r}", "limits_id")
+        return found
 
     @delete("/{limits_id:str}", opt={"route": "/v1/admin/limits/{limits_id}"})
     async def remove_limits(self, services: Services, administration: Administration, limits_id: str) -> None:

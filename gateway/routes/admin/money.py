@@ -17,6 +17,7 @@ from billing.accounts.prices import PICOS_MAX, UNIT_PRICE_PICOS_MAX, SubjectKind
 from billing.books import projections
 from billing.books.margins import Preview
 from billing.clock import SECOND, database_now
+from billing.errors import RowNotFound
 from gateway.access import keys
 from gateway.admin.administration import Administration
 from gateway.admin.budgets import budget_state, end_user_states
@@ -113,6 +114,14 @@ class PriceController(Controller):
             fields["cached_input"] = data.input
         return await services.database.report(lambda c: administration.prices.preview(c, **fields))
 
+    @get("/{price_id:str}", opt={"route": "/v1/admin/prices/{price_id}", "everyones": True})
+    async def get_price(self, services: Services, price_id: str) -> PriceView:
+        """One price version, by id."""
+        found = await services.database.read(lambda c: prices.get(c, price_id))
+        if found is None:
+            raise RowNotFound(f"there is no price version {price_id!r}", "price_id")
+        return PriceView.of(found)
+
     @get("/", opt={"route": "/v1/admin/prices", "everyones": True})
     async def list_prices(
         self, services: Services, subject: str | None = None, limit: Limit = PAGE_DEFAULT, after: After = None
@@ -194,6 +203,18 @@ class BudgetController(Controller):
         digest_in = None if end_user is None else functools.partial(services.end_users.digest, name=end_user)
         found = await services.database.report(lambda c: end_user_states(c, by, budget_id, wanted, digest_in))
         return list_page(found, EndUserView.of)
+
+    @get("/{budget_id:str}", opt={"route": "/v1/admin/budgets/{budget_id}"})
+    async def get_budget(self, services: Services, by: Actor, budget_id: str) -> BudgetView:
+        """One budget that is enforced, with the used, held and remaining amounts of its present window."""
+
+        def query(connection: sa.Connection) -> BudgetView:
+            found = budgets.get(connection, budget_id)
+            if found is None or not found.active or not by.sees(found.tenant_id):
+                raise RowNotFound(f"there is no budget {budget_id!r}", "budget_id")
+            return BudgetView.of(budget_state(connection, found))
+
+        return await services.database.read(query)
 
     @delete("/{budget_id:str}", opt={"route": "/v1/admin/budgets/{budget_id}"})
     async def remove_budget(self, services: Services, administration: Administration, budget_id: str) -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Annotated, Any, Literal
 
 import msgspec
-from litestar import Controller, get, patch, post
+from litestar import Controller, delete, get, patch, post
+from litestar.params import Parameter
 from msgspec import UNSET, Meta, UnsetType
 
 from billing.accounts import tenants
@@ -14,6 +15,7 @@ from gateway.access import keys
 from gateway.access.keys import OVERLAP_S_MAX, Key, Kind
 from gateway.access.roles import Role
 from gateway.admin.administration import Administration
+from gateway.admin.tenants import seen_project
 from gateway.admin.writes import Actor, key_of, tenant_of, visible_tenant
 from gateway.config.networks import NETWORKS_MAX
 from gateway.routes.admin.paging import PAGE_DEFAULT, After, Limit, Name, Search, TenantFilter, list_page, list_query
@@ -31,6 +33,7 @@ KeySort = Literal[
 Tokens = Annotated[int, Meta(ge=1, le=2**24)]
 StoredSeconds = Annotated[int, Meta(ge=tenants.STORED_S_MIN, le=tenants.STORED_S_MAX)]
 Networks = Annotated[list[str], Meta(min_length=1, max_length=NETWORKS_MAX)]
+Archived = Annotated[bool, Parameter(description="the archived ones, instead of the others")]
 Models = Annotated[list[str], Meta(min_length=1, max_length=keys.MODELS_MAX)]
 Tags = Annotated[dict[str, str], Meta(max_length=TAGS_MAX)]
 Weight = Annotated[float, Meta(gt=0, le=tenants.SHARE_WEIGHT_MAX)]
@@ -143,13 +146,16 @@ class TenantController(Controller):
         services: Services,
         by: Actor,
         search: Search = None,
+        archived: Archived = False,
         sort: TenantSort = "slug",
         limit: Limit = PAGE_DEFAULT,
         after: After = None,
     ) -> Page[TenantView]:
         """All tenants; for an actor with a tenant, only this one."""
         wanted = list_query(sort, search, after, limit)
-        found = await services.database.read(lambda c: tenants.found(c, wanted, tenant_id=by.tenant_id))
+        found = await services.database.read(
+            lambda c: tenants.found(c, wanted, tenant_id=by.tenant_id, archived=archived)
+        )
         return list_page(found, TenantView.of)
 
     @get("/{tenant_id:str}", opt={"route": "/v1/admin/tenants/{tenant_id}"})
@@ -166,6 +172,21 @@ class TenantController(Controller):
         return TenantView.of(
             await services.database.administer(lambda c: administration.tenants.update(c, tenant_id, **fields))
         )
+
+    @delete("/{tenant_id:str}", opt={"route": "/v1/admin/tenants/{tenant_id}"})
+    async def archive_tenant(self, services: Services, administration: Administration, tenant_id: str) -> None:
+        """Archive a tenant: its keys are refused, and lists leave it out. Its usage, invoices and slug stay. Archiving
+        it again changes nothing."""
+        await services.database.administer(lambda c: administration.tenants.archive(c, tenant_id))
+
+    @post(
+        "/{tenant_id:str}/restore",
+        opt={"route": "/v1/admin/tenants/{tenant_id}/restore"},
+        status_code=200,
+    )
+    async def restore_tenant(self, services: Services, administration: Administration, tenant_id: str) -> TenantView:
+        """End the archiving of a tenant: it is active, and its keys work again."""
+        return TenantView.of(await services.database.administer(lambda c: administration.tenants.restore(c, tenant_id)))
 
 
 class ProjectController(Controller):
@@ -189,6 +210,7 @@ class ProjectController(Controller):
         by: Actor,
         tenant: TenantFilter = None,
         search: Search = None,
+        archived: Archived = False,
         sort: ProjectSort = "name",
         limit: Limit = PAGE_DEFAULT,
         after: After = None,
@@ -196,9 +218,14 @@ class ProjectController(Controller):
         """Projects, of all tenants or of one."""
         wanted = list_query(sort, search, after, limit)
         found = await services.database.read(
-            lambda c: tenants.found_projects(c, wanted, tenant_id=visible_tenant(c, by, tenant))
+            lambda c: tenants.found_projects(c, wanted, tenant_id=visible_tenant(c, by, tenant), archived=archived)
         )
         return list_page(found, ProjectView.of)
+
+    @get("/{project_id:str}", opt={"route": "/v1/admin/projects/{project_id}"})
+    async def get_project(self, services: Services, by: Actor, project_id: str) -> ProjectView:
+        """One project, by id."""
+        return ProjectView.of(await services.database.read(lambda c: seen_project(c, project_id, by)))
 
     @patch("/{project_id:str}", opt={"route": "/v1/admin/projects/{project_id}"})
     async def change_project(
@@ -208,6 +235,19 @@ class ProjectController(Controller):
         fields = msgspec.structs.asdict(data)
         return ProjectView.of(
             await services.database.administer(lambda c: administration.projects.update(c, project_id, **fields))
+        )
+
+    @delete("/{project_id:str}", opt={"route": "/v1/admin/projects/{project_id}"})
+    async def archive_project(self, services: Services, administration: Administration, project_id: str) -> None:
+        """Archive a project without usable keys: it takes no key, and lists leave it out. Its usage and its name stay.
+        Archiving it again changes nothing."""
+        await services.database.administer(lambda c: administration.projects.archive(c, project_id))
+
+    @post("/{project_id:str}/restore", opt={"route": "/v1/admin/projects/{project_id}/restore"}, status_code=200)
+    async def restore_project(self, services: Services, administration: Administration, project_id: str) -> ProjectView:
+        """End the archiving of a project."""
+        return ProjectView.of(
+            await services.database.administer(lambda c: administration.projects.restore(c, project_id))
         )
 
 

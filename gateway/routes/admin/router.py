@@ -13,20 +13,22 @@ from litestar import Request, Router
 from litestar.connection import ASGIConnection
 from litestar.datastructures import CacheControlHeader
 from litestar.di import Provide
-from litestar.handlers import BaseRouteHandler
+from litestar.handlers import BaseRouteHandler, HTTPRouteHandler
 from litestar.types import Guard
 
 from gateway import errors
+from gateway.access.write_replays import WriteReplayed
 from gateway.admin.administration import Administration
 from gateway.admin.writes import Actor
 from gateway.http.exchange import read_body
 from gateway.routes.admin.adapters import AdapterController
-from gateway.routes.admin.alerts import WebhookController, list_alerts
+from gateway.routes.admin.alerts import WebhookController, get_alert, list_alerts
 from gateway.routes.admin.aliases import AliasController
 from gateway.routes.admin.exports import ExportController
 from gateway.routes.admin.finance import (
     close_period,
     get_invoice,
+    get_period,
     list_corrections,
     list_invoices,
     list_periods,
@@ -55,11 +57,13 @@ from gateway.routes.admin.reports import (
 from gateway.routes.admin.requests import get_request, list_error_rates, list_requests
 from gateway.routes.admin.session import SessionController
 from gateway.routes.admin.tiers.sla import export_sla, sla_report
+from gateway.routes.automation.idempotency import begin_idempotent, keep_answers, replay_write, write_of
+from gateway.routes.automation.query_parameters import check_query
 from gateway.routes.finance.closing import close_all, list_closable, list_connectors, release_connector
 from gateway.routes.finance.documents import get_correction, get_profile, make_credit, record_payment, set_profile
-from gateway.routes.guard import admit_operator
+from gateway.routes.guard import access_of, admit_operator
 from gateway.routes.organization import organization_costs, organization_usage
-from gateway.routes.sign_in.people import list_people
+from gateway.routes.sign_in.people import get_person, list_people
 from gateway.routes.sign_in.provider import ProviderController
 from gateway.routes.sign_in.totp import TotpController
 from gateway.services import Services
@@ -72,8 +76,8 @@ CONTROLLERS = (
 FUNCTIONS = (
     list_alerts, usage_totals, usage_requests, audit_findings, list_audit_log, engine_status, engine_live, list_tiers,
     health_report, list_periods, close_period, list_invoices, get_invoice, make_correction, list_corrections,
-    list_engines, drain_engine, list_people, sla_report, export_sla, list_closable, close_all, list_connectors,
-    release_connector, get_profile, set_profile, record_payment, make_credit, get_correction,
+    list_engines, drain_engine, list_people, get_person, get_alert, get_correction, get_period, sla_report, export_sla,
+    list_closable, close_all, list_connectors, release_connector, get_profile, set_profile, record_payment, make_credit,
     tier_margins, list_reconciliations, reconciliation_standing, reconcile_now, overview, list_requests, get_request,
     list_error_rates,
 )  # fmt: skip
@@ -90,12 +94,12 @@ def admin_router(services: Services) -> Router:
     return Router(
         path="/v1",
         route_handlers=[guarded, SessionController, ProviderController, TotpController],
-        middleware=[reload_after_writes(services)],
+        middleware=[reload_after_writes(services), keep_answers(services)],
         dependencies={
             "by": Provide(by, sync_to_thread=False),
             "administration": Provide(administration, sync_to_thread=False),
         },
-        exception_handlers=HANDLERS,
+        exception_handlers=HANDLERS | {WriteReplayed: replay_write},
         cache_control=CacheControlHeader(no_store=True),
         request_class=AdminRequest,
         tags=["admin"],
@@ -107,8 +111,12 @@ def _operators_only(services: Services) -> Guard:
         assert isinstance(connection, Request)
         if connection.method == "OPTIONS":  # the framework answers with the methods, which /schema shows to everyone
             return
-        connection.state.actor = await admit_operator(services, connection, handler.opt)
+        actor = connection.state.actor = await admit_operator(services, connection, handler.opt)
         _check_texts(connection)
+        assert isinstance(handler, HTTPRouteHandler)
+        check_query(connection, handler)
+        if access_of(connection, handler.opt) == "write":
+            await begin_idempotent(services, connection, actor)
 
     return guard
 
@@ -165,4 +173,4 @@ def by(request: Request[Any, Any, Any]) -> Actor:
 
 
 def administration(request: Request[Any, Any, Any], services: Services) -> Administration:
-    return Administration(services.config, request.state.actor)
+    return Administration(services.config, request.state.actor, write_of(request))

@@ -54,8 +54,11 @@ READ_ONLY = {
     "models.is_served",
     "adapters.bytes_left",
 }
-# test_aliases, test_fleet_pages and test_tenant_files
-WITH_OWN_TESTS = {"aliases.set", "aliases.remove", "engines.note_drain", "tenants.erase", "tenants.replay_erasure"}
+# test_aliases, test_fleet_pages, test_tenant_files and test_automation
+WITH_OWN_TESTS = {
+    *("aliases.set", "aliases.remove", "engines.note_drain", "tenants.erase", "tenants.replay_erasure"),
+    *("webhooks.rotate_secret", "webhooks.note_test"),
+}
 Made = dict[str, Any]
 Write = Callable[[Administration, sa.Connection, Made], Any]
 
@@ -73,6 +76,10 @@ WRITES: dict[str, Write] = {
     ),
     "projects.create": lambda a, c, made: a.projects.create(c, tenant_id=made["tenants.create"].id, name="search"),
     "projects.update": lambda a, c, made: a.projects.update(c, made["projects.create"].id, default_max_tokens=9),
+    "projects.archive": lambda a, c, made: a.projects.archive(c, made["projects.create"].id),
+    "projects.restore": lambda a, c, made: a.projects.restore(c, made["projects.create"].id),
+    "tenants.archive": lambda a, c, made: a.tenants.archive(c, made["tenants.create"].id),
+    "tenants.restore": lambda a, c, made: a.tenants.restore(c, made["tenants.create"].id),
     "keys.create": lambda a, c, made: a.keys.create(c, tenant_id=made["tenants.create"].id, name="k", project="search"),
     "keys.update": lambda a, c, made: a.keys.update(
         c, made["keys.create"].key.id, project="default", default_max_tokens=7, models=["m"], tags={"team": "a"}
@@ -93,6 +100,7 @@ WRITES: dict[str, Write] = {
     "webhooks.create": lambda a, c, made: a.webhooks.create(
         c, url="https://example.org/services/T0/kept-secret?token=kept-secret", tenant_id=made["tenants.create"].id
     ),
+    "webhooks.update": lambda a, c, made: a.webhooks.update(c, made["webhooks.create"].webhook.id, active=False),
     "webhooks.remove": lambda a, c, made: a.webhooks.remove(c, made["webhooks.create"].webhook.id),
     "adapters.register": lambda a, c, made: registered(a, c, made["tenants.create"].id, "ab"),
     "adapters.update": lambda a, c, made: a.adapters.update(c, made["adapters.register"].id, shared=["*"], notes="n"),
@@ -322,6 +330,9 @@ HTTP_WRITES: dict[str, tuple[str, str, Any]] = {
     "limits": ("POST", "limits", {"tenant": "audited", "concurrency": 5}),
     "limits removed": ("DELETE", "limits/{limits}", None),
     "webhook": ("POST", "webhooks", {"url": "https://example.org/hook"}),
+    "webhook changed": ("PATCH", "webhooks/{webhook}", {"active": False}),
+    "webhook secret rotated": ("POST", "webhooks/{webhook}/rotate_secret", None),
+    "webhook tested": ("POST", "webhooks/{webhook}/test", None),
     "webhook removed": ("DELETE", "webhooks/{webhook}", None),
     "export": ("POST", "exports", {"month": "2031-01"}),
     "export ended": ("DELETE", "exports/{export}", None),
@@ -343,6 +354,11 @@ HTTP_WRITES: dict[str, tuple[str, str, Any]] = {
     "correction": ("POST", "corrections", {"tenant": "audited", "picos": -5, "reason": "goodwill"}),
     "profile": ("PUT", "tenants/audited/billing_profile", {"legal_name": "Audited Inc."}),
     "credit": ("POST", "credits", {"tenant": "audited", "picos": 5, "reason": "goodwill"}),
+    "empty project": ("POST", "projects", {"tenant": "audited", "name": "empty"}),
+    "project archived": ("DELETE", "projects/{empty project}", None),
+    "project restored": ("POST", "projects/{empty project}/restore", None),
+    "tenant archived": ("DELETE", "tenants/{tenant}", None),
+    "tenant restored": ("POST", "tenants/{tenant}/restore", None),
     "engine": ("POST", f"engines/{LOCAL_ENGINE}/drain", {"draining": False}),
 }
 # A month cannot be closed before it ends: `test_every_administrative_write_has_its_line` does. The others change
@@ -380,7 +396,7 @@ def is_name(part: str) -> bool:
 
 
 def check_http(stack: Stack, client: httpx.Client, operator: str) -> None:
-    paths = httpx.get(f"{stack.url}/schema/openapi.json").json()["paths"]
+    paths = httpx.get(f"{stack.url}/schema/openapi.json", timeout=60).json()["paths"]
     there = {
         (method.upper(), "/".join("{}" if part.startswith("{") else part for part in path.split("/")[3:]))
         for path, operations in paths.items()

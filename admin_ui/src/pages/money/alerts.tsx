@@ -166,6 +166,21 @@ function Deliveries({ of: deliveries, webhooks }: { of: readonly Delivery[]; web
   );
 }
 
+interface Tested {
+  webhook: Webhook;
+  result: { delivered: boolean; status: number | null; error: string | null; duration_s: number };
+}
+
+function TestResult({ of: { webhook, result } }: { of: Tested }) {
+  return (
+    <p>
+      <Badge tone={result.delivered ? "good" : "bad"}>{result.delivered ? "delivered" : "failed"}</Badge> Test event to{" "}
+      <code>{webhook.url}</code>:{" "}
+      {result.error ?? `the server answered ${result.status} after ${result.duration_s.toFixed(2)} s`}
+    </p>
+  );
+}
+
 export function Webhooks() {
   const list = useList("/v1/admin/webhooks");
   const alerts = useList("/v1/admin/alerts", {}, { limit: 200, everyMs: 15_000 });
@@ -177,6 +192,17 @@ export function Webhooks() {
     (webhook_id: string) => api.delete("/v1/admin/webhooks/{webhook_id}", { path: { webhook_id } }),
     WEBHOOKS,
   );
+  const [tested, setTested] = useState<Tested | null>(null);
+  const test = useWrite(async (webhook: Webhook) => {
+    const result = await api.post("/v1/admin/webhooks/{webhook_id}/test", { path: { webhook_id: webhook.id } });
+    setTested({ webhook, result });
+  }, WEBHOOKS);
+  const pause = useWrite(
+    ({ id, active }: Webhook) =>
+      api.patch("/v1/admin/webhooks/{webhook_id}", { path: { webhook_id: id }, body: { active: !active } }),
+    WEBHOOKS,
+  );
+  const failed = test.error ?? pause.error;
   const lastOf = (webhook: Webhook) =>
     alerts.rows
       .flatMap((alert) =>
@@ -196,7 +222,8 @@ export function Webhooks() {
       header: "Events",
       cell: (webhook) => (
         <span>
-          {webhook.events.join(", ")} <span className="faint">{webhook.format}</span>
+          {webhook.events.join(", ")} <span className="faint">{webhook.format}</span>{" "}
+          {!webhook.active && <Badge tone="warn">paused</Badge>}
         </span>
       ),
       csv: (webhook) => webhook.events.join(" "),
@@ -216,18 +243,42 @@ export function Webhooks() {
       header: "Change",
       end: true,
       cell: (webhook) => (
-        <button
-          type="button"
-          className="button button-quiet"
-          aria-label={`Remove ${webhook.url}`}
-          onClick={() => setRemoved(webhook)}
-        >
-          Remove
-        </button>
+        <span className="row">
+          <button
+            type="button"
+            className="button button-quiet"
+            aria-label={`Send a test event to ${webhook.url}`}
+            disabled={test.isPending}
+            onClick={() => test.mutate(webhook)}
+          >
+            Test
+          </button>
+          <button
+            type="button"
+            className="button button-quiet"
+            aria-label={`${webhook.active ? "Pause" : "Resume"} ${webhook.url}`}
+            disabled={pause.isPending}
+            onClick={() => pause.mutate(webhook)}
+          >
+            {webhook.active ? "Pause" : "Resume"}
+          </button>
+          <button
+            type="button"
+            className="button button-quiet"
+            aria-label={`Remove ${webhook.url}`}
+            onClick={() => setRemoved(webhook)}
+          >
+            Remove
+          </button>
+        </span>
       ),
     });
   return (
     <>
+      <div role="status">
+        {failed !== null && <p className="field-error">{failed.message}</p>}
+        {failed === null && tested !== null && <TestResult of={tested} />}
+      </div>
       <DataTable
         label="Webhooks"
         list={list}

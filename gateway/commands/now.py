@@ -1,0 +1,204 @@
+"""`laneway status`, `requests`, `usage` and `tiers`: what this deployment does, read from its database."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import click
+import msgspec
+import sqlalchemy as sa
+
+from billing import tables
+from billing.accounts.prices import format_picos
+from billing.books import history, reports
+from billing.books.history import RequestFilter, RequestRow
+from billing.books.reports import GroupSums, ReportFilter
+from billing.clock import SECOND, database_now
+from billing.ledger import leases
+from billing.proofs import reconcile
+from gateway.admin.writes import tenant_of
+from gateway.commands.console import Console, json_option, pass_console, show_json, show_row, show_rows
+from gateway.commands.database import read
+from gateway.commands.names import names_of
+from gateway.generation import first_tokens
+from gateway.tables import problems
+from gateway.views.requests import RequestView, WholeRequestView
+from gateway.views.tiers import WINDOWS_S, TierView, tier_view
+
+REQUEST_COLUMNS = (
+    *("ended_at", "tenant", "key", "model", "tier", "ending", "prompt_tokens", "completion_tokens", "cost"),
+    *("ttft_s", "duration_s", "request_id"),
+)
+USAGE_COLUMNS = ("requests", "input_tokens", "cached_input_tokens", "output_tokens", "cost")
+TIER_COLUMNS = ("tier", "service_tier", "window", "requests", "within_target", "ttft_p50_ms", "ttft_p99_ms", "refused")
+LISTED_MAX = 1000
+EXIT_UNSOUND = 1
+_SPAN = re.compile(r"([1-9][0-9]{0,5})([mhd])")
+_SECONDS = {"m": 60, "h": 3600, "d": 86_400}
+GROUPS = ("tenant", "project", "key", "model", "adapter", "tier")
+_COLUMNS = {"tenant": "tenant_id", "project": "project_id", "key": "key_id"}  # the others are columns by their name
+
+
+def _span(_context: click.Context, _option: click.Parameter, text: str) -> int:
+    """Seconds of a text such as 90m, 24h or 30d."""
+    if (found := _SPAN.fullmatch(text)) is None:
+        raise click.BadParameter(f"{text!r} is no time such as 90m, 24h or 30d")
+    return int(found[1]) * _SECONDS[found[2]]
+
+
+@click.command("requests")
+@click.argument("request_id", required=False)
+@click.option("--tenant", help="A slug or an id; without it: all.")
+@click.option("--key", "key_id", help="An id.")
+@click.option("--model")
+@click.option("--tier")
+@click.option("--ending", help="How it ended: stop, length, client_left, …")
+@click.option("--since", default="24h", show_default=True, callback=_span, help="Such as 90m, 24h or 30d.")
+@click.option("--limit", type=click.IntRange(1, LISTED_MAX), default=50, show_default=True)
+@json_option
+@pass_console
+def requests_command(
+    console: Console, /, request_id: str | None, tenant: str | None, since: int, limit: int, as_json: bool, **of: Any
+) -> None:
+    """Running requests, then finished ones, newest first; with REQUEST_ID (as in the header x-request-id) all of one.
+    Prompts and answers are not stored."""
+    if request_id is not None:
+        _show_request(console, request_id, as_json)
+        return
+
+    def query(connection: sa.Connection) -> tuple[list[RequestRow], dict[str | None, str]]:
+        begin = database_now(connection) - since * SECOND
+        tenant_id = None if tenant is None else tenant_of(connection, tenant).id
+        found, _ = history.page(connection, RequestFilter(tenant_id=tenant_id, start=begin, **of), limit=limit)
+        ids = [one for row in found for one in (row.tenant_id, row.key_id, row.adapter)]
+        return found, names_of(connection, ids)
+
+    found, names = read(console, query)
+    rows = []
+    for row in found:
+        view: dict[str, Any] = msgspec.to_builtins(RequestView.of(row))
+        rows.append(view if as_json else view | _shown(view, names))
+    show_rows(rows, REQUEST_COLUMNS, as_json=as_json)
+
+
+def _shown(view: dict[str, Any], names: dict[str | None, str]) -> dict[str, Any]:
+    """The cells that differ from the JSON."""
+    adapter = view["adapter"]
+    return {
+        "tenant": names[view["tenant_id"]],
+        "key": names[view["key_id"]],
+        "model": view["model"] if adapter is None else names[adapter],
+        "ending": view["ending"] or "running",
+        "ended_at": None if view["ended_at"] is None else int(view["ended_at"]),
+        "cost": None if view["cost_picos"] is None else format_picos(view["cost_picos"], view["currency"]),
+        **{name: None if view[name] is None else f"{view[name]:.3f}" for name in ("ttft_s", "duration_s")},
+    }
+
+
+def _show_request(console: Console, request_id: str, as_json: bool) -> None:
+    def query(connection: sa.Connection) -> tuple[WholeRequestView, dict[str | None, str]]:
+        view = WholeRequestView.of_request(history.get(connection, request_id))
+        return view, names_of(connection, [view.tenant_id, view.project_id, view.key_id, view.adapter])
+
+    view, names = read(console, query)
+    if as_json:
+        show_json(msgspec.to_builtins(view))
+        return
+    row = {name: value for name, value in msgspec.to_builtins(view).items() if not isinstance(value, dict | list)}
+    shown = _shown(row, names) | {"project": None if view.project_id is None else names[view.project_id]}
+    order = ("request_id", "status", "ending", "tenant", "project", "key", "model", "tier", "cost")
+    rest = [name for name in row if name not in (*order, *shown, "tenant_id", "project_id", "key_id", "adapter")]
+    merged = row | shown
+    left_out = ("cost_picos", "currency", "started_at")
+    show_row({name: merged[name] for name in (*order, *rest) if name not in left_out}, as_json=False)
+
+
+@click.command("usage")
+@click.option("--tenant", help="A slug or an id; without it: all.")
+@click.option("--by", type=click.Choice(GROUPS), multiple=True, default=("tenant", "model"), show_default=True)
+@click.option("--since", default="30d", show_default=True, callback=_span, help="Such as 90m, 24h or 30d.")
+@json_option
+@pass_console
+def usage_command(console: Console, tenant: str | None, by: tuple[str, ...], since: int, as_json: bool) -> None:
+    """Requests, tokens and cost by group, the most expensive first. Complete to this moment."""
+    columns = [_COLUMNS.get(name, name) for name in by]
+
+    def query(connection: sa.Connection) -> tuple[list[GroupSums], dict[str | None, str]]:
+        end = database_now(connection) + 1
+        tenant_ids = () if tenant is None else (tenant_of(connection, tenant).id,)
+        which = ReportFilter(start=end - since * SECOND, end=end, tenant_ids=tenant_ids)
+        found = reports.buckets(connection, which, width="all", group_by=columns, limit=1).rows
+        return found, names_of(connection, [value for sums in found for value in sums.groups.values()])
+
+    found, names = read(console, query)
+    found.sort(key=lambda sums: (sums.currency, -sums.cost_picos))
+    rows = []
+    for sums in found:
+        row: dict[str, Any] = msgspec.to_builtins(sums)
+        del row["bucket"]
+        if not as_json:
+            groups = zip(by, (sums.groups[column] for column in columns), strict=True)
+            row |= {name: None if value is None else names[value] for name, value in groups}
+            row["cost"] = format_picos(sums.cost_picos, sums.currency)
+        rows.append(row)
+    show_rows(rows, (*by, *USAGE_COLUMNS), as_json=as_json)
+
+
+@click.command("tiers")
+@json_option
+@pass_console
+def tiers_command(console: Console, as_json: bool) -> None:
+    """The tiers from high to low: how often each met its target for the first token in the last five minutes, hour and
+    day. Percentiles are at most 9.1 % too high."""
+    windows, _ = read(console, lambda c: first_tokens.summaries(c, list(WINDOWS_S.values())))
+    views = [tier_view(tier, rank, windows) for rank, tier in enumerate(console.config.tiers)]
+    rows = [msgspec.to_builtins(view) for view in views] if as_json else _tier_rows(views)
+    show_rows(rows, TIER_COLUMNS, as_json=as_json)
+
+
+def _tier_rows(views: Sequence[TierView]) -> list[dict[str, Any]]:
+    rows = []
+    for view in views:
+        for window in view.attainment:
+            share = window.share_within_target
+            shown = {name: getattr(window, name) for name in ("window", "requests")}
+            for name in ("ttft_p50_ms", "ttft_p99_ms"):
+                value = getattr(window, name)
+                shown[name] = None if value is None else f"{value:.0f}"
+            shown["within_target"] = None if share is None else f"{share:.2%}"
+            rows.append({"tier": view.name, "service_tier": view.service_tier, "refused": window.refused_503, **shown})
+    return rows
+
+
+@click.command("status")
+@json_option
+@pass_console
+@click.pass_context
+def status_command(context: click.Context, console: Console, as_json: bool) -> None:
+    """The deployment in a few lines: gateways, running requests, open problems, the books. Exit status 1: no gateway
+    runs, a problem is open, or the books do not add up. `laneway fleet status` asks the engines."""
+
+    def query(connection: sa.Connection) -> dict[str, Any]:
+        now = database_now(connection)
+        running = sa.select(sa.func.count()).where(tables.holds.c.state == "held")
+        active = sa.select(sa.func.count()).where(tables.tenants.c.status == "active")
+        open_ = sa.select(problems.c.part, problems.c.status).where(problems.c.opened_by.is_not(None))
+        books = reconcile.open_findings(connection)
+        last = sa.select(sa.func.max(tables.usage.c.finished_at))
+        last_at = connection.execute(last).scalar_one()
+        return {
+            "gateways": leases.live(connection, now, console.config.lease.renew_s),
+            "running_requests": connection.execute(running).scalar_one(),
+            "last_request_at": None if last_at is None else last_at // SECOND,
+            "active_tenants": connection.execute(active).scalar_one(),
+            "problems": [f"{row.part} {row.status}" for row in connection.execute(open_.order_by(problems.c.part))],
+            "books_sound": None if books.at is None else not books.imbalances and not books.overshot,
+            "books_checked_at": None if books.at is None else books.at // SECOND,
+        }
+
+    found = read(console, query)
+    show_row(found, as_json=as_json)
+    if not found["gateways"] or found["problems"] or found["books_sound"] is False:
+        context.exit(EXIT_UNSOUND)

@@ -1,0 +1,114 @@
+"""The description in forms that generators of clients read (openapi-python-client, openapi-typescript), with an example
+of each body. The meaning of every schema stays the same.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gateway.access.write_replays import HEADER
+
+_MODEL = "smollm2-135m-instruct"
+_MESSAGES = [{"role": "user", "content": "Name three rivers."}]
+_ITEMS = [{"type": "message"} | _MESSAGES[0]]
+# A body by the name of its component.
+EXAMPLES: dict[str, dict[str, Any]] = {
+    "ChatRequest": {"model": _MODEL, "messages": _MESSAGES, "max_completion_tokens": 64},
+    "CompletionRequest": {"model": _MODEL, "prompt": "Three rivers are", "max_tokens": 16},
+    "MessagesRequest": {"model": _MODEL, "messages": _MESSAGES, "max_tokens": 64},
+    "CountRequest": {"model": _MODEL, "messages": _MESSAGES},
+    "ResponsesRequest": {"model": _MODEL, "input": "Name three rivers.", "max_output_tokens": 64},
+    "CompactRequest": {"model": _MODEL, "input": "Name three rivers."},
+    "TokenizeRequest": {"model": _MODEL, "prompt": "Three rivers are"},
+    "DetokenizeRequest": {"model": _MODEL, "tokens": [1, 2, 3]},
+    "NewConversation": {"items": _ITEMS, "metadata": {"topic": "rivers"}},
+    "ConversationChange": {"metadata": {"topic": "lakes"}},
+    "NewItems": {"items": _ITEMS},
+    "NewTenant": {"slug": "acme", "name": "Acme", "tier": "standard", "currency": "EUR", "time_zone": "Europe/Berlin"},
+    "TenantChange": {"tier": "premium", "allowed_ips": ["192.0.2.0/24"]},
+    "NewProject": {"tenant": "acme", "name": "search"},
+    "ProjectChange": {"default_max_tokens": 512},
+    "NewKey": {"tenant": "acme", "project": "search", "name": "ci", "models": [_MODEL], "tags": {"team": "search"}},
+    "KeyChange": {"allowed_ips": ["192.0.2.0/24"]},
+    "Rotation": {"overlap_s": 86_400},
+    "NewPrice": {"subject": _MODEL, "input": 300_000, "output": 1_200_000, "multipliers": {"premium": "3"}},
+    "PricePreview": {"subject": _MODEL, "input": 300_000, "output": 1_200_000, "month": "2026-01"},
+    "BudgetSetting": {"tenant": "acme", "unit": "money", "period": "month", "limit_amount": 50_000_000_000_000},
+    "LimitsSetting": {"tenant": "acme", "requests_per_minute": 600},
+    "NewWebhook": {"url": "https://example.org/laneway", "tenant": "acme"},
+    "WebhookChange": {"active": False},
+    "AliasSetting": {"models": [{"model": _MODEL, "weight": 95}, {"model": "laneway-tiny", "weight": 5}]},
+    "AddedModel": {"name": "laneway-tiny"},
+    "ChangedModel": {"pinned": True},
+    "AdapterChange": {"shared": ["acme"]},
+    "Promotion": {"version": 2},
+    "EngineDrain": {"draining": True},
+    "NewExport": {"month": "2026-01", "tenant": "acme"},
+    "NewCorrection": {"tenant": "acme", "picos": -25_000_000_000_000, "reason": "goodwill"},
+    "PeriodClosing": {"tenant": "acme", "month": "2026-01"},
+    "SignIn": {"key": "lw_admin_…"},
+    "TotpCode": {"code": "123456"},
+}
+_BYTES = "application/octet-stream"
+_KEYED = ("post", "put", "patch", "delete")
+# Sign-in is no administrative write, and uploads are not compared.
+_NOT_KEYED = ("/v1/admin/session", "/v1/admin/adapters/check")
+_UPLOAD = "/v1/admin/adapters"
+_IDEMPOTENCY_KEY = {
+    "name": HEADER,
+    "in": "header",
+    "required": False,
+    "description": "A write repeated with it within 24 hours gets the first answer again, with the header "
+    "`idempotent-replayed: true`.",
+    "schema": {"type": "string", "minLength": 1, "maxLength": 255, "pattern": r"^[\x21-\x7e]+$"},
+}
+
+
+def for_clients(schema: dict[str, Any]) -> dict[str, Any]:
+    """A copy of the whole description."""
+    found: dict[str, Any] = _readable(schema)
+    components = found["components"]["schemas"]
+    for name, example in EXAMPLES.items():
+        components[name] = components[name] | {"examples": [example]}
+    for path, operations in found["paths"].items():
+        if not path.startswith("/v1/admin/") or path.startswith(_NOT_KEYED):
+            continue
+        for method in _KEYED:
+            if method in operations and (path, method) != (_UPLOAD, "post"):
+                operation = operations[method]
+                operation["parameters"] = [*operation.get("parameters", []), _IDEMPOTENCY_KEY]
+    return found
+
+
+def _readable(part: Any) -> Any:
+    if isinstance(part, list):
+        return [_readable(one) for one in part]
+    if not isinstance(part, dict):
+        return part
+    if part.keys() == {""}:  # the framework's content type of a file
+        return {_BYTES: _readable(part[""])}
+    found = {name: _readable(value) for name, value in part.items()}
+    if found.get("items") is False:  # after `prefixItems`, whose number `maxItems` says
+        del found["items"]
+    if found.get("type") == "array" and "items" not in found and "prefixItems" not in found:
+        found["items"] = {}
+    values = found.get("enum")
+    if isinstance(values, list) and not all(value is None or isinstance(value, str) for value in values):
+        del found["enum"]
+        found["anyOf"] = [_only(value) for value in values]
+    return found
+
+
+def _only(value: Any) -> dict[str, Any]:
+    """The schema of one value: generators know an `enum` of texts and integers only."""
+    if value is None:
+        return {"type": "null"}
+    if isinstance(value, bool):
+        return {"type": "boolean", "const": value}
+    if isinstance(value, dict):
+        assert not value
+        return {"type": "object", "maxProperties": 0}
+    if isinstance(value, list):
+        items = {"type": "string", "enum": value} if value else {}
+        return {"type": "array", "items": items, "minItems": len(value), "maxItems": len(value)}
+    return {"const": value}
