@@ -8,8 +8,10 @@ import {
   TenantLookup,
   TextField,
   decimal,
+  gather,
   numberOf,
   picosOf,
+  required,
   toast,
   ungrouped,
   useForm,
@@ -80,21 +82,17 @@ export function BudgetForm({ of: budget, tenant = "", onDone }: { of?: Budget; t
       verb={budget === undefined ? "Set budget" : "Save"}
       onCancel={onDone}
       save={async () => {
-        if (values.tenant === "") throw fieldError("tenant", "Choose a tenant.");
-        if (budget === undefined && values.scope === "project" && values.project === "")
-          throw fieldError("project", "Choose a project.");
-        if (budget === undefined && values.scope === "key" && values.key_id === "")
-          throw fieldError("key_id", "Choose a key.");
-        await set.mutateAsync({
-          tenant: values.tenant,
-          unit: values.unit,
-          period: values.period,
-          kind: values.kind,
-          limit_amount: limitOf(values.limit_amount, money), // a bigint is sent exactly
-          thresholds: thresholdsOf(values.thresholds),
-          project: values.scope === "project" ? (budget?.scope_id ?? values.project) : null,
-          key_id: values.scope === "key" ? (budget?.scope_id ?? values.key_id) : null,
+        const { project, key_id } = values;
+        const read = gather({
+          tenant: () => required(values.tenant, "tenant", "Choose a tenant."),
+          project: () =>
+            values.scope === "project" ? required(budget?.scope_id ?? project, "project", "Choose a project.") : null,
+          key_id: () =>
+            values.scope === "key" ? required(budget?.scope_id ?? key_id, "key_id", "Choose a key.") : null,
+          limit_amount: () => limitOf(values.limit_amount, money), // a bigint is sent exactly
+          thresholds: () => thresholdsOf(values.thresholds),
         });
+        await set.mutateAsync({ unit: values.unit, period: values.period, kind: values.kind, ...read });
         toast("The budget applies from the next request.");
         onDone();
       }}
@@ -204,7 +202,6 @@ export function BudgetForm({ of: budget, tenant = "", onDone }: { of?: Budget; t
 }
 
 export const LIMITS = ["/v1/admin/limits", "/v1/admin/audit_log"];
-const LIMIT_FIELDS = ["requests_per_minute", "tokens_per_minute", "concurrency"] as const;
 
 /** Sets the rate limits of a tenant or one of its keys; blank: the default in laneway.toml. */
 export function LimitsForm({ of: limits, tenant = "", onDone }: { of?: Limits; tenant?: string; onDone: () => void }) {
@@ -229,10 +226,14 @@ export function LimitsForm({ of: limits, tenant = "", onDone }: { of?: Limits; t
       verb="Set limits"
       onCancel={onDone}
       save={async (values) => {
-        if (values.tenant === "") throw fieldError("tenant", "Choose a tenant.");
-        if (values.of_key && values.key_id === "") throw fieldError("key_id", "Choose a key.");
-        const numbers = Object.fromEntries(LIMIT_FIELDS.map((name) => [name, numberOf(values[name], name)]));
-        await set.mutateAsync({ tenant: values.tenant, key_id: values.of_key ? values.key_id : null, ...numbers });
+        const read = gather({
+          tenant: () => required(values.tenant, "tenant", "Choose a tenant."),
+          key_id: () => (values.of_key ? required(values.key_id, "key_id", "Choose a key.") : null),
+          requests_per_minute: () => numberOf(values.requests_per_minute, "requests_per_minute"),
+          tokens_per_minute: () => numberOf(values.tokens_per_minute, "tokens_per_minute"),
+          concurrency: () => numberOf(values.concurrency, "concurrency"),
+        });
+        await set.mutateAsync(read);
         toast("Every gateway applies the limits within a second.");
         onDone();
       }}

@@ -1,12 +1,13 @@
 // The list of tenants.
 import { useState } from "react";
-import { type RowOf, useList, useMay } from "../../api";
+import { type RowOf, useList, useMay, useSession } from "../../api";
 import {
   Badge,
   type Column,
   DataTable,
   Dialog,
   EmptyState,
+  Link,
   PageHead,
   Time,
   iso,
@@ -64,10 +65,18 @@ export default function Tenants() {
   const may = useMay();
   const go = useGo();
   const [creating, setCreating] = useState(false);
-  const create = may("people:write") && (
-    <button type="button" className="button button-main" onClick={() => setCreating(true)}>
-      New tenant
-    </button>
+  const operator = useSession().tenant === null;
+  const create = operator && may("people:write") && (
+    <>
+      <button type="button" className="button" onClick={() => setCreating(true)}>
+        New tenant
+      </button>
+      {may("engine:write") && (
+        <Link to="/new-customer" className="button button-main">
+          New customer
+        </Link>
+      )}
+    </>
   );
   return (
     <>
