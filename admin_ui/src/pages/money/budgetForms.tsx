@@ -50,16 +50,26 @@ function limitOf(text: string, money: boolean): bigint {
   return amount;
 }
 
-/** Creates a budget, or changes limit, kind and thresholds of the budget `of`. `tenant`: the tenant
- * selected at first. */
-export function BudgetForm({ of: budget, tenant = "", onDone }: { of?: Budget; tenant?: string; onDone: () => void }) {
+/** Creates a budget, or changes limit, kind and thresholds of the budget `of`. `tenant` and `key_id`: selected at first.
+ */
+export function BudgetForm({
+  of: budget,
+  tenant = "",
+  key_id = "",
+  onDone,
+}: {
+  of?: Budget;
+  tenant?: string;
+  key_id?: string;
+  onDone: () => void;
+}) {
   const tenants = useTenants();
   const own = useSession().tenant;
   const form = useForm({
     tenant: budget?.tenant_id ?? own?.slug ?? tenant,
-    scope: budget?.scope ?? (own === null ? "tenant" : "project"),
+    scope: budget?.scope ?? (key_id !== "" ? "key" : own === null ? "tenant" : "project"),
     project: "",
-    key_id: "",
+    key_id,
     unit: budget?.unit ?? "money",
     period: budget?.period ?? "month",
     kind: budget?.kind ?? "hard",
@@ -203,15 +213,26 @@ export function BudgetForm({ of: budget, tenant = "", onDone }: { of?: Budget; t
 
 export const LIMITS = ["/v1/admin/limits", "/v1/admin/audit_log"];
 
-/** Sets the rate limits of a tenant or one of its keys; blank: the default in laneway.toml. */
-export function LimitsForm({ of: limits, tenant = "", onDone }: { of?: Limits; tenant?: string; onDone: () => void }) {
+/** Sets the rate limits of a tenant or one of its keys; blank: the default in laneway.toml. `tenant` and `key_id`:
+ * selected at first. */
+export function LimitsForm({
+  of: limits,
+  tenant = "",
+  key_id = "",
+  onDone,
+}: {
+  of?: Limits;
+  tenant?: string;
+  key_id?: string;
+  onDone: () => void;
+}) {
   const own = useSession().tenant;
   const mayKeys = useMay()("keys:read");
   const text = (value: number | null | undefined) => value?.toString() ?? "";
   const form = useForm({
     tenant: limits?.tenant_id ?? own?.slug ?? tenant,
-    of_key: limits?.scope === "key" || own !== null,
-    key_id: limits?.scope === "key" ? limits.subject_id : "",
+    of_key: limits?.scope === "key" || key_id !== "" || own !== null,
+    key_id: limits?.scope === "key" ? limits.subject_id : key_id,
     requests_per_minute: text(limits?.requests_per_minute),
     tokens_per_minute: text(limits?.tokens_per_minute),
     concurrency: text(limits?.concurrency),
