@@ -38,6 +38,7 @@ from gateway.routes.admin.finance import (
 )
 from gateway.routes.admin.limits import LimitsController
 from gateway.routes.admin.live import engine_live
+from gateway.routes.admin.lookup.search import search
 from gateway.routes.admin.models import ModelController
 from gateway.routes.admin.money import BudgetController, PriceController
 from gateway.routes.admin.operations import drain_engine, health_report, list_engines, list_tiers
@@ -71,6 +72,7 @@ FUNCTIONS = (
     health_report, list_periods, close_period, list_invoices, get_invoice, make_correction, list_corrections,
     list_engines, drain_engine, list_people,
     tier_margins, list_reconciliations, reconciliation_standing, reconcile_now, overview, list_requests, get_request,
+    search,
 )  # fmt: skip
 
 
@@ -116,6 +118,7 @@ class AdminRequest(Request[Any, Any, Any]):
     async def body(self) -> bytes:
         if self._read is None:
             self._read = await read_body(self, BODY_BYTES_MAX)
+            self.state.admin_body = self._read  # an error handler has another request object of the same scope
         return self._read
 
     async def json(self) -> Any:

@@ -91,6 +91,7 @@ OF_A_TENANT: dict[str, dict[str, Any]] = {
     "/v1/admin/margins": {"tenant": OURS},
     "/v1/admin/exports": {"tenant": OURS},
     "/v1/admin/adapters": {"tenant": OURS},
+    "/v1/admin/search": {"tenant": OURS, "q": "-style"},
     "/v1/organization/usage/completions": {
         "tenants": OURS,
         "start_time": START,
@@ -344,6 +345,8 @@ def test_a_tenants_admin_sees_its_own(served: Stack, marks: dict[str, set[str]],
         assert theirs.text.replace(THEIRS, ABSENT) == absent.text
     for _, path in OF_WHO_ASKS:
         assert seen(ask(served, admin, "GET", path), marks[THEIRS]) == set()
+    for mark in sorted(marks[THEIRS]):  # by any id or name of theirs
+        assert ask(served, admin, "GET", "/v1/admin/search", q=mark).json() == {"data": []}, mark
     assert [one["slug"] for one in ask(served, admin, "GET", "/v1/admin/tenants").json()["data"]] == [OURS]
 
 
