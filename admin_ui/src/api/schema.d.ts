@@ -1264,6 +1264,23 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/admin/search": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Search */
+        get: operations["V1AdminSearchSearch"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/admin/session": {
         parameters: {
             query?: never;
@@ -3223,9 +3240,13 @@ export interface components {
         ErrorBody: {
             error: components["schemas"]["ErrorDetail"];
         };
-        /** ErrorDetail */
+        /**
+         * ErrorDetail
+         * @description `errors`: every field at fault, where an administrative write has several; the first is `param`.
+         */
         ErrorDetail: {
             code: string | null;
+            errors?: components["schemas"]["FieldError"][];
             message: string;
             param: string | null;
             type: string;
@@ -3265,6 +3286,14 @@ export interface components {
             trained_for?: string | null;
             /** @default [] */
             warnings: string[];
+        };
+        /**
+         * FieldError
+         * @description One field at fault.
+         */
+        FieldError: {
+            message: string;
+            param: string | null;
         };
         /** LedgerAudit */
         Findings: {
@@ -5002,6 +5031,19 @@ export interface components {
             schema: Record<string, never> | null;
             /** @default null */
             strict: boolean | null;
+        };
+        /** SearchHit */
+        SearchHit: {
+            id: string;
+            /** @enum {string} */
+            kind: "tenant" | "project" | "key" | "request" | "invoice" | "adapter" | "model" | "alias";
+            name: string;
+            note: string;
+            tenant_id: string | null;
+        };
+        /** SearchView */
+        SearchView: {
+            data: components["schemas"]["SearchHit"][];
         };
         /**
          * ServedUsage
@@ -9890,6 +9932,50 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["WholeRequestView"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    V1AdminSearchSearch: {
+        parameters: {
+            query: {
+                /** @description part of a name, or an id */
+                q: string;
+                /** @description an id or a slug */
+                tenant?: string | null;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    "cache-control"?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["SearchView"];
                 };
             };
             /** @description A refusal, with its reason */

@@ -16,6 +16,7 @@ import {
   moment,
   place,
   useNow,
+  useNewDialog,
   useView,
   useZone,
 } from "../../kit";
@@ -136,7 +137,7 @@ export default function Keys() {
   });
   const list = useList("/v1/admin/keys", { query: view.values });
   const may = useMay()("keys:write");
-  const [creating, setCreating] = useState(false);
+  const [creating, setCreating] = useNewDialog();
   const [shown, setShown] = useState<Shown | null>(null);
   const own = useSession().tenant?.slug;
   const { tenant, project } = view.values;

@@ -1,5 +1,4 @@
 // The list of tenants.
-import { useState } from "react";
 import { type RowOf, useList, useMay, useSession } from "../../api";
 import {
   Badge,
@@ -13,6 +12,7 @@ import {
   iso,
   place,
   useGo,
+  useNewDialog,
   useView,
 } from "../../kit";
 import { NewTenantForm } from "./tenantForms";
@@ -64,7 +64,7 @@ export default function Tenants() {
   const list = useList("/v1/admin/tenants", { query: view.values });
   const may = useMay();
   const go = useGo();
-  const [creating, setCreating] = useState(false);
+  const [creating, setCreating] = useNewDialog();
   const operator = useSession().tenant === null;
   const create = operator && may("people:write") && (
     <>
