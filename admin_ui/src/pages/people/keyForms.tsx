@@ -280,7 +280,8 @@ export function KeyForm({ of: key, tenant, onDone }: { of: Key; tenant: string; 
   );
 }
 
-const OVERLAPS = [
+/** How long the old secret of a rotated key works. */
+export const OVERLAPS = [
   ["86400", "a day"],
   ["0", "no time: it ends immediately"],
   ["3600", "an hour"],

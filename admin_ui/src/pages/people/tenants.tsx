@@ -1,4 +1,5 @@
 // The list of tenants.
+import { useState } from "react";
 import { type RowOf, useList, useMay, useSession } from "../../api";
 import {
   Badge,
@@ -15,6 +16,7 @@ import {
   useNewDialog,
   useView,
 } from "../../kit";
+import { TenantActions } from "./bulkKeys";
 import { NewTenantForm } from "./tenantForms";
 
 type Tenant = RowOf<"/v1/admin/tenants">;
@@ -66,6 +68,7 @@ export default function Tenants() {
   const go = useGo();
   const [creating, setCreating] = useNewDialog();
   const operator = useSession().tenant === null;
+  const [chosen, setChosen] = useState<ReadonlyMap<string, Tenant>>(new Map());
   const create = operator && may("people:write") && (
     <>
       <button type="button" className="button" onClick={() => setCreating(true)}>
@@ -92,6 +95,16 @@ export default function Tenants() {
         view={view}
         search="Name or slug"
         csv
+        {...(operator && may("people:write")
+          ? {
+              selection: {
+                rows: chosen,
+                set: setChosen,
+                name: (tenant: Tenant) => tenant.slug,
+                actions: <TenantActions tenants={[...chosen.values()]} onDone={() => setChosen(new Map())} />,
+              },
+            }
+          : {})}
         empty={
           <EmptyState title="No tenant yet">
             <p>A tenant has projects, keys and budgets. Create the tenant first, then its keys.</p>
