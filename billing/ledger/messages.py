@@ -83,6 +83,9 @@ class Recompute(msgspec.Struct, frozen=True):
     device_s: float
 
 
+ASKED_CHARS_MAX = 128
+
+
 class Settlement(msgspec.Struct, frozen=True, kw_only=True, tag="settlement"):
     """The usage of a held request. `prompt_tokens` includes `cached_tokens`; `completion_tokens` are billed, and
     made = billed + discarded. Tier, model and adapter are the hold's. `device_s` excludes the seconds in `recomputed`,
@@ -90,7 +93,8 @@ class Settlement(msgspec.Struct, frozen=True, kw_only=True, tag="settlement"):
     was requested; `ttft_s` is measured from the arrival too. `finished_at` None: the time of the settlement.
     `engines`: made_tokens by the epoch of the engine process that made them, the newest attempt's last; empty if they
     are unknown, as in a journal of an earlier version. `trace_id`: of the request's trace, hexadecimal; None without
-    one."""
+    one. `asked`: the name that the request had as its model, if an alias or a fallback stood between, at most
+    ASKED_CHARS_MAX. `adapter_version`: None without an adapter."""
 
     request_id: str
     prompt_tokens: int
@@ -111,6 +115,8 @@ class Settlement(msgspec.Struct, frozen=True, kw_only=True, tag="settlement"):
     finished_at: int | None = None
     engines: dict[str, int] = {}
     trace_id: str | None = None
+    asked: str | None = None
+    adapter_version: int | None = None
 
     def check(self) -> None:
         assert 0 <= self.cached_tokens <= self.prompt_tokens

@@ -17,8 +17,9 @@ class RequestView(msgspec.Struct, frozen=True, kw_only=True):
     """One request. `status` is held while the request runs, and `ended_at` is null. `ending`: how it ended, in one
     word. Measured values are null until it is settled. `ttft_s` and `duration_s`: from its arrival at the gateway to
     its first token and to its end, as in the log and in the tiers' attainment. `queue_s`: its wait in the engine's
-    queue. `trace_id`: as in the log, null also for a request without a trace. For a request that was not settled,
-    `started_at` is the time of its hold."""
+    queue. `trace_id`: as in the log, null also for a request without a trace. `asked`: the request's `model`, if an
+    alias or a fallback stood between. `adapter_version`: of the adapter that served. For a request that was not
+    settled, `started_at` is the time of its hold."""
 
     request_id: str
     status: Status
@@ -39,6 +40,8 @@ class RequestView(msgspec.Struct, frozen=True, kw_only=True):
     device_s: float | None
     preemptions: int | None
     trace_id: str | None
+    asked: str | None
+    adapter_version: int | None
     started_at: float
     ended_at: float | None
     duration_s: float | None

@@ -38,6 +38,7 @@ from gateway.routes.admin.finance import (
 )
 from gateway.routes.admin.limits import LimitsController
 from gateway.routes.admin.live import engine_live
+from gateway.routes.admin.lookup.arms import adapter_use, alias_use
 from gateway.routes.admin.lookup.search import search
 from gateway.routes.admin.models import ModelController
 from gateway.routes.admin.money import BudgetController, PriceController
@@ -72,7 +73,7 @@ FUNCTIONS = (
     health_report, list_periods, close_period, list_invoices, get_invoice, make_correction, list_corrections,
     list_engines, drain_engine, list_people,
     tier_margins, list_reconciliations, reconciliation_standing, reconcile_now, overview, list_requests, get_request,
-    search,
+    search, adapter_use, alias_use,
 )  # fmt: skip
 
 

@@ -137,6 +137,7 @@ OPERATORS = {
     ("GET", "/v1/admin/adapters/{adapter:str}"), ("PATCH", "/v1/admin/adapters/{adapter:str}"),
     ("DELETE", "/v1/admin/adapters/{adapter:str}"), ("GET", "/v1/admin/adapters/{adapter:str}/versions"),
     ("DELETE", "/v1/admin/adapters/{adapter:str}/versions/{version:str}"),
+    ("GET", "/v1/admin/adapters/{adapter:str}/use"), ("GET", "/v1/admin/alias_use/{alias:path}"),
     ("POST", "/v1/admin/adapters/{adapter:str}/promote"), ("POST", "/v1/admin/adapters/{adapter:str}/rollback"),
 }  # fmt: skip
 # Of whoever signs in with an admin key: test_sessions has them.
