@@ -518,6 +518,23 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/admin/adapters/{adapter}/use": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** AdapterUse */
+        get: operations["V1AdminAdaptersUseAdapterUse"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/admin/adapters/{adapter}/versions": {
         parameters: {
             query?: never;
@@ -561,6 +578,23 @@ export interface paths {
         };
         /** ListAlerts */
         get: operations["V1AdminAlertsListAlerts"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/admin/alias_use/{alias}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** AliasUse */
+        get: operations["V1AdminAliasUseAliasUse"];
         put?: never;
         post?: never;
         delete?: never;
@@ -2090,6 +2124,27 @@ export interface components {
         AnyInput: {
             /** @enum {unknown} */
             type: "text";
+        };
+        /** ArmUse */
+        ArmUse: {
+            adapter: string | null;
+            adapter_version: number | null;
+            completion_tokens: number;
+            cost_picos: {
+                [key: string]: number | bigint;
+            };
+            device_s_per_token: number | null;
+            failed: number;
+            model: string;
+            prompt_tokens: number;
+            requests: number;
+            ttft_p50_s: number | null;
+            ttft_p95_s: number | null;
+        };
+        /** ArmsView */
+        ArmsView: {
+            data: components["schemas"]["ArmUse"][];
+            start_time: number;
         };
         /**
          * AssistantMessage
@@ -4754,6 +4809,8 @@ export interface components {
         /** RequestView */
         RequestView: {
             adapter: string | null;
+            adapter_version: number | null;
+            asked: string | null;
             cached_tokens: number | null;
             completion_tokens: number | null;
             cost_picos: number | null;
@@ -5723,6 +5780,8 @@ export interface components {
         /** WholeRequestView */
         WholeRequestView: {
             adapter: string | null;
+            adapter_version: number | null;
+            asked: string | null;
             cached_tokens: number | null;
             completion_tokens: number | null;
             corrections: components["schemas"]["CorrectionView"][];
@@ -7432,6 +7491,50 @@ export interface operations {
             };
         };
     };
+    V1AdminAdaptersUseAdapterUse: {
+        parameters: {
+            query?: {
+                /** @description of settled requests, until now */
+                days?: number;
+            };
+            header?: never;
+            path: {
+                adapter: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    "cache-control"?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ArmsView"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
     V1AdminAdaptersVersionsListVersions: {
         parameters: {
             query?: {
@@ -7540,6 +7643,50 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["Page_ListedAlertView"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    V1AdminAliasUseAliasUse: {
+        parameters: {
+            query?: {
+                /** @description of settled requests, until now */
+                days?: number;
+            };
+            header?: never;
+            path: {
+                alias: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    "cache-control"?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ArmsView"];
                 };
             };
             /** @description A refusal, with its reason */
