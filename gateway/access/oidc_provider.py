@@ -26,7 +26,7 @@ from joserfc import jws, jwt
 from joserfc.errors import ClaimError, JoseError, MissingClaimError
 from joserfc.jwk import Key, KeySet
 
-from gateway.access.people import SUBJECT_CHARS_MAX, Identity
+from gateway.access.people import PROVIDER_SID_CHARS_MAX, SUBJECT_CHARS_MAX, Identity
 from gateway.access.provider_answers import (
     LOGOUT_TOKEN_S,
     SKEW_S,
@@ -158,6 +158,7 @@ class OidcProvider:
         subject, sid, token_id = (claims.get(name) for name in ("sub", "sid", "jti"))
         if not isinstance(token_id, str) or not all(isinstance(text, str | None) for text in (subject, sid)):
             raise SignInRefused("The logout token's jti, sub or sid is missing or no text.")
+        _check_sid(sid)
         if subject is None and sid is None:
             raise SignInRefused("The logout token names neither a person (sub) nor a session (sid).")
         return SignedLogout(token_id, subject, sid)
@@ -184,13 +185,15 @@ class OidcProvider:
         subject = str(claims["sub"])
         if not 1 <= len(subject) <= SUBJECT_CHARS_MAX or not subject.isprintable():
             raise SignInRefused(f"The subject (sub) is not 1 to {SUBJECT_CHARS_MAX} printable characters.")
+        provider_sid = _text(claims, "sid")
+        _check_sid(provider_sid)
         return Identity(
             issuer=metadata.issuer,
             subject=subject,
             name=_text(claims, "name") or _text(claims, "preferred_username"),
             email=_text(claims, "email"),
             groups=tuple(groups),
-            provider_sid=_text(claims, "sid"),
+            provider_sid=provider_sid,
         )
 
     async def _userinfo(
@@ -421,6 +424,13 @@ def _tokens(token: Mapping[str, Any], refresh: str | None) -> ProviderTokens:
     expires_at = time.time() + float(lasts) if isinstance(lasts, int | float) else 0.0
     given = token.get("refresh_token")
     return ProviderTokens(str(token["access_token"]), given if isinstance(given, str) else refresh, expires_at)
+
+
+def _check_sid(sid: str | None) -> None:
+    """Raises SignInRefused."""
+    if sid is not None and not (len(sid) <= PROVIDER_SID_CHARS_MAX and sid.isprintable()):
+        limit = PROVIDER_SID_CHARS_MAX
+        raise SignInRefused(f"The provider's session (sid) is not at most {limit} printable characters.")
 
 
 def _text(claims: Mapping[str, Any], name: str) -> str | None:

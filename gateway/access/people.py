@@ -25,6 +25,7 @@ ID_PREFIX = "psn"
 NAME_CHARS_MAX = 200
 EMAIL_CHARS_MAX = 320
 SUBJECT_CHARS_MAX = 255  # OpenID Connect Core 1.0, section 2
+PROVIDER_SID_CHARS_MAX = 255
 
 
 class Person(msgspec.Struct, frozen=True, kw_only=True):

@@ -189,6 +189,8 @@ def test_an_answer_needs_the_browser_that_started_it(place: Place) -> None:
         ({"claims": {"iat": 4_000_000_000, "exp": 4_000_000_900}}, "dated in the future (iat)"),
         ({"claims": {"at_hash": "AAAAAAAAAAAAAAAAAAAAAA"}}, "another access token (at_hash)"),
         ({"claims": {"sub": "somebody-else"}}, "names another person (sub)"),
+        ({"claims": {"sid": "s" * 256}}, "(sid) is not at most 255 printable characters"),
+        ({"claims": {"sid": "s\0s"}}, "(sid) is not at most 255 printable characters"),
         ({"header": {"alg": "none"}}, "signed with 'none'"),
         ({"stranger": True}, "not signed with a key of the provider"),
         ({"stranger": True, "header": {"kid": "key-1"}}, "not signed with a key of the provider"),
@@ -203,6 +205,13 @@ def test_a_wrong_id_token_is_refused(place: Place, wrong: dict[str, Any], says: 
     before = len(place.sessions("ada"))
     assert says in refusal(visitor.client.get(url))
     assert len(place.sessions("ada")) == before
+
+
+def test_a_token_answer_that_is_no_object_is_named(place: Place) -> None:
+    visitor = place.visit()
+    url = visitor.authorize("ada")
+    place.provider.ask("wrong", token=5)
+    assert "cannot be used for a sign-in now: the request failed" in refusal(visitor.client.get(url), 503)
 
 
 def test_an_answer_of_another_issuer_is_refused(place: Place) -> None:

@@ -10,7 +10,7 @@ const [port, clientId, clientSecret, publicUrl] = process.argv.slice(2);
 const issuer = `http://localhost:${port}`;
 const people = new Map(); // subject → claims
 const counts = { jwks: 0, token: 0, userinfo: 0 };
-let wrong = null; // what to change in the next ID tokens: {claims, header, stranger}
+let wrong = null; // what to change in the next ID tokens: {claims, header, stranger}, or the whole answer: {token}
 let lastLogout = ""; // the form of the last logout that was sent
 let lastTokens = {};
 let keyNumber = 0;
@@ -68,7 +68,7 @@ function made() {
     if (name in counts) counts[name] += 1;
     if (ctx.path === "/token") lastTokens = { ...ctx.body };
     if (wrong !== null && ctx.path === "/token" && ctx.body?.id_token) {
-      ctx.body = { ...ctx.body, id_token: await tampered(ctx.body.id_token) };
+      ctx.body = wrong.token ?? { ...ctx.body, id_token: await tampered(ctx.body.id_token) };
     }
   });
   return one;
