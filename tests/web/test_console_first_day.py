@@ -121,6 +121,7 @@ def test_a_new_customer_in_eight_clicks(console: Console, open_page: Opens) -> N
     page.get_by_label("Slug").fill("stark-industries")
     page.get_by_label("Name").fill("Stark Industries")
     click("Create tenant")
+    page.get_by_role("button", name="Create project").wait_for()
     page.get_by_label("Name").fill("production")
     click("Create project")
     page.get_by_role("button", name="Create key").wait_for()

@@ -165,8 +165,13 @@ const SHOWN_MAX = 100;
 /** A Combobox over choices that the page knows: each word typed must be in the value, the text or the note. */
 export function ChoiceLookup({
   choices,
+  free,
   ...control
-}: { choices: readonly Choice[] } & Omit<Props, "choices" | "onSearch" | "busy">) {
+}: {
+  choices: readonly Choice[];
+  /** The note of the last choice, the typed text itself; without it, only the choices can be chosen. */
+  free?: string;
+} & Omit<Props, "choices" | "onSearch" | "busy">) {
   const [search, setSearch] = useState("");
   const words = spoken(search).split(" ").filter(Boolean);
   const found = choices.filter((one) => {
@@ -174,11 +179,16 @@ export function ChoiceLookup({
     return words.every((word) => text.includes(word));
   });
   const said = choices.find((one) => one.value === control.value)?.said;
+  const typed = search.trim();
+  const own: readonly Choice[] =
+    free === undefined || typed === "" || found.some((one) => one.value === typed)
+      ? []
+      : [{ value: typed, said: typed, note: free }];
   return (
     <Combobox
       {...control}
       {...(said === undefined ? {} : { said })}
-      choices={found.slice(0, SHOWN_MAX)}
+      choices={[...found.slice(0, SHOWN_MAX), ...own]}
       onSearch={setSearch}
     />
   );

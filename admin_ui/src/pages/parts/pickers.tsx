@@ -126,7 +126,7 @@ function Many<V extends Values>({
 /** Names of models, adapters and aliases; the form keeps them separated by spaces. */
 export function ModelNamesField<V extends Values>(field: FieldProps & { form: FormState<V> }) {
   const choices = useModelChoices();
-  return <Many {...field} control={(props) => <ChoiceLookup {...props} choices={choices} />} />;
+  return <Many {...field} control={(props) => <ChoiceLookup {...props} choices={choices} free="not known yet" />} />;
 }
 
 /** Tenants by slug; the form keeps them separated by spaces. */
