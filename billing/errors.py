@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import ParamSpec
+
+Arguments = ParamSpec("Arguments")
+
 
 class BillingRefused(Exception):
-    """Base of all refusals. `param` names the argument at fault, if there is one."""
+    """Base of all refusals. `param` names the argument at fault, if there is one. `others`: further refusals of the
+    same write, of other arguments."""
+
+    others: tuple[BillingRefused, ...] = ()
 
     def __init__(self, message: str, param: str | None = None) -> None:
         super().__init__(message)
@@ -34,3 +42,24 @@ class QuotaBytesExceeded(BillingRefused):
 
 class NotPossibleYet(BillingRefused):
     """Not possible now, but perhaps later."""
+
+
+class Faults:
+    """Collects what several checks refuse, so that one answer names every argument at fault."""
+
+    def __init__(self) -> None:
+        self._found: list[BillingRefused] = []
+
+    def note(self, check: Callable[Arguments, object], *arguments: Arguments.args, **named: Arguments.kwargs) -> None:
+        """Run a check; keep its refusal."""
+        try:
+            check(*arguments, **named)
+        except BillingRefused as refusal:
+            self._found += (refusal, *refusal.others)
+
+    def raise_all(self) -> None:
+        """Raise the first refusal, with the others in it; nothing if every check passed."""
+        if self._found:
+            first, *others = self._found
+            first.others = tuple(others)
+            raise first

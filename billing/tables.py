@@ -355,6 +355,8 @@ usage = sa.Table(
     sa.Column("submitted_s", sa.Double),
     sa.Column("load_s", sa.Double),
     sa.Column("weights_s", sa.Double),
+    sa.Column("asked", sa.String(128)),  # the request's model, if an alias or a fallback stood between; null: neither
+    sa.Column("adapter_version", sa.Integer),  # null: no adapter, or settled by a version without this column
     sa.Index("ix_usage_tenant_id_sequence", "tenant_id", "sequence"),
     sa.Index("ix_usage_key_id_sequence", "key_id", "sequence"),
     sa.Index("ix_usage_finished_at", "finished_at"),
@@ -364,6 +366,13 @@ usage = sa.Table(
 # An index of requests with rare endings, so that a search for them does not read all other requests.
 UNUSUAL = sa.and_(usage.c.ending != "stop", usage.c.ending != "length")
 sa.Index("ix_usage_unusual", usage.c.finished_at, sqlite_where=UNUSUAL, postgresql_where=UNUSUAL)
+
+# For comparing the arms of an alias and the versions of an adapter.
+_ASKED, _VERSIONED = usage.c.asked.is_not(None), usage.c.adapter_version.is_not(None)
+sa.Index("ix_usage_asked", usage.c.asked, usage.c.finished_at, sqlite_where=_ASKED, postgresql_where=_ASKED)
+sa.Index(
+    "ix_usage_versioned", usage.c.adapter, usage.c.finished_at, sqlite_where=_VERSIONED, postgresql_where=_VERSIONED
+)
 
 # Recomputes of preempted requests, charged to the tier that preempted: `tier` is not the request's own. A tier's device
 # time is device_s of its usage rows plus device_s of its rows in this table.

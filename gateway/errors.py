@@ -16,11 +16,21 @@ JSON_TYPE = b"application/json"
 STATUS_CLIENT_LEFT = 499  # for the log only: the client has disconnected
 
 
+class FieldError(msgspec.Struct, frozen=True):
+    """One field at fault."""
+
+    message: str
+    param: str | None
+
+
 class ErrorDetail(msgspec.Struct, frozen=True):
+    """`errors`: every field at fault, where an administrative write has several; the first is `param`."""
+
     message: str
     type: str
     param: str | None
     code: str | None
+    errors: list[FieldError] | msgspec.UnsetType = msgspec.UNSET
 
 
 class ErrorBody(msgspec.Struct, frozen=True):
@@ -56,10 +66,12 @@ class ApiError(Exception):
         self.retry_after_s = retry_after_s
         # The header Retry-After.
         self.retry_after = None if retry_after_s is None else _spread(retry_after_s)
+        self.all_fields: list[FieldError] = []  # if several fields are at fault, with this one
         self.limit_headers: list[tuple[bytes, bytes]] = []  # x-ratelimit-*, if known
 
     def body(self) -> bytes:
-        return encode(ErrorBody(ErrorDetail(self.message, self.type, self.param, self.code)))
+        errors = self.all_fields or msgspec.UNSET
+        return encode(ErrorBody(ErrorDetail(self.message, self.type, self.param, self.code, errors)))
 
     def headers(self) -> list[tuple[bytes, bytes]]:
         """ASGI headers of the answer, without x-request-id."""

@@ -37,6 +37,8 @@ export const PAGES: readonly Page[] = [
   { path: "/adapters/$adapter", title: "Adapter", needs: "adapters:read", load: () => import("./pages/serve/adapter") },
   { path: "/aliases", title: "Aliases", group: "Serve", needs: "models:read", load: () => import("./pages/serve/aliases") },
   { path: "/tenants", title: "Tenants", group: "People", needs: "people:read", load: () => import("./pages/people/tenants") },
+  // engine:write: a tenant's admins have people:write, and tenants are created by operators.
+  { path: "/new-customer", title: "New customer", needs: "engine:write", load: () => import("./pages/people/newCustomer") },
   { path: "/tenants/$tenant", title: "Tenant", needs: "people:read", load: () => import("./pages/people/tenant") },
   // engine:read: a tenant's admins have keys:read, and people are of all tenants.
   { path: "/people", title: "People", group: "People", needs: "engine:read", load: () => import("./pages/people/people") },

@@ -22,7 +22,7 @@ from billing.accounts import end_users
 from billing.accounts.budget_windows import Kind, Scope, Unit
 from billing.accounts.prices import PICOS_MAX
 from billing.clock import SECOND, Clock, Period, database_now, window_end, window_start, zone_of
-from billing.errors import InvalidValue, RowNotFound
+from billing.errors import Faults, InvalidValue, RowNotFound
 from billing.ids import new_id
 from billing.lists import ListColumns, ListPage, ListQuery, page
 from billing.revision import Change
@@ -118,7 +118,7 @@ def create(
     _check_choice(scope, ("tenant", "project", "key"), "scope")
     _check_choice(unit, ("tokens", "money"), "unit")
     _check_choice(period, ("day", "month", "total"), "period")
-    _check_limit(limit_amount)
+    _check_amounts(limit_amount, kind, thresholds)
     if scope == "tenant" and scope_id != tenant_id:
         raise InvalidValue("a tenant's budget has the tenant's own id", "scope_id")
     tenant = sa.select(tables.tenants.c.id).where(tables.tenants.c.id == tenant_id)
@@ -179,12 +179,12 @@ def change(
     if before is None:
         raise RowNotFound(f"there is no budget {budget_id!r}")
     limit_amount = before.limit_amount if limit_amount is None else limit_amount
-    _check_limit(limit_amount)
     kind = kind or before.kind
     if before.per_end_user:
         _check_template(kind, thresholds)
     if thresholds is None and (before.thresholds or kind == "hard"):
         thresholds = before.thresholds
+    _check_amounts(limit_amount, kind, thresholds)
     checked = _checked(kind, thresholds)
     values: dict[str, object] = {"limit_amount": limit_amount, "kind": kind, "thresholds": _thresholds_text(checked)}
     after = _change(connection, budget_id, values)
@@ -345,6 +345,14 @@ def _check_project(connection: sa.Connection, tenant_id: str, project_id: str) -
 def _check_choice(value: str, choices: tuple[str, ...], param: str) -> None:
     if value not in choices:
         raise InvalidValue(f"must be one of {', '.join(choices)}", param)
+
+
+def _check_amounts(limit_amount: int, kind: Kind, thresholds: Sequence[int] | None) -> None:
+    """Raises InvalidValue, with all arguments at fault."""
+    faults = Faults()
+    faults.note(_check_limit, limit_amount)
+    faults.note(_checked, kind, thresholds)
+    faults.raise_all()
 
 
 def _check_limit(limit_amount: int) -> None:

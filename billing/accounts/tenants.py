@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from billing import revision, tables
 from billing.accounts.prices import REQUEST_TOKENS_MAX
 from billing.clock import database_now, is_time_zone
-from billing.errors import AlreadyExists, InvalidValue, RowNotFound
+from billing.errors import AlreadyExists, Faults, InvalidValue, RowNotFound
 from billing.ids import new_id
 from billing.lists import ListColumns, ListPage, ListQuery, page
 from billing.revision import Change
@@ -90,14 +90,7 @@ def create(
     time_zone: str = "UTC",
 ) -> Tenant:
     """Create a tenant with its default project. The currency never changes. Raises InvalidValue, AlreadyExists."""
-    if not _SLUG.fullmatch(slug):
-        raise InvalidValue("a slug is 1 to 63 of a-z, 0-9 and inner hyphens", "slug")
-    if not _CURRENCY.fullmatch(currency):
-        raise InvalidValue("a currency is three capital letters (ISO 4217)", "currency")
-    _check(name, tier, default_max_tokens, share_weight)
-    _check_zone(time_zone)
-    if by_slug(connection, slug) is not None:
-        raise AlreadyExists(f"there is a tenant {slug!r} already", "slug")
+    check_new(connection, slug, name, tier, currency, default_max_tokens, share_weight, time_zone)
     now = database_now(connection)
     tenant = Tenant(
         new_id("ten"), slug, name, tier, currency, "active", default_max_tokens, share_weight, now, time_zone
@@ -109,6 +102,25 @@ def create(
     _add_project(connection, tenant.id, DEFAULT_PROJECT, None)
     revision.bump(connection, Change("tenants", tenant.id))
     return tenant
+
+
+def check_new(
+    connection: sa.Connection,
+    slug: str,
+    name: str,
+    tier: str,
+    currency: str,
+    default_max_tokens: int | None,
+    share_weight: float,
+    time_zone: str,
+) -> None:
+    """Check every argument of `create`. Raises InvalidValue, AlreadyExists, with all arguments at fault."""
+    faults = Faults()
+    faults.note(_check_slug, connection, slug)
+    faults.note(_check, name, tier, default_max_tokens, share_weight)
+    faults.note(_check_currency, currency)
+    faults.note(_check_zone, time_zone)
+    faults.raise_all()
 
 
 def get(connection: sa.Connection, tenant_id: str) -> Tenant | None:
@@ -290,16 +302,39 @@ def found_projects(
     return page(connection, query, _SORTED_PROJECTS, list_query, lambda row: Project(*row), lambda project: project.id)
 
 
+def _check_slug(connection: sa.Connection, slug: str) -> None:
+    """That it has the form of a slug and is free."""
+    if not _SLUG.fullmatch(slug):
+        raise InvalidValue("a slug is 1 to 63 of a-z, 0-9 and inner hyphens", "slug")
+    if by_slug(connection, slug) is not None:
+        raise AlreadyExists(f"there is a tenant {slug!r} already", "slug")
+
+
+def _check_currency(currency: str) -> None:
+    if not _CURRENCY.fullmatch(currency):
+        raise InvalidValue("a currency is three capital letters (ISO 4217)", "currency")
+
+
 def _check_zone(time_zone: str) -> None:
     if not is_time_zone(time_zone):
         raise InvalidValue("a time zone is an IANA name, for example Europe/Berlin", "time_zone")
 
 
 def _check(name: str, tier: str, default_max_tokens: int | None, share_weight: float) -> None:
-    check_text(name, "name", "a name is", 200)
-    check_text(tier, "tier", "a tier is", 32)
+    faults = Faults()
+    faults.note(check_text, name, "name", "a name is", 200)
+    faults.note(check_text, tier, "tier", "a tier is", 32)
+    faults.note(_check_tokens, default_max_tokens)
+    faults.note(_check_weight, share_weight)
+    faults.raise_all()
+
+
+def _check_tokens(default_max_tokens: int | None) -> None:
     if default_max_tokens is not None and not 1 <= default_max_tokens <= REQUEST_TOKENS_MAX:
         raise InvalidValue(f"must be 1 to {REQUEST_TOKENS_MAX}", "default_max_tokens")
+
+
+def _check_weight(share_weight: float) -> None:
     if not 0 < share_weight <= SHARE_WEIGHT_MAX:  # written so that NaN is refused too
         raise InvalidValue(f"is {share_weight:g}; it must be over 0 and at most {SHARE_WEIGHT_MAX:g}", "share_weight")
 

@@ -37,6 +37,8 @@ MEASURED = (
     "device_s",
     "preemptions",
     "trace_id",
+    "asked",
+    "adapter_version",
 )
 
 
@@ -102,6 +104,8 @@ class RequestRow(msgspec.Struct, frozen=True, kw_only=True):
     device_s: float | None = None
     preemptions: int | None = None
     trace_id: str | None = None  # also None for a request without a trace
+    asked: str | None = None  # the name in the request, if an alias or a fallback stood between
+    adapter_version: int | None = None
     started_at: int
     at: int
 

@@ -114,7 +114,8 @@ class UsageFilter(msgspec.Struct, frozen=True, kw_only=True):
 
 
 # Without the column engine_epoch, which concerns the operator's own books.
-_SELECT = sa.select(*(column for column in _usage.c if column.name != "engine_epoch"))
+_UNREAD = ("engine_epoch", "asked", "adapter_version")
+_SELECT = sa.select(*(column for column in _usage.c if column.name not in _UNREAD))
 
 
 def totals(connection: sa.Connection, which: UsageFilter) -> Totals:

@@ -95,6 +95,9 @@ class Recompute(msgspec.Struct, frozen=True):
     device_s: float
 
 
+ASKED_CHARS_MAX = 128
+
+
 class Settlement(msgspec.Struct, frozen=True, kw_only=True, tag="settlement"):
     """The usage of a held request. `prompt_tokens` includes `cached_tokens`; `completion_tokens` are billed, and
     made = billed + discarded. Tier, model and adapter are the hold's. `device_s` excludes the seconds in `recomputed`,
@@ -106,7 +109,8 @@ class Settlement(msgspec.Struct, frozen=True, kw_only=True, tag="settlement"):
     arrived at the gateway. `itl_s`: the mean time between tokens of the slowest text, None without two tokens;
     `pause_s`: the longest time between two of its tokens. `submitted_s`: from the arrival until an engine received the
     request; `load_s`: of that, the wait until the engine had the adapter; `weights_s`: as predicted then, until the
-    model's weights are resident; None: unknown."""
+    model's weights are resident; None: unknown. `asked`: the name that the request had as its model, if an alias or a
+    fallback stood between, at most ASKED_CHARS_MAX. `adapter_version`: None without an adapter."""
 
     request_id: str
     prompt_tokens: int
@@ -134,6 +138,8 @@ class Settlement(msgspec.Struct, frozen=True, kw_only=True, tag="settlement"):
     submitted_s: float | None = None
     load_s: float | None = None
     weights_s: float | None = None
+    asked: str | None = None
+    adapter_version: int | None = None
 
     def check(self) -> None:
         assert 0 <= self.cached_tokens <= self.prompt_tokens

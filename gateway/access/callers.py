@@ -22,6 +22,7 @@ from gateway.access import people as people_rules
 from gateway.access.roles import Role
 from gateway.config.allowance import Allowance
 from gateway.config.networks import Network, parse_networks
+from gateway.config.settings import split_version
 from gateway.errors import InvalidApiKey, Overloaded
 from gateway.limits.overrides import NAMES
 from gateway.limits.rates import Scope, Subject
@@ -80,8 +81,8 @@ class Caller(msgspec.Struct, frozen=True, kw_only=True):
     tag_set_id: str | None = None  # of the key's tags
 
     def may_call(self, name: str) -> bool:
-        """Whether the key's own list has the name; the tenant may still not see it."""
-        return self.models is None or name in self.models
+        """Whether the key's own list has the name, or of a version its adapter's; the tenant may still not see it."""
+        return self.models is None or name in self.models or split_version(name)[0] in self.models
 
 
 async def _always() -> bool:

@@ -20,7 +20,7 @@ import sqlalchemy as sa
 from billing import clock, revision
 from billing.accounts.tags import check_tags, store_tag_set
 from billing.bulk import BulkUpdate, Query, among
-from billing.errors import InvalidValue
+from billing.errors import Faults, InvalidValue
 from billing.ids import new_id
 from billing.lists import ListColumns, ListPage, ListQuery, page
 from billing.revision import Change
@@ -239,10 +239,7 @@ def _checked_limits(
     if "models" in given:
         values["models"] = None if given["models"] is None else _checked_models(tenant_id, given["models"])
     if "allowed_ips" in given:
-        try:
-            values["allowed_ips"] = None if given["allowed_ips"] is None else checked_networks(given["allowed_ips"])
-        except ValueError as error:
-            raise InvalidValue(str(error), "allowed_ips") from None
+        values["allowed_ips"] = None if given["allowed_ips"] is None else _checked_ips(given["allowed_ips"])
     if "tags" in given:
         tags = check_tags(given["tags"] or {})
         if tags and tenant_id is None:
@@ -250,6 +247,29 @@ def _checked_limits(
         values["tags"] = tags or None
         values["tag_set_id"] = None if tenant_id is None else store_tag_set(connection, tenant_id, tags)
     return values
+
+
+def check_limits(
+    tenant_id: str | None,
+    models: Sequence[str] | None,
+    allowed_ips: Sequence[str] | None,
+    tags: Mapping[str, str] | None,
+) -> None:
+    """Check the limits and tags of a new key. Raises InvalidValue, with all arguments at fault."""
+    faults = Faults()
+    if models is not None:
+        faults.note(_checked_models, tenant_id, models)
+    if allowed_ips is not None:
+        faults.note(_checked_ips, allowed_ips)
+    faults.note(check_tags, tags or {})
+    faults.raise_all()
+
+
+def _checked_ips(texts: Sequence[str]) -> list[str]:
+    try:
+        return checked_networks(texts)
+    except ValueError as error:
+        raise InvalidValue(str(error), "allowed_ips") from None
 
 
 def _checked_models(tenant_id: str | None, names: Sequence[str]) -> list[str]:

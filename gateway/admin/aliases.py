@@ -7,11 +7,11 @@ from collections.abc import Sequence
 import msgspec
 import sqlalchemy as sa
 
-from billing.errors import AlreadyExists, RowNotFound
+from billing.errors import AlreadyExists, InvalidValue, RowNotFound
 from gateway.admin.writes import Writes
 from gateway.catalog import adapters, aliases, base_models
 from gateway.catalog.aliases import Alias
-from gateway.config.settings import TargetSection
+from gateway.config.settings import TargetSection, split_version
 
 OBJECT_CHARS_MAX = 80  # of a name as an audit line's object id; the line's `before` or `after` has the whole name
 
@@ -72,5 +72,18 @@ class AliasWrites:
             raise AlreadyExists(f"{wanted.name!r} is the name of an adapter", "name")
         for field, names in (("models", [target.model for target in wanted.models]), ("fallbacks", wanted.fallbacks)):
             for model in names:
-                if not served.get(model):
+                plain, number = split_version(model)
+                if field == "models" and number is not None:
+                    self._check_version(connection, plain, number)
+                elif not served.get(model):
                     raise RowNotFound(f"there is no base model {model!r}", field)
+        if wanted.cheapest and any(split_version(target.model)[1] is not None for target in wanted.models):
+            raise InvalidValue("versions of adapters are chosen by weight, never as the cheapest", "cheapest")
+
+    @staticmethod
+    def _check_version(connection: sa.Connection, name: str, number: int) -> None:
+        """Check that an adapter of this name has the version. Raises RowNotFound."""
+        known = adapters.live_versions(connection)
+        ids = [row.id for row in adapters.list_adapters(connection, active=True) if row.name == name]
+        if not any((adapter_id, number) in known for adapter_id in ids):
+            raise RowNotFound(f"there is no adapter {name!r} with a version {number}", "models")

@@ -9,7 +9,8 @@ import sqlalchemy as sa
 
 from billing.accounts import budgets, tenants
 from billing.accounts.prices import REQUEST_TOKENS_MAX
-from billing.errors import InvalidValue
+from billing.errors import Faults, InvalidValue
+from billing.texts import check_text
 from gateway.access import keys
 from gateway.access.keys import Key, Kind, MadeKey
 from gateway.access.roles import TENANT_ADMIN, Role
@@ -47,14 +48,20 @@ class KeyWrites:
         self._writes.lock(connection)
         tenant_id = self._writes.visible_tenant(connection, tenant_id)
         role = self._checked_role(kind, role, tenant_id)
+        faults = Faults()
+        faults.note(check_text, name, "name", "a key's name has", keys.NAME_CHARS_MAX)
         if tier is not None:
-            self._writes.check_tier(tier)
-        _check_default_tokens(default_max_tokens)
+            faults.note(self._writes.check_tier, tier)
+        faults.note(_check_default_tokens, default_max_tokens)
+        faults.note(keys.check_limits, tenant_id, models, allowed_ips, tags)
         if kind == "admin":
-            self._writes.check_expiry(connection, expires_at)
+            faults.note(self._writes.check_expiry, connection, expires_at)
+        if tenant_id is not None:
+            faults.note(self._check_quota, connection, tenant_id)
+            faults.note(_open_project, connection, tenant_id, project or tenants.DEFAULT_PROJECT)
+        faults.raise_all()
         project_id = None
         if tenant_id is not None:
-            self._check_quota(connection, tenant_id)
             project_id = _open_project(connection, tenant_id, project or tenants.DEFAULT_PROJECT)
         made = keys.create(
             connection,

@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from billing.accounts import tenants
 from billing.accounts.tenants import Project, Tenant
 from billing.clock import database_now
-from billing.errors import InvalidValue, NotPossibleYet, RowNotFound
+from billing.errors import Faults, InvalidValue, NotPossibleYet, RowNotFound
 from billing.ids import new_id
 from gateway.access import keys
 from gateway.admin import erasure_file
@@ -42,11 +42,25 @@ class TenantWrites:
     ) -> Tenant:
         self._writes.lock(connection)
         self._writes.check_operator("tenants")
-        self._writes.check_tier(tier)
+        name = slug if name is None else name
+        faults = Faults()
+        faults.note(
+            tenants.check_new,
+            connection,
+            slug,
+            name,
+            tier,
+            currency,
+            default_max_tokens,
+            share_weight,
+            time_zone,
+        )
+        faults.note(self._writes.check_tier, tier)
+        faults.raise_all()
         tenant = tenants.create(
             connection,
             slug=slug,
-            name=slug if name is None else name,
+            name=name,
             tier=tier,
             currency=currency,
             default_max_tokens=default_max_tokens,

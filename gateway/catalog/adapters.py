@@ -301,6 +301,13 @@ def live_digests(connection: sa.Connection) -> set[str]:
     return set(connection.execute(query).scalars())
 
 
+def live_versions(connection: sa.Connection) -> dict[tuple[str, int], str]:
+    """Digests by adapter's id and number, of all versions that are not removed."""
+    columns = (adapter_versions.c.adapter_id, adapter_versions.c.number, adapter_versions.c.digest)
+    rows = connection.execute(sa.select(*columns).where(adapter_versions.c.removed_at.is_(None)))
+    return {(row.adapter_id, row.number): row.digest for row in rows}
+
+
 def live_contents(connection: sa.Connection) -> dict[str, str]:
     """Digest → base model, of all versions that are not removed."""
     query = sa.select(adapter_versions.c.digest, adapters.c.base_model).join(

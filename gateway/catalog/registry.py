@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -17,9 +17,10 @@ import sqlalchemy as sa
 
 from adapters.files.spec import BaseShape
 from billing.database import Database
-from gateway.catalog.adapters import EVERYONE, Adapter, list_adapters, live_digests
+from gateway.catalog.adapters import EVERYONE, Adapter, list_adapters, live_digests, live_versions
 from gateway.catalog.base_models import BaseModel
 from gateway.catalog.capabilities import ModelCapabilities
+from gateway.config.settings import split_version
 from gateway.errors import ModelNotFound, ModelUnavailable
 
 OWNER = "laneway"  # `owned_by` of models and adapters without an owning tenant
@@ -65,20 +66,28 @@ class Registry:
         self._shared: dict[tuple[str, str], Adapter] = {}  # by (tenant it is shared with, name)
         self._everyones: dict[str, Adapter] = {}
         self._kept: frozenset[str] = frozenset()
+        self._versions: Mapping[tuple[str, int], str] = {}
 
     async def reload(self) -> None:
         """Raises DatabaseUnavailable."""
 
-        def query(connection: sa.Connection) -> tuple[list[Adapter], frozenset[str]]:
-            return list_adapters(connection, active=True), frozenset(live_digests(connection))
+        def query(connection: sa.Connection) -> tuple[list[Adapter], frozenset[str], dict[tuple[str, int], str]]:
+            rows = list_adapters(connection, active=True)
+            return rows, frozenset(live_digests(connection)), live_versions(connection)
 
-        rows, kept = await self._database.read(query)
-        self.replace(rows, kept)
+        self.replace(*await self._database.read(query))
 
-    def replace(self, rows: Sequence[Adapter], kept: frozenset[str] = frozenset()) -> None:
-        """`kept`: digests of every version that may still be promoted."""
+    def replace(
+        self,
+        rows: Sequence[Adapter],
+        kept: frozenset[str] = frozenset(),
+        versions: Mapping[tuple[str, int], str] | None = None,
+    ) -> None:
+        """`kept`: digests of every version that may still be promoted. `versions`: digests by adapter's id and
+        version."""
         self._rows = rows
         self._kept = kept
+        self._versions = versions or {}
         self._index()
 
     def serve(self, models: Iterable[ServedName]) -> None:
@@ -113,7 +122,23 @@ class Registry:
             base = self._models.get(model)
             if base is not None and base.model.allows(tenant_id):
                 return ModelTarget(name, model, adapter)
-        raise ModelNotFound(name)
+        version = self._version(tenant_id, name)
+        if version is None:
+            raise ModelNotFound(name)
+        return version
+
+    def _version(self, tenant_id: str | None, name: str) -> ModelTarget | None:
+        """The target of NAME@NUMBER: this version of an adapter that the tenant may call, served or not."""
+        plain, number = split_version(name)
+        if number is None:
+            return None
+        with contextlib.suppress(ModelNotFound):
+            target = self.find(tenant_id, plain)
+            digest = None if target.adapter is None else self._versions.get((target.adapter.id, number))
+            if target.adapter is not None and digest is not None:
+                adapter = msgspec.structs.replace(target.adapter, digest=digest, version=number)
+                return ModelTarget(name, target.model, adapter)
+        return None
 
     def _meanings(self, tenant_id: str | None, name: str) -> Iterator[tuple[str, Adapter | None]]:
         """Base model (which may be unknown) and adapter of each meaning of the name, in the order of `resolve`."""

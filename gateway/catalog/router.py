@@ -23,7 +23,7 @@ from gateway.catalog.aliases import Alias
 from gateway.catalog.capabilities import ModelCapabilities, common_capabilities
 from gateway.catalog.registry import OWNER, ModelCard, ModelTarget, Registry
 from gateway.config.file import Config
-from gateway.config.settings import TargetSection
+from gateway.config.settings import TargetSection, split_version
 from gateway.errors import ModelNotFound
 
 PARTS = 2**52  # a double represents n + 0.5 exactly for every n below it
@@ -100,7 +100,7 @@ class Router:
         # If none is served, one is chosen all the same: the caller gets its refusal.
         parts = [(part, target) for part, target in parts if target.model in served] or parts
         chosen = choose(alias.name, caller.tenant_id or "", sticky, [part for part, _ in parts])
-        return Route((next(target for target in among if target.model == chosen),), among, alias)
+        return Route((next(target for target in among if target.name == chosen),), among, alias)
 
     def fallbacks(self, caller: Caller, route: Route, first: ModelTarget) -> list[ModelTarget]:
         """The targets to try, in order, when `first` is saturated or unavailable. An adapter has none: no other base
@@ -125,8 +125,10 @@ class Router:
         return [(part, target) for part, target in found if target is not None]
 
     def _model(self, caller: Caller, name: str) -> ModelTarget | None:
-        """The base model of that name, even if the tenant has an adapter of the same name. None: the tenant may not
-        call the model."""
+        """The base model of that name, even if the tenant has an adapter of the same name, or the version of an
+        adapter. None: the tenant may not call it."""
+        if split_version(name)[1] is not None:
+            return self._target(caller, name)
         base = self._registry.base(name)
         return ModelTarget(name, name, None) if base is not None and base.allows(caller.tenant_id) else None
 

@@ -30,6 +30,10 @@ NAME = r"^[a-zA-Z0-9][a-zA-Z0-9._/-]{0,127}$"
 ORIGIN = r"^(\*|https?://[a-zA-Z0-9.\[\]:-]{1,253})$"
 Origin = Annotated[str, Meta(pattern=ORIGIN)]
 Name = Annotated[str, Meta(pattern=NAME)]
+VERSION_DIGITS_MAX = 6
+VERSION = "@"  # between the name of an adapter and the number of one of its versions
+# A model, or a version of an adapter.
+TargetName = Annotated[str, Meta(pattern=NAME.replace("$", r"(@[1-9][0-9]{0,5})?$"))]
 EngineName = Annotated[str, Meta(pattern=r"^[a-zA-Z0-9][a-zA-Z0-9._-]{0,62}$")]
 HostPort = Annotated[str, Meta(max_length=300)]  # "" or HOST:PORT
 Count = Annotated[int, Meta(ge=1, le=LIMIT_MAX)]
@@ -256,10 +260,18 @@ DEFAULT_MODELS = (
 )
 
 
-class TargetSection(Section, frozen=True, kw_only=True):
-    """One of the models behind an alias."""
+def split_version(name: str) -> tuple[str, int | None]:
+    """Name and number of NAME@NUMBER; the number is None for any other name."""
+    plain, at, number = name.rpartition(VERSION)
+    if not (plain and at and number.isascii() and number.isdecimal() and len(number) <= VERSION_DIGITS_MAX):
+        return name, None
+    return plain, int(number)
 
-    model: Name
+
+class TargetSection(Section, frozen=True, kw_only=True):
+    """One of the models behind an alias. A version of an adapter is NAME@NUMBER."""
+
+    model: TargetName
     weight: Annotated[float, Meta(ge=0, le=1_000_000)] = 1.0  # its part of the requests: weight / sum of the weights
 
 

@@ -20,7 +20,7 @@ from billing.ledger.ledger import (
     LedgerUnavailable,
     Settlement,
 )
-from billing.ledger.messages import Recompute
+from billing.ledger.messages import ASKED_CHARS_MAX, Recompute
 from billing.ledger.settler import Settler
 from billing.timeouts import StallTolerantTimeout
 from gateway import errors
@@ -169,4 +169,11 @@ def _settlement(request: InFlight, outcome: Outcome) -> Settlement:
         submitted_s=None if request.runs is None else request.runs.submitted_s,
         load_s=request.line.times.load_s,
         weights_s=request.line.times.weights_s,
+        asked=_recorded(record.asked),
+        adapter_version=None if request.target.adapter is None else request.target.adapter.version,
     )
+
+
+def _recorded(asked: str | None) -> str | None:
+    """A name longer than an alias can have is of an adapter, which the row names by id and version."""
+    return asked if asked is not None and len(asked) <= ASKED_CHARS_MAX and asked.isascii() else None

@@ -95,6 +95,101 @@ def test_from_signing_in_to_a_refusal(console: Console, open_page: Opens) -> Non
     assert serious_faults(page) == []
 
 
+def test_a_new_customer_in_eight_clicks(console: Console, open_page: Opens) -> None:
+    """From the first page to the answer of a test call, left half way and continued."""
+    page = open_page("/admin/")
+    page.expected = [400]  # type: ignore[attr-defined]
+    clicks = 0
+
+    def click(name: str) -> None:
+        nonlocal clicks
+        page.get_by_role("link", name=name, exact=True).or_(page.get_by_role("button", name=name, exact=True)).click()
+        clicks += 1
+
+    click("New customer")
+    page.get_by_label("Name").fill("Stark Industries")
+    assert page.get_by_label("Slug").input_value() == "stark-industries"
+    zone = page.get_by_role("combobox", name="Time zone")
+    zone.fill("kathm")
+    zone.press("Enter")
+    assert zone.input_value() == "Asia/Kathmandu"
+    page.get_by_label("Slug").fill("Stark Industries")
+    page.get_by_label("Name").fill("n" * 201)
+    page.get_by_role("button", name="Create tenant").click()
+    page.get_by_text("a slug is 1 to 63 of a-z").wait_for()
+    assert page.locator("[aria-invalid=true]").count() == 2, "both fields at fault at once"
+    page.get_by_label("Slug").fill("stark-industries")
+    page.get_by_label("Name").fill("Stark Industries")
+    click("Create tenant")
+    page.get_by_role("button", name="Create project").wait_for()
+    page.get_by_label("Name").fill("production")
+    click("Create project")
+    page.get_by_role("button", name="Create key").wait_for()
+
+    page.goto("/admin/tenants/stark-industries")  # left half way
+    page.get_by_role("link", name="Continue the setup").click()
+    page.get_by_role("listitem").filter(has_text="production").first.wait_for()
+    page.get_by_label("Name").fill("jarvis")
+    assert serious_faults(page) == []
+    click("Create key")
+    secret = page.get_by_role("region", name="The secret").inner_text().strip()
+    page.get_by_label("Budget per month").fill("50")
+    page.get_by_label("Requests per minute").fill("60")
+    click("Set budget and limits")
+    click("Send a test call")
+    page.get_by_text("It works").wait_for()
+    assert secret in page.get_by_role("region", name="Snippet").inner_text()
+    assert call(console, secret).status_code == 200
+    assert serious_faults(page) == []
+    page.get_by_role("link", name="Open the tenant's page").click()
+    page.get_by_text("Confirm that you have stored the secret").wait_for()  # it is not lost
+    click("I have stored it")
+    assert secret not in page.content()
+    assert clicks <= 8
+    page.get_by_role("link", name="Open the tenant's page").click()
+    page.get_by_role("heading", name="Stark Industries", level=1).wait_for()
+    page.get_by_text("Last request").wait_for()
+    assert page.get_by_role("link", name="Continue the setup").count() == 0
+    for tab, shown in (("Requests", "length"), ("Keys", "jarvis"), ("Budgets", "50.00"), ("Limits", "60")):
+        page.get_by_role("tab", name=tab).click()
+        page.get_by_role("tabpanel").get_by_text(shown).first.wait_for()
+    assert serious_faults(page) == []
+    [budget] = console.api("GET", "/v1/admin/budgets", params={"tenant": "stark-industries"}).json()["data"]
+    assert (budget["limit_amount"], budget["period"], budget["kind"]) == (50 * 10**12, "month", "hard")
+
+
+def test_the_palette_finds_objects_by_keyboard_alone(console: Console, open_page: Opens) -> None:
+    page = open_page("/admin/")
+    page.get_by_role("heading", name="Overview").wait_for()
+
+    def go(text: str, option: str) -> None:
+        page.keyboard.press("Control+k")
+        page.get_by_role("combobox", name="Page, action, name or id").wait_for()
+        page.keyboard.type(text)
+        found = page.get_by_role("option", name=re.compile(option))
+        found.first.wait_for()
+        for _ in range(20):
+            if found.first.get_attribute("aria-selected") == "true":
+                break
+            page.keyboard.press("ArrowDown")
+        page.keyboard.press("Enter")
+
+    go("mail production", "mail production key, hooli")
+    page.get_by_role("heading", name="mail production").wait_for()
+    go("hooli", "tenant, hooli")
+    page.get_by_role("tab", name="Invoices").wait_for()
+    [row] = console.api("GET", "/v1/admin/requests", params={"tenant": "hooli", "limit": 1}).json()["data"]
+    go(row["request_id"], row["request_id"])
+    page.wait_for_url(f"**/admin/requests/{row['request_id']}")
+    go("new key", "New key Action")
+    page.get_by_role("dialog", name="New key").wait_for()
+    page.keyboard.press("Escape")
+    page.keyboard.press("Control+k")
+    page.keyboard.type("there is nothing of this name")
+    page.get_by_text("No match.").wait_for()
+    assert serious_faults(page) == []
+
+
 def test_an_ended_session_comes_back_to_where_one_was(console: Console, open_page: Opens) -> None:
     page = open_page("/admin/tenants?search=hoo", role=None)
     page.expected = [401]  # type: ignore[attr-defined]

@@ -80,7 +80,8 @@ def test_a_key_is_made_rotated_and_revoked(console: Console, open_page: Opens) -
     form = page.get_by_role("dialog", name="Edit made here")
     assert form.get_by_label("Addresses").input_value() == "127.0.0.1/32 10.0.0.0/8"
     form.get_by_label("Addresses").fill("")
-    form.get_by_label("Models").fill("hooli-chat")
+    form.get_by_role("combobox", name="Models").fill("hooli-chat")
+    form.get_by_role("option", name="hooli-chat").first.click()
     form.get_by_role("button", name="Save").click()
     form.wait_for(state="detached")
     [key] = keys_of(console, search="made here")
@@ -115,6 +116,34 @@ def test_the_list_is_narrowed_by_its_address(console: Console, open_page: Opens)
     page.get_by_text("1 row", exact=True).wait_for()
     assert "search=mail+st" in page.url
     assert serious_faults(page) == []
+
+
+def test_several_keys_are_limited_and_revoked_at_once(console: Console, open_page: Opens) -> None:
+    for name in ("bulk one", "bulk two"):
+        console.api("POST", "/v1/admin/keys", json={"tenant": "hooli", "name": name})
+    page = open_page("/admin/keys?search=bulk")
+    page.get_by_role("checkbox", name="Choose all loaded rows of Keys").check()
+    page.get_by_text("2 chosen").wait_for()
+    page.get_by_role("button", name="Set limits").click()
+    asked = page.get_by_role("dialog", name="Set the limits of 2 keys?")
+    assert asked.get_by_role("list", name="Affected").get_by_role("listitem").count() == 2
+    asked.get_by_label("Requests per minute").fill("7")
+    asked.get_by_role("button", name="Set limits").click()
+    asked.get_by_text("done", exact=True).nth(1).wait_for()
+    asked.get_by_role("button", name="Close", exact=True).last.click()
+    ids = {key["id"] for key in keys_of(console, search="bulk")}
+    limits = console.api("GET", "/v1/admin/limits", params={"tenant": "hooli", "limit": "500"}).json()["data"]
+    assert {one["subject_id"] for one in limits if one["requests_per_minute"] == 7} == ids
+
+    page.get_by_role("checkbox", name="Choose all loaded rows of Keys").check()
+    page.get_by_role("button", name="Revoke", exact=True).click()
+    asked = page.get_by_role("dialog", name="Revoke 2 keys?")
+    assert serious_faults(page) == []
+    assert asked.get_by_role("button", name="Revoke").is_disabled()
+    asked.get_by_label("Type revoke to confirm").fill("revoke")
+    asked.get_by_role("button", name="Revoke").click()
+    asked.get_by_text("done", exact=True).nth(1).wait_for()
+    assert keys_of(console, search="bulk", status="active") == []
 
 
 def test_who_reads_only_is_shown_no_deed(open_page: Opens) -> None:

@@ -1,5 +1,10 @@
 // An error response of the API: message, field and code.
 
+export interface FieldFault {
+  param: string | null;
+  message: string;
+}
+
 export class ApiError extends Error {
   constructor(
     /** The HTTP status; 0 without a response. */
@@ -9,6 +14,8 @@ export class ApiError extends Error {
     readonly param: string | null,
     message: string,
     readonly requestId: string | null = null,
+    /** All invalid fields with their messages, where the API or the form found several; the first is `param`. */
+    readonly fields: readonly FieldFault[] = param === null ? [] : [{ param, message }],
   ) {
     super(message);
     this.name = "ApiError";
@@ -23,8 +30,10 @@ export function apiError(error: unknown): ApiError {
 
 /** The error in a response body: the gateway's error format, or a proxy's page. */
 export function errorOf(status: number, body: unknown, requestId: string | null): ApiError {
-  const detail = (body as { error?: { message?: unknown; code?: unknown; param?: unknown } } | null)?.error;
+  const detail = (body as { error?: { message?: unknown; code?: unknown; param?: unknown; errors?: unknown } } | null)
+    ?.error;
   const text = (value: unknown) => (typeof value === "string" ? value : null);
   const message = text(detail?.message) ?? `The server answered ${status} without an error message.`;
-  return new ApiError(status, text(detail?.code), text(detail?.param), message, requestId);
+  const all = Array.isArray(detail?.errors) ? (detail.errors as FieldFault[]) : undefined;
+  return new ApiError(status, text(detail?.code), text(detail?.param), message, requestId, all);
 }

@@ -639,6 +639,23 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/admin/adapters/{adapter}/use": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** AdapterUse */
+        get: operations["V1AdminAdaptersUseAdapterUse"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/admin/adapters/{adapter}/versions": {
         parameters: {
             query?: never;
@@ -700,18 +717,15 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
-    "/v1/admin/alerts/{alert_id}": {
+    "/v1/admin/alias_use/{alias}": {
         parameters: {
             query?: never;
             header?: never;
             path?: never;
             cookie?: never;
         };
-        /**
-         * GetAlert
-         * @description One alert with its deliveries; for an actor with a tenant, those to its own webhooks.
-         */
-        get: operations["V1AdminAlertsAlertIdGetAlert"];
+        /** AliasUse */
+        get: operations["V1AdminAliasUseAliasUse"];
         put?: never;
         post?: never;
         delete?: never;
@@ -1792,6 +1806,23 @@ export interface paths {
          * @description One request with its hold, its ledger entries and its corrections.
          */
         get: operations["V1AdminRequestsRequestIdGetRequest"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/admin/search": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Search */
+        get: operations["V1AdminSearchSearch"];
         put?: never;
         post?: never;
         delete?: never;
@@ -2905,6 +2936,27 @@ export interface components {
         AnyInput: {
             /** @enum {unknown} */
             type: "text";
+        };
+        /** ArmUse */
+        ArmUse: {
+            adapter: string | null;
+            adapter_version: number | null;
+            completion_tokens: number;
+            cost_picos: {
+                [key: string]: number | bigint;
+            };
+            device_s_per_token: number | null;
+            failed: number;
+            model: string;
+            prompt_tokens: number;
+            requests: number;
+            ttft_p50_s: number | null;
+            ttft_p95_s: number | null;
+        };
+        /** ArmsView */
+        ArmsView: {
+            data: components["schemas"]["ArmUse"][];
+            start_time: number;
         };
         /**
          * AssistantMessage
@@ -4160,9 +4212,13 @@ export interface components {
         ErrorBody: {
             error: components["schemas"]["ErrorDetail"];
         };
-        /** ErrorDetail */
+        /**
+         * ErrorDetail
+         * @description `errors`: every field at fault, where an administrative write has several; the first is `param`.
+         */
         ErrorDetail: {
             code: string | null;
+            errors?: components["schemas"]["FieldError"][];
             message: string;
             param: string | null;
             type: string;
@@ -4212,6 +4268,14 @@ export interface components {
             trained_for?: string | null;
             /** @default [] */
             warnings: string[];
+        };
+        /**
+         * FieldError
+         * @description One field at fault.
+         */
+        FieldError: {
+            message: string;
+            param: string | null;
         };
         /** LedgerAudit */
         Findings: {
@@ -5878,6 +5942,8 @@ export interface components {
         /** RequestView */
         RequestView: {
             adapter: string | null;
+            adapter_version: number | null;
+            asked: string | null;
             cached_tokens: number | null;
             completion_tokens: number | null;
             cost_picos: number | null;
@@ -6167,6 +6233,19 @@ export interface components {
             schema: Record<string, never> | null;
             /** @default null */
             strict: boolean | null;
+        };
+        /** SearchHit */
+        SearchHit: {
+            id: string;
+            /** @enum {string} */
+            kind: "tenant" | "project" | "key" | "request" | "invoice" | "adapter" | "model" | "alias";
+            name: string;
+            note: string;
+            tenant_id: string | null;
+        };
+        /** SearchView */
+        SearchView: {
+            data: components["schemas"]["SearchHit"][];
         };
         /**
          * ServedUsage
@@ -7007,6 +7086,8 @@ export interface components {
         /** WholeRequestView */
         WholeRequestView: {
             adapter: string | null;
+            adapter_version: number | null;
+            asked: string | null;
             cached_tokens: number | null;
             completion_tokens: number | null;
             corrections: components["schemas"]["CorrectionView"][];
@@ -8732,6 +8813,50 @@ export interface operations {
             };
         };
     };
+    V1AdminAdaptersUseAdapterUse: {
+        parameters: {
+            query?: {
+                /** @description of settled requests, until now */
+                days?: number;
+            };
+            header?: never;
+            path: {
+                adapter: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    "cache-control"?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ArmsView"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
     V1AdminAdaptersVersionsListVersions: {
         parameters: {
             query?: {
@@ -8865,12 +8990,15 @@ export interface operations {
             };
         };
     };
-    V1AdminAlertsAlertIdGetAlert: {
+    V1AdminAliasUseAliasUse: {
         parameters: {
-            query?: never;
+            query?: {
+                /** @description of settled requests, until now */
+                days?: number;
+            };
             header?: never;
             path: {
-                alert_id: string;
+                alias: string;
             };
             cookie?: never;
         };
@@ -8883,7 +9011,7 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["ListedAlertView"];
+                    "application/json": components["schemas"]["ArmsView"];
                 };
             };
             /** @description A refusal, with its reason */
@@ -11942,6 +12070,50 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["WholeRequestView"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    V1AdminSearchSearch: {
+        parameters: {
+            query: {
+                /** @description part of a name, or an id */
+                q: string;
+                /** @description an id or a slug */
+                tenant?: string | null;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    "cache-control"?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["SearchView"];
                 };
             };
             /** @description A refusal, with its reason */

@@ -57,6 +57,9 @@ export function Combobox({
       event.preventDefault();
       if (!open) setText("");
       else setAt(Math.max(0, Math.min(choices.length - 1, at + (event.key === "ArrowDown" ? 1 : -1))));
+    } else if (open && text === "" && (event.key === "Home" || event.key === "End")) {
+      event.preventDefault();
+      setAt(event.key === "Home" ? 0 : Math.max(0, choices.length - 1));
     } else if (event.key === "Enter" && open) {
       event.preventDefault();
       const choice = choices[at];
@@ -67,12 +70,22 @@ export function Combobox({
       setText(null);
     }
   };
+  /** A text that is a choice's whole name is chosen when the field is left; any other text is dropped. */
+  const leave = () => {
+    const typed = text?.trim().toLowerCase() ?? "";
+    const same = choices.find((choice) => [choice.value, choice.said].some((name) => name.toLowerCase() === typed));
+    if (typed !== "" && same !== undefined) pick(same.value);
+    else {
+      setText(null);
+      if (typed !== "") onSearch("");
+    }
+  };
   const said = choices.find((choice) => choice.value === value)?.said ?? known;
   return (
     <div
       className="combobox"
       ref={box}
-      onBlur={(event) => !event.currentTarget.contains(event.relatedTarget) && setText(null)}
+      onBlur={(event) => open && !event.currentTarget.contains(event.relatedTarget) && leave()}
     >
       <input
         id={id}
@@ -145,6 +158,66 @@ export function Lookup<P extends PathsOf<"get">>({
     .map(choice)
     .filter((one) => `${one.value} ${one.said} ${one.note ?? ""}`.toLowerCase().includes(words));
   return <Combobox {...control} choices={choices} onSearch={setSearch} busy={list.loading || list.busy} />;
+}
+
+const SHOWN_MAX = 100;
+
+/** A Combobox over choices that the page knows: each word typed must be in the value, the text or the note. */
+export function ChoiceLookup({
+  choices,
+  free,
+  ...control
+}: {
+  choices: readonly Choice[];
+  /** The note of the last choice, the typed text itself; without it, only the choices can be chosen. */
+  free?: string;
+} & Omit<Props, "choices" | "onSearch" | "busy">) {
+  const [search, setSearch] = useState("");
+  const words = spoken(search).split(" ").filter(Boolean);
+  const found = choices.filter((one) => {
+    const text = spoken(`${one.value} ${one.said} ${one.note ?? ""}`);
+    return words.every((word) => text.includes(word));
+  });
+  const said = choices.find((one) => one.value === control.value)?.said;
+  const typed = search.trim();
+  const own: readonly Choice[] =
+    free === undefined || typed === "" || found.some((one) => one.value === typed)
+      ? []
+      : [{ value: typed, said: typed, note: free }];
+  return (
+    <Combobox
+      {...control}
+      {...(said === undefined ? {} : { said })}
+      choices={[...found.slice(0, SHOWN_MAX), ...own]}
+      onSearch={setSearch}
+    />
+  );
+}
+
+/** Lower case, with spaces for the marks in names such as America/New_York. */
+function spoken(text: string): string {
+  return text.toLowerCase().replaceAll(/[_/\s]+/g, " ");
+}
+
+/** A form field that chooses one of `choices`. A value that is not among them is shown as it is. */
+export function ChoiceField<V extends Record<string, string | boolean>>({
+  choices,
+  placeholder,
+  ...field
+}: FieldProps & { form: FormState<V>; choices: readonly Choice[]; placeholder?: string }) {
+  return (
+    <LookupField
+      {...field}
+      control={(props) => (
+        <ChoiceLookup {...props} {...(placeholder === undefined ? {} : { placeholder })} choices={choices} />
+      )}
+    />
+  );
+}
+
+/** Of names that are their own values. */
+export function choicesOf(names: readonly string[]): Choice[] {
+  return names.map((name) => ({ value: name, said: name }));
 }
 
 /** A tenant, by slug. */

@@ -1,6 +1,6 @@
 // Forms. An error of the API is shown beside its field; a failed save keeps the input.
 import { type ReactNode, createContext, useCallback, useContext, useEffect, useId, useRef, useState } from "react";
-import { ApiError, apiError } from "../api/errors";
+import { ApiError, type FieldFault, apiError } from "../api/errors";
 import { ungrouped } from "./numbers";
 import { Problem } from "./parts";
 
@@ -28,7 +28,7 @@ export function useForm<V extends Values>(initial: V): FormState<V> {
     busy,
     set: (name, value) => {
       setValues((now) => ({ ...now, [name]: value }));
-      if (fieldOf(error?.param ?? null) === name) setError(null);
+      setError((now) => without(now, String(name)));
     },
     reset: (next) => {
       setValues(next ?? initial);
@@ -48,6 +48,41 @@ export function useForm<V extends Values>(initial: V): FormState<V> {
   };
 }
 
+/** The error without the faults of one field; null if no fault is left. */
+function without(error: ApiError | null, name: string): ApiError | null {
+  if (error === null) return null;
+  const left = error.fields.filter((fault) => fieldOf(fault.param) !== name);
+  if (left.length === error.fields.length) return error;
+  const [first] = left;
+  return first === undefined
+    ? null
+    : new ApiError(error.status, error.code, first.param, first.message, error.requestId, left);
+}
+
+/** Reads all fields of a form: `gather({ limit: () => numberOf(values.limit, "limit") })`. Throws the errors of all
+ * fields as one. */
+export function gather<R extends Record<string, () => unknown>>(reads: R): { [N in keyof R]: ReturnType<R[N]> } {
+  const read: Record<string, unknown> = {};
+  const faults: FieldFault[] = [];
+  for (const [name, of] of Object.entries(reads)) {
+    try {
+      read[name] = of();
+    } catch (thrown) {
+      if (!(thrown instanceof ApiError)) throw thrown;
+      faults.push(...thrown.fields);
+    }
+  }
+  const [first] = faults;
+  if (first !== undefined) throw new ApiError(400, null, first.param, first.message, null, faults);
+  return read as { [N in keyof R]: ReturnType<R[N]> };
+}
+
+/** The text, trimmed. Throws the field error `said` if it is blank. */
+export function required(text: string, param: string, said: string): string {
+  if (text.trim() === "") throw fieldError(param, said);
+  return text.trim();
+}
+
 /** An error of one field found in the browser: `throw fieldError("limit", "…")` in a save. */
 export function fieldError(param: string, message: string): ApiError {
   return new ApiError(400, null, param, message);
@@ -64,6 +99,11 @@ const Fields = createContext<{ error: ApiError | null; known: Set<string>; bump:
   bump: () => undefined,
 });
 
+/** At least one: an error that names no field is a fault of the whole form. */
+function faultsOf(error: ApiError): readonly FieldFault[] {
+  return error.fields.length > 0 ? error.fields : [{ param: null, message: error.message }];
+}
+
 /** The form element with its buttons. `save` throws the API's error. */
 export function Form<V extends Values>({
   form,
@@ -71,12 +111,15 @@ export function Form<V extends Values>({
   verb,
   children,
   onCancel,
+  cancel = "Cancel",
 }: {
   form: FormState<V>;
   save: (values: V) => Promise<unknown>;
   verb: string;
   children: ReactNode;
   onCancel?: () => void;
+  /** The text of the button that calls `onCancel`. */
+  cancel?: string;
 }) {
   const element = useRef<HTMLFormElement>(null);
   const known = useRef(new Set<string>());
@@ -86,7 +129,8 @@ export function Form<V extends Values>({
   useEffect(() => {
     if (error !== null) element.current?.querySelector<HTMLElement>("[aria-invalid=true]")?.focus();
   }, [error]);
-  const placed = error !== null && known.current.has(fieldOf(error.param) ?? "");
+  const elsewhere =
+    error === null ? [] : faultsOf(error).filter((fault) => !known.current.has(fieldOf(fault.param) ?? ""));
   return (
     <Fields.Provider value={{ error, known: known.current, bump }}>
       <form
@@ -100,11 +144,11 @@ export function Form<V extends Values>({
         }}
       >
         {children}
-        {error !== null && !placed && <Problem error={error} />}
+        {error !== null && elsewhere.length > 0 && <Problem error={error} said={elsewhere.map((one) => one.message)} />}
         <div className="form-end">
           {onCancel !== undefined && (
             <button type="button" className="button" onClick={onCancel}>
-              Cancel
+              {cancel}
             </button>
           )}
           <button type="submit" className="button button-main" disabled={form.busy}>
@@ -145,7 +189,8 @@ export function Field({
     bump();
     return () => void known.delete(name);
   }, [known, name, bump]);
-  const refused = error !== null && fieldOf(error.param) === name ? error.message : null;
+  const faults = error?.fields.filter((fault) => fieldOf(fault.param) === name).map((fault) => fault.message) ?? [];
+  const refused = faults.length === 0 ? null : faults.join(" ");
   const described = [hint === undefined ? null : `${id}-hint`, refused === null ? null : `${id}-error`].filter(
     (one) => one !== null,
   );

@@ -9,5 +9,6 @@ export * from "./links";
 export * from "./numbers";
 export * from "./parts";
 export * from "./settings";
+export * from "./standards";
 export * from "./table";
 export * from "./tabs";

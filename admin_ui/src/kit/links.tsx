@@ -75,6 +75,12 @@ export function useView<V extends Values>(defaults: V): View<V> {
   }, [search, navigate, given]);
 }
 
+/** Whether the page's dialog that creates something is open, and its setter. The address can open it: `?new=1`. */
+export function useNewDialog(): [boolean, (open: boolean) => void] {
+  const view = useView({ new: "" });
+  return [view.values.new === "1", (open) => view.set({ new: open ? "1" : "" })];
+}
+
 /** The parameter `$name` of the page's path. */
 export function useParam(name: string): string {
   const params: Values = useParams({ strict: false });

@@ -137,11 +137,21 @@ export function EmptyState({ title, children }: { title: string; children?: Reac
   );
 }
 
-/** An error, with the API's message. */
-export function Problem({ error, again }: { error: ApiError; again?: () => void }) {
+/** An error, with the API's message, or with the messages `said`. */
+export function Problem({
+  error,
+  again,
+  said = [error.message],
+}: {
+  error: ApiError;
+  again?: () => void;
+  said?: readonly string[];
+}) {
   return (
     <div className="problem" role="alert">
-      <p>{error.message}</p>
+      {said.map((message) => (
+        <p key={message}>{message}</p>
+      ))}
       {error.requestId !== null && (
         <p className="faint">
           Request <code>{error.requestId}</code>

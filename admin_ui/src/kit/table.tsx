@@ -46,6 +46,20 @@ interface Props<Row> {
   /** Shown when the list is empty without any filter. */
   empty: ReactNode;
   csv?: boolean;
+  /** Rows can be chosen for an action on all of them. */
+  selection?: Selection<Row>;
+}
+
+/** The chosen rows of a table, by id. */
+export interface Selection<Row> {
+  rows: ReadonlyMap<string, Row>;
+  set: (rows: ReadonlyMap<string, Row>) => void;
+  /** The row's name in the label of its checkbox. */
+  name: (row: Row) => string;
+  /** False: the row cannot be chosen. */
+  may?: (row: Row) => boolean;
+  /** The actions, shown above the table while rows are chosen. */
+  actions: ReactNode;
 }
 
 export function DataTable<Row extends object>({
@@ -60,6 +74,7 @@ export function DataTable<Row extends object>({
   filters,
   empty,
   csv,
+  selection,
 }: Props<Row>) {
   const columns = all.filter((column) => !column.hidden);
   const open = view?.values.open?.split(",").filter(Boolean) ?? [];
@@ -70,7 +85,7 @@ export function DataTable<Row extends object>({
     if (view?.values.open === undefined) setOpened(next);
     else view.set({ open: next(open).join(",") });
   };
-  const span = columns.length + (detail === undefined ? 0 : 1);
+  const span = columns.length + (detail === undefined ? 0 : 1) + (selection === undefined ? 0 : 1);
   const narrowed = view?.narrowed ?? false;
   return (
     <div className="table-block">
@@ -98,6 +113,17 @@ export function DataTable<Row extends object>({
           {csv && <SaveList label={label} list={list} columns={all} />}
         </div>
       )}
+      {selection !== undefined && selection.rows.size > 0 && (
+        <div className="table-chosen" role="group" aria-label={`Actions on chosen rows of ${label}`}>
+          <b className="num" role="status">
+            {selection.rows.size} chosen
+          </b>
+          {selection.actions}
+          <button type="button" className="button button-quiet" onClick={() => selection.set(new Map())}>
+            Clear the choice
+          </button>
+        </div>
+      )}
       {list.error !== null && list.rows.length === 0 ? (
         <Problem error={list.error} again={list.again} />
       ) : !list.loading && list.rows.length === 0 ? (
@@ -122,6 +148,7 @@ export function DataTable<Row extends object>({
             <caption className="sr-only">{label}</caption>
             <thead>
               <tr>
+                {selection !== undefined && <ChooseAll label={label} rows={list.rows} id={id} of={selection} />}
                 {detail !== undefined && (
                   <th scope="col" className="fold">
                     <span className="sr-only">Details</span>
@@ -148,6 +175,7 @@ export function DataTable<Row extends object>({
                     return (
                       <Fragment key={key}>
                         <tr className={to === undefined ? undefined : "row-link"}>
+                          {selection !== undefined && <Choose row={row} id={key} of={selection} />}
                           {detail !== undefined && (
                             <td className="fold">
                               <button
@@ -194,6 +222,48 @@ export function DataTable<Row extends object>({
         </div>
       )}
     </div>
+  );
+}
+
+function Choose<Row>({ row, id, of }: { row: Row; id: string; of: Selection<Row> }) {
+  const change = () => {
+    const next = new Map(of.rows);
+    if (!next.delete(id)) next.set(id, row);
+    of.set(next);
+  };
+  return (
+    <td className="choose">
+      {(of.may?.(row) ?? true) && (
+        <input type="checkbox" checked={of.rows.has(id)} onChange={change} aria-label={`Choose ${of.name(row)}`} />
+      )}
+    </td>
+  );
+}
+
+/** Chooses the loaded rows, or none of them. */
+function ChooseAll<Row>({
+  label,
+  rows,
+  id,
+  of,
+}: {
+  label: string;
+  rows: readonly Row[];
+  id: (row: Row) => string;
+  of: Selection<Row>;
+}) {
+  const all = rows.filter((row) => of.may?.(row) ?? true);
+  const every = all.length > 0 && all.every((row) => of.rows.has(id(row)));
+  return (
+    <th scope="col" className="choose">
+      <input
+        type="checkbox"
+        checked={every}
+        disabled={all.length === 0}
+        onChange={() => of.set(every ? new Map() : new Map(all.map((row) => [id(row), row])))}
+        aria-label={`Choose all loaded rows of ${label}`}
+      />
+    </th>
   );
 }
 

@@ -9,6 +9,8 @@ import { GROUPS, type Page } from "../routes";
 import { Palette, usePages } from "./palette";
 import { Mark } from "./signIn";
 
+const MAC = /Mac|iPhone|iPad/.test(navigator.userAgent);
+
 export function Layout() {
   const [drawer, setDrawer] = useState(false);
   const [palette, setPalette] = useState(false);
@@ -59,7 +61,7 @@ export function Layout() {
           </button>
           <button type="button" className="button palette-button" onClick={() => setPalette(true)}>
             <span>Go to…</span>
-            <kbd>⌘K</kbd>
+            <kbd>{MAC ? "⌘K" : "Ctrl K"}</kbd>
           </button>
           <Switches />
           <Who />

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NoReturn
 
+import msgspec
 from litestar import Request
 from litestar.exceptions import ValidationException
 
@@ -39,7 +40,10 @@ ERRORS: dict[type[Exception], type[errors.ApiError]] = {
 
 def _raise_refusal(_: Request[Any, Any, Any], refusal: Exception) -> NoReturn:
     kind = next(error for refused, error in ERRORS.items() if isinstance(refusal, refused))
-    raise kind(str(refusal), param=getattr(refusal, "param", None)) from refusal
+    answer = kind(str(refusal), param=getattr(refusal, "param", None))
+    if isinstance(refusal, BillingRefused) and refusal.others:
+        answer.all_fields = [errors.FieldError(str(one), one.param) for one in (refusal, *refusal.others)]
+    raise answer from refusal
 
 
 def _raise_unauthorized(request: Request[Any, Any, Any], refusal: Exception) -> NoReturn:
@@ -48,14 +52,43 @@ def _raise_unauthorized(request: Request[Any, Any, Any], refusal: Exception) -> 
 
 
 def _raise_invalid(request: Request[Any, Any, Any], error: ValidationException) -> NoReturn:
-    """The first field that is wrong."""
+    """The first field that is wrong, and in a body all of them."""
     first = error.extra[0] if isinstance(error.extra, list) and error.extra else {}
     param = first.get("key") if isinstance(first, dict) else None
     message = first.get("message") if isinstance(first, dict) else None
     body = request.route_handler.parsed_data_field
     if isinstance(message, str) and message.startswith(WRONG_WORD) and param is not None and body is not None:
         message += name_allowed_words(body.annotation, str(param))
-    raise errors.InvalidRequest(message or error.detail, param=param) from error
+    answer = errors.InvalidRequest(message or error.detail, param=param)
+    if body is not None and isinstance(first, dict) and first.get("source") == "body":
+        found = field_faults(request.state.get("admin_body"), body.annotation)
+        answer.all_fields = found if len(found) > 1 else []
+    raise answer from error
+
+
+def field_faults(body: bytes | None, kind: Any) -> list[errors.FieldError]:
+    """Each field of the body that its struct refuses. msgspec itself names the first one only."""
+    try:
+        given = msgspec.json.decode(body or b"")
+        fields = {field.encode_name: field for field in msgspec.structs.fields(kind)}
+    except (msgspec.DecodeError, UnicodeDecodeError, TypeError):
+        return []
+    if not isinstance(given, dict):
+        return []
+    found: list[errors.FieldError] = []
+    for name, field in fields.items():
+        if name not in given:
+            if field.required:
+                found.append(errors.FieldError(f"Object missing required field `{name}`", name))
+            continue
+        try:
+            msgspec.convert(given[name], field.type, strict=False)  # as the framework does
+        except msgspec.ValidationError as error:
+            text = str(error).partition(" - at ")[0]
+            if text.startswith(WRONG_WORD):
+                text += name_allowed_words(kind, name)
+            found.append(errors.FieldError(text, name))
+    return found + [errors.FieldError(f"Unknown field `{name}`", name) for name in given if name not in fields]
 
 
 HANDLERS: dict[Any, Any] = {

@@ -40,6 +40,8 @@ from gateway.routes.admin.finance import (
 )
 from gateway.routes.admin.limits import LimitsController
 from gateway.routes.admin.live import engine_live
+from gateway.routes.admin.lookup.arms import adapter_use, alias_use
+from gateway.routes.admin.lookup.search import search
 from gateway.routes.admin.models import ModelController
 from gateway.routes.admin.money import BudgetController, PriceController
 from gateway.routes.admin.operations import drain_engine, health_report, list_engines, list_tiers
@@ -79,7 +81,7 @@ FUNCTIONS = (
     list_engines, drain_engine, list_people, get_person, get_alert, get_correction, get_period, sla_report, export_sla,
     list_closable, close_all, list_connectors, release_connector, get_profile, set_profile, record_payment, make_credit,
     tier_margins, list_reconciliations, reconciliation_standing, reconcile_now, overview, list_requests, get_request,
-    list_error_rates,
+    list_error_rates, search, adapter_use, alias_use,
 )  # fmt: skip
 
 
@@ -129,6 +131,7 @@ class AdminRequest(Request[Any, Any, Any]):
     async def body(self) -> bytes:
         if self._read is None:
             self._read = await read_body(self, BODY_BYTES_MAX)
+            self.state.admin_body = self._read  # an error handler has another request object of the same scope
         return self._read
 
     async def json(self) -> Any:

@@ -13,7 +13,7 @@ import pytest
 
 from billing.ledger import journal as journals
 from billing.ledger.journal import READ_RECORDS_MAX, RECORD_BYTES_MAX, REJECTED, Journal, JournalFailed
-from billing.ledger.messages import Recompute, Settlement, Void
+from billing.ledger.messages import ASKED_CHARS_MAX, Recompute, Settlement, Void
 from support.billing.books import settlement
 from support.paths import REPO
 
@@ -129,7 +129,7 @@ def test_the_longest_ending_fits_its_share() -> None:
         ending="e" * 64, discarded_tokens=most, discard_reason="d" * 64, queue_s=1 / 3e9, ttft_s=1 / 3e9,
         before_hold_s=1 / 3e9, device_s=1 / 3e9, preemptions=most, recomputed_tokens=most, finished_at=most,
         recomputed={f"{tier:032}": Recompute(most, 1 / 3e9) for tier in range(16)},
-        trace_id="f" * 32,
+        trace_id="f" * 32, asked="a" * ASKED_CHARS_MAX, adapter_version=most,
     )  # fmt: skip
     assert len(journals._record(longest)) <= RECORD_BYTES_MAX
 

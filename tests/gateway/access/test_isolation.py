@@ -97,6 +97,7 @@ OF_A_TENANT: dict[str, dict[str, Any]] = {
     "/v1/admin/margins": {"tenant": OURS},
     "/v1/admin/exports": {"tenant": OURS},
     "/v1/admin/adapters": {"tenant": OURS},
+    "/v1/admin/search": {"tenant": OURS, "q": "-style"},
     "/v1/organization/usage/completions": {
         "tenants": OURS,
         "start_time": START,
@@ -164,6 +165,7 @@ OPERATORS = {
     ("GET", "/v1/admin/adapters/{adapter:str}"), ("PATCH", "/v1/admin/adapters/{adapter:str}"),
     ("DELETE", "/v1/admin/adapters/{adapter:str}"), ("GET", "/v1/admin/adapters/{adapter:str}/versions"),
     ("DELETE", "/v1/admin/adapters/{adapter:str}/versions/{version:str}"),
+    ("GET", "/v1/admin/adapters/{adapter:str}/use"), ("GET", "/v1/admin/alias_use/{alias:path}"),
     ("POST", "/v1/admin/adapters/{adapter:str}/promote"), ("POST", "/v1/admin/adapters/{adapter:str}/rollback"),
 }  # fmt: skip
 # Of whoever signs in with an admin key: test_sessions has them.
@@ -399,6 +401,8 @@ def test_a_tenants_admin_sees_its_own(served: Stack, marks: dict[str, set[str]],
         assert theirs.text.replace(THEIRS, ABSENT) == absent.text
     for _, path in OF_WHO_ASKS:
         assert seen(ask(served, admin, "GET", path), marks[THEIRS]) == set()
+    for mark in sorted(marks[THEIRS]):  # by any id or name of theirs
+        assert ask(served, admin, "GET", "/v1/admin/search", q=mark).json() == {"data": []}, mark
     assert [one["slug"] for one in ask(served, admin, "GET", "/v1/admin/tenants").json()["data"]] == [OURS]
 
 

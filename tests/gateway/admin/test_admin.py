@@ -186,6 +186,42 @@ def test_only_operators_come_in(operator: Operator, stack: Stack) -> None:
     assert answer.status_code == 403, "an admin key calls no models"
 
 
+def test_every_field_at_fault_is_named_at_once(operator: Operator) -> None:
+    def faults(path: str, sent: dict[str, Any]) -> list[str]:
+        error = operator.refused(400, "POST", path, sent)
+        assert (error["errors"][0]["message"], error["errors"][0]["param"]) == (error["message"], error["param"])
+        return [one["param"] for one in error["errors"]]
+
+    wrong = {"slug": "A b", "tier": "gold", "currency": "usd", "time_zone": "Mars/Phobos", "name": "n" * 201}
+    assert faults("tenants", wrong) == ["slug", "name", "currency", "time_zone", "tier"]
+    assert faults("tenants", {"slug": 1, "share_weight": -1, "colour": 1}) == ["slug", "tier", "share_weight", "colour"]
+    wrong = {"tenant": "acme", "name": "", "tier": "gold", "models": ["a b"], "allowed_ips": ["1.2.3"], "project": "x"}
+    assert faults("keys", wrong) == ["name", "tier", "models", "allowed_ips", "project"]
+    wrong = {"tenant": "acme", "unit": "tokens", "period": "day", "limit_amount": -1, "thresholds": [0]}
+    assert faults("budgets", wrong) == ["limit_amount", "thresholds"]
+    assert "errors" not in operator.refused(400, "POST", "tenants", {"slug": "A b", "tier": "batch"})
+
+
+def test_the_search_finds_each_kind(operator: Operator) -> None:
+    stack = operator.stack
+    asked = stack.chat("acme", max_tokens=2)
+    assert asked.status_code == 200
+    key = operator.ok("POST", "keys", {"tenant": "acme", "name": "Rocket production"})
+
+    def found(text: str) -> set[tuple[str, str]]:
+        return {(hit["kind"], hit["id"]) for hit in operator.ok("GET", "search", q=text)["data"]}
+
+    assert ("tenant", stack.tenants["acme"]) in found("ACME")
+    assert found("rocket prod") == {("key", key["id"])} == found(key["id"])
+    assert ("project", key["project_id"]) in found("default")
+    request_id = asked.headers["x-request-id"]
+    assert found(request_id) == {("request", request_id)} == found(asked.json()["id"])
+    assert ("model", MODEL) in found(MODEL)
+    assert found(key["secret"]) == set() == found("there is none")
+    assert key["secret"] not in operator("GET", "search", q="rocket").text
+    operator.refused(400, "GET", "search", q=" ")
+
+
 BAD: dict[str, tuple[int, str, str, Any, str | None]] = {
     "unknown field": (400, "POST", "tenants", {"slug": "x", "tier": "batch", "colour": 1}, None),
     "missing field": (400, "POST", "tenants", {"slug": "x"}, None),

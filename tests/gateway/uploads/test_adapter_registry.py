@@ -164,6 +164,44 @@ def test_whom_an_adapter_is_shared_with(own: Stack, operator: AdapterOperator, m
     assert "the name of several adapters" in several.json()["error"]["message"]
 
 
+def test_a_version_is_tried_split_with_the_served_one_and_compared(
+    own: Stack, operator: AdapterOperator, made: Callable[[int], Path]
+) -> None:
+    adapter = operator.upload(made(11), "canary", tenant="acme")
+    operator.upload(made(12), "canary", tenant="acme")
+    one, two = text_of(own, "canary"), text_of(own, "canary@2")
+    assert one == text_of(own, "canary@1") != two
+    assert own.chat(model="canary@2", max_tokens=1).json()["model"] == "canary@2"
+    for tenant, name in (("acme", "canary@3"), ("acme", "canary@02x"), ("globex", "canary@2"), ("acme", f"{MODEL}@1")):
+        assert own.chat(tenant, model=name).status_code == 404, name
+
+    arms = [{"model": "canary@1", "weight": 1}, {"model": "canary@2", "weight": 1}]
+    refused = operator.send("PUT", "aliases/split", {"models": [{"model": "canary@9"}]})
+    assert (refused.status_code, refused.json()["error"]["param"]) == (404, "models")
+    refused = operator.send("PUT", "aliases/split", {"models": arms, "cheapest": True})
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "cheapest")
+    operator.ok("PUT", "aliases/split", {"models": arms})
+    eventually(lambda: own.chat(model="split", max_tokens=1).status_code == 200)
+    assert own.chat("globex", model="split").status_code == 404, "it may call none of the arms"
+    before = {arm["adapter_version"]: arm["requests"] for arm in operator.ok("GET", "alias_use/split")["data"]}
+    served = [own.chat(model="split", max_tokens=2, user=f"person {n}").json()["model"] for n in range(12)]
+    assert set(served) == {"canary@1", "canary@2"}
+
+    compared = {arm["adapter_version"]: arm for arm in operator.ok("GET", "alias_use/split")["data"]}
+    for version in (1, 2):
+        arm = compared[version]
+        assert arm["requests"] - before.get(version, 0) == served.count(f"canary@{version}")
+        assert (arm["adapter"], arm["failed"]) == (adapter["id"], 0)
+        assert arm["completion_tokens"] > 0 < arm["cost_picos"]["USD"]
+        assert 0 < arm["ttft_p50_s"] <= arm["ttft_p95_s"]
+    whole = {arm["adapter_version"]: arm["requests"] for arm in operator.ok("GET", "adapters/canary/use")["data"]}
+    assert whole[1] - compared[1]["requests"] == 2  # the name alone, and canary@1
+    assert whole[2] - compared[2]["requests"] == 2
+    last = operator.ok("GET", "requests", tenant="acme", limit=1)["data"][0]
+    assert (last["asked"], f"canary@{last['adapter_version']}") == ("split", served[-1])
+    operator.ok("DELETE", "aliases/split")
+
+
 def test_a_replaced_version_leaves_no_cached_prefix(
     own: Stack, operator: AdapterOperator, made: Callable[[int], Path]
 ) -> None:

@@ -8,8 +8,10 @@ import {
   TenantLookup,
   TextField,
   decimal,
+  gather,
   numberOf,
   picosOf,
+  required,
   toast,
   ungrouped,
   useForm,
@@ -48,16 +50,26 @@ function limitOf(text: string, money: boolean): bigint {
   return amount;
 }
 
-/** Creates a budget, or changes limit, kind and thresholds of the budget `of`. `tenant`: the tenant
- * selected at first. */
-export function BudgetForm({ of: budget, tenant = "", onDone }: { of?: Budget; tenant?: string; onDone: () => void }) {
+/** Creates a budget, or changes limit, kind and thresholds of the budget `of`. `tenant` and `key_id`: selected at first.
+ */
+export function BudgetForm({
+  of: budget,
+  tenant = "",
+  key_id = "",
+  onDone,
+}: {
+  of?: Budget;
+  tenant?: string;
+  key_id?: string;
+  onDone: () => void;
+}) {
   const tenants = useTenants();
   const own = useSession().tenant;
   const form = useForm({
     tenant: budget?.tenant_id ?? own?.slug ?? tenant,
-    scope: budget?.scope ?? (own === null ? "tenant" : "project"),
+    scope: budget?.scope ?? (key_id !== "" ? "key" : own === null ? "tenant" : "project"),
     project: "",
-    key_id: "",
+    key_id,
     unit: budget?.unit ?? "money",
     period: budget?.period ?? "month",
     kind: budget?.kind ?? "hard",
@@ -81,22 +93,18 @@ export function BudgetForm({ of: budget, tenant = "", onDone }: { of?: Budget; t
       verb={budget === undefined ? "Set budget" : "Save"}
       onCancel={onDone}
       save={async () => {
-        if (values.tenant === "") throw fieldError("tenant", "Choose a tenant.");
-        if (budget === undefined && values.scope === "project" && values.project === "")
-          throw fieldError("project", "Choose a project.");
-        if (budget === undefined && values.scope === "key" && values.key_id === "")
-          throw fieldError("key_id", "Choose a key.");
-        await set.mutateAsync({
-          tenant: values.tenant,
-          unit: values.unit,
-          period: values.period,
-          kind: values.per_end_user ? null : values.kind,
-          limit_amount: limitOf(values.limit_amount, money), // a bigint is sent exactly
-          thresholds: values.per_end_user ? null : thresholdsOf(values.thresholds),
-          per_end_user: values.per_end_user,
-          project: values.scope === "project" ? (budget?.scope_id ?? values.project) : null,
-          key_id: values.scope === "key" ? (budget?.scope_id ?? values.key_id) : null,
+        const { project, key_id, per_end_user } = values;
+        const read = gather({
+          tenant: () => required(values.tenant, "tenant", "Choose a tenant."),
+          project: () =>
+            values.scope === "project" ? required(budget?.scope_id ?? project, "project", "Choose a project.") : null,
+          key_id: () =>
+            values.scope === "key" ? required(budget?.scope_id ?? key_id, "key_id", "Choose a key.") : null,
+          limit_amount: () => limitOf(values.limit_amount, money), // a bigint is sent exactly
+          thresholds: () => (per_end_user ? null : thresholdsOf(values.thresholds)),
         });
+        const kind = per_end_user ? null : values.kind;
+        await set.mutateAsync({ unit: values.unit, period: values.period, kind, per_end_user, ...read });
         toast("The budget applies from the next request.");
         onDone();
       }}
@@ -216,17 +224,27 @@ export function BudgetForm({ of: budget, tenant = "", onDone }: { of?: Budget; t
 }
 
 export const LIMITS = ["/v1/admin/limits", "/v1/admin/audit_log"];
-const LIMIT_FIELDS = ["requests_per_minute", "tokens_per_minute", "concurrency"] as const;
 
-/** Sets the rate limits of a tenant or one of its keys; blank: the default in laneway.toml. */
-export function LimitsForm({ of: limits, tenant = "", onDone }: { of?: Limits; tenant?: string; onDone: () => void }) {
+/** Sets the rate limits of a tenant or one of its keys; blank: the default in laneway.toml. `tenant` and `key_id`:
+ * selected at first. */
+export function LimitsForm({
+  of: limits,
+  tenant = "",
+  key_id = "",
+  onDone,
+}: {
+  of?: Limits;
+  tenant?: string;
+  key_id?: string;
+  onDone: () => void;
+}) {
   const own = useSession().tenant;
   const mayKeys = useMay()("keys:read");
   const text = (value: number | null | undefined) => value?.toString() ?? "";
   const form = useForm({
     tenant: limits?.tenant_id ?? own?.slug ?? tenant,
-    of_key: limits?.scope === "key" || own !== null,
-    key_id: limits?.scope === "key" ? limits.subject_id : "",
+    of_key: limits?.scope === "key" || key_id !== "" || own !== null,
+    key_id: limits?.scope === "key" ? limits.subject_id : key_id,
     requests_per_minute: text(limits?.requests_per_minute),
     tokens_per_minute: text(limits?.tokens_per_minute),
     concurrency: text(limits?.concurrency),
@@ -241,10 +259,14 @@ export function LimitsForm({ of: limits, tenant = "", onDone }: { of?: Limits; t
       verb="Set limits"
       onCancel={onDone}
       save={async (values) => {
-        if (values.tenant === "") throw fieldError("tenant", "Choose a tenant.");
-        if (values.of_key && values.key_id === "") throw fieldError("key_id", "Choose a key.");
-        const numbers = Object.fromEntries(LIMIT_FIELDS.map((name) => [name, numberOf(values[name], name)]));
-        await set.mutateAsync({ tenant: values.tenant, key_id: values.of_key ? values.key_id : null, ...numbers });
+        const read = gather({
+          tenant: () => required(values.tenant, "tenant", "Choose a tenant."),
+          key_id: () => (values.of_key ? required(values.key_id, "key_id", "Choose a key.") : null),
+          requests_per_minute: () => numberOf(values.requests_per_minute, "requests_per_minute"),
+          tokens_per_minute: () => numberOf(values.tokens_per_minute, "tokens_per_minute"),
+          concurrency: () => numberOf(values.concurrency, "concurrency"),
+        });
+        await set.mutateAsync(read);
         toast("Every gateway applies the limits within a second.");
         onDone();
       }}

@@ -1,7 +1,6 @@
 // Budgets and limits: budgets, rate limits, alerts and webhooks.
-import { useState } from "react";
 import { useMay, useSession } from "../../api";
-import { Dialog, EmptyState, LookupFilter, PageHead, Tabs, TenantLookup, useView } from "../../kit";
+import { Dialog, EmptyState, LookupFilter, PageHead, Tabs, TenantLookup, useNewDialog, useView } from "../../kit";
 import { BudgetForm } from "./budgetForms";
 import { BudgetTable } from "./budgetTable";
 import { Alerts, Webhooks } from "./alerts";
@@ -36,7 +35,7 @@ function Budgets() {
   const view = useView({ search: "", sort: "-created_at", tenant: "" });
   const may = useMay()("money:write");
   const own = useSession().tenant;
-  const [creating, setCreating] = useState(false);
+  const [creating, setCreating] = useNewDialog();
   const { tenant } = view.values;
   const create = may && (
     <button type="button" className="button button-main" onClick={() => setCreating(true)}>

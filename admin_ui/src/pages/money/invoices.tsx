@@ -129,10 +129,13 @@ const COLUMNS: readonly Column<Invoice>[] = [
   },
 ];
 
-export function Invoices() {
+/** Of all tenants, or of the tenant `of` (a slug). */
+export function Invoices({ of }: { of?: string }) {
   const view = useView({ tenant: "", month: "" });
-  const list = useList("/v1/admin/invoices", { query: view.values });
-  const bound = useSession().tenant !== null;
+  const list = useList("/v1/admin/invoices", {
+    query: of === undefined ? view.values : { ...view.values, tenant: of },
+  });
+  const bound = useSession().tenant !== null || of !== undefined;
   const now = useNow();
   return (
     <DataTable

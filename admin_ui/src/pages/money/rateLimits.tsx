@@ -1,5 +1,5 @@
 // Rate limits of tenants and keys; the defaults are in laneway.toml.
-import { useState } from "react";
+import { type ReactNode, useState } from "react";
 import { type RowOf, api, useList, useMay, useWrite } from "../../api";
 import {
   type Column,
@@ -22,9 +22,12 @@ function own(value: number | null) {
   return value === null ? <span className="faint">default</span> : <Count value={value} />;
 }
 
-export function RateLimits() {
+/** Of all tenants; with `tenant`, of this tenant and its keys; with `key_id`, of this key. `action`: in place of the
+ * button that sets limits. */
+export function RateLimits({ tenant, key_id, action }: { tenant?: string; key_id?: string; action?: ReactNode }) {
   const view = useView({ tenant: "" });
-  const list = useList("/v1/admin/limits", { query: view.values });
+  const all = useList("/v1/admin/limits", { query: tenant === undefined ? view.values : { tenant } }, { limit: 500 });
+  const list = key_id === undefined ? all : { ...all, rows: all.rows.filter((one) => one.subject_id === key_id) };
   const may = useMay()("limits:write");
   const [edited, setEdited] = useState<Limits | "new" | null>(null);
   const [removed, setRemoved] = useState<Limits | null>(null);
@@ -100,10 +103,13 @@ export function RateLimits() {
         csv
         filters={
           <>
-            <LookupFilter label="Tenant">
-              <TenantLookup value={view.values.tenant} onChange={(tenant) => view.set({ tenant })} />
-            </LookupFilter>
-            {may && (
+            {tenant === undefined && (
+              <LookupFilter label="Tenant">
+                <TenantLookup value={view.values.tenant} onChange={(slug) => view.set({ tenant: slug })} />
+              </LookupFilter>
+            )}
+            {action}
+            {may && action === undefined && (
               <button type="button" className="button button-main" onClick={() => setEdited("new")}>
                 Set limits
               </button>
@@ -131,7 +137,11 @@ export function RateLimits() {
         keep
       >
         {edited !== null && (
-          <LimitsForm {...(edited === "new" ? {} : { of: edited })} tenant={view.values.tenant} onDone={close} />
+          <LimitsForm
+            {...(edited === "new" ? {} : { of: edited })}
+            tenant={tenant ?? view.values.tenant}
+            onDone={close}
+          />
         )}
       </Dialog>
       <ConfirmDialog

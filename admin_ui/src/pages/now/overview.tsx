@@ -55,7 +55,13 @@ export default function OverviewPage() {
             </>
           )
         }
-      />
+      >
+        {may("engine:write") && (
+          <Link to="/new-customer" className="button button-main">
+            New customer
+          </Link>
+        )}
+      </PageHead>
       <Loaded of={found} lines={10}>
         {(overview) => (
           <>

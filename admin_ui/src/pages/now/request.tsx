@@ -82,6 +82,10 @@ function Parts({ whole }: { whole: RequestView }) {
                 </Link>,
               ],
               ["Model or adapter", <AnsweredBy model={whole.model} adapter={whole.adapter} />],
+              ...(whole.asked == null ? [] : [["Asked for", <code>{whole.asked}</code>] as const]),
+              ...(whole.adapter_version == null
+                ? []
+                : [["Version of the adapter", <span className="num">{whole.adapter_version}</span>] as const]),
               ["Tier", <Link to="/tiers">{whole.tier}</Link>],
               [
                 "Prompt",

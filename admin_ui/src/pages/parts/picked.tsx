@@ -10,7 +10,8 @@ export function listed(text: string): string[] {
   return text.split(/[\s,;]+/).filter(Boolean);
 }
 
-function Chips({
+/** The chosen names, each with a button that removes it. */
+export function Chips({
   of,
   set,
   ordered,

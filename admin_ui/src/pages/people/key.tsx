@@ -1,8 +1,7 @@
 // One key: state, usage, budgets and changes.
-import { useMemo, useState } from "react";
+import { type ReactNode, useState } from "react";
 import { type AnswerOf, api, useGet, useMay, useSession, useWrite } from "../../api";
 import {
-  Chart,
   ConfirmDialog,
   Count,
   Dialog,
@@ -12,13 +11,9 @@ import {
   Link,
   Loaded,
   PageHead,
-  Problem,
   Section,
-  Skeleton,
   Tabs,
   Time,
-  brief,
-  count,
   toast,
   useNow,
   useParam,
@@ -26,10 +21,13 @@ import {
 import { AuditTable } from "../parts/auditTable";
 import { ErrorRates } from "../parts/errorRates";
 import { BudgetTable } from "../money/budgetTable";
+import { DailyTokens } from "../parts/dailyTokens";
+import { BudgetForm, LimitsForm } from "../money/budgetForms";
+import { RateLimits } from "../money/rateLimits";
 import { KeyForm, RotateForm } from "./keyForms";
 import { limitFacts } from "./keyLimits";
 import { KeyState, KindOf, stateOf } from "./keys";
-import { KeyName, ProjectName, TenantName } from "../parts/names";
+import { KeyName, ProjectName, TenantName, useNames } from "../parts/names";
 import { SecretDialog, type Shown } from "../parts/secret";
 
 type Key = AnswerOf<"/v1/admin/keys/{key_id}">;
@@ -96,19 +94,12 @@ function KeyDetails({ of: key }: { of: Key }) {
                 {
                   id: "budgets",
                   label: "Budgets",
-                  content: () => (
-                    <BudgetTable
-                      label={`Budgets of ${key.name}`}
-                      query={{ search: key.id }}
-                      empty={
-                        <EmptyState title="No budget of its own">
-                          <p>The budgets of its project and tenant apply.</p>
-                        </EmptyState>
-                      }
-                    />
-                  ),
+                  content: () => <Budgets of={key} tenant={key.tenant_id!} />,
                 },
               ]
+            : []),
+          ...(may("limits:read") && key.kind !== "admin" && key.tenant_id !== null
+            ? [{ id: "limits", label: "Limits", content: () => <Limits of={key} tenant={key.tenant_id!} /> }]
             : []),
           ...(may("requests:read") && key.tenant_id !== null
             ? [{ id: "errors", label: "Errors", content: () => <ErrorRates keyId={key.id} /> }]
@@ -199,44 +190,64 @@ function About({ of: key }: { of: Key }) {
             </Link>
           }
         >
-          <DailyTokens of={key} />
+          <DailyTokens query={{ api_key_ids: [key.id] }} />
         </Section>
       )}
     </>
   );
 }
 
-const DAYS = 30;
+/** A dialog behind a button, both left out for a role that may not use them. */
+function useDialog(may: boolean, title: string, form: (close: () => void) => ReactNode) {
+  const [open, setOpen] = useState(false);
+  const close = () => setOpen(false);
+  return {
+    button: may && (
+      <button type="button" className="button button-main" onClick={() => setOpen(true)}>
+        {title}
+      </button>
+    ),
+    dialog: (
+      <Dialog open={open} onClose={close} title={title} keep>
+        {form(close)}
+      </Dialog>
+    ),
+  };
+}
 
-function DailyTokens({ of: key }: { of: Key }) {
-  const start = useMemo(() => Math.floor(Date.now() / 86_400_000 - DAYS + 1) * 86_400, []);
-  const found = useGet("/v1/organization/usage/completions", {
-    query: { start_time: start, bucket_width: "1d", limit: DAYS, api_key_ids: [key.id] },
-  });
-  const drawn = useMemo(() => {
-    const buckets = found.data?.data ?? [];
-    const of = (pick: (row: (typeof buckets)[number]["results"][number]) => number) =>
-      buckets.map((bucket) => bucket.results.reduce((all, row) => all + pick(row), 0));
-    return {
-      at: buckets.map((bucket) => bucket.start_time),
-      series: [
-        { name: "Prompt", values: of((row) => row.input_tokens - row.input_cached_tokens) },
-        { name: "Cached prompt", values: of((row) => row.input_cached_tokens) },
-        { name: "Completion", values: of((row) => row.output_tokens) },
-      ],
-    };
-  }, [found.data]);
-  if (found.error !== null) return <Problem error={found.error} again={() => void found.refetch()} />;
-  if (found.data === undefined) return <Skeleton lines={6} />;
+function Budgets({ of: key, tenant }: { of: Key; tenant: string }) {
+  const slug = useNames("tenant", [tenant]).get(tenant) ?? tenant;
+  const { button, dialog } = useDialog(useMay()("money:write"), "New budget", (close) => (
+    <BudgetForm tenant={slug} key_id={key.id} onDone={close} />
+  ));
   return (
-    <Chart
-      title="Tokens per day"
-      kind="bars"
-      at={drawn.at}
-      series={drawn.series}
-      detail="day"
-      say={count}
-      brief={brief}
-    />
+    <>
+      <BudgetTable
+        label={`Budgets of ${key.name}`}
+        query={{ search: key.id }}
+        filters={button}
+        empty={
+          <EmptyState title="No budget of its own">
+            <p>
+              The budgets of its project and tenant apply: <TenantName id={tenant} />.
+            </p>
+          </EmptyState>
+        }
+      />
+      {dialog}
+    </>
+  );
+}
+
+function Limits({ of: key, tenant }: { of: Key; tenant: string }) {
+  const slug = useNames("tenant", [tenant]).get(tenant) ?? tenant;
+  const { button, dialog } = useDialog(useMay()("limits:write"), "Set limits of this key", (close) => (
+    <LimitsForm tenant={slug} key_id={key.id} onDone={close} />
+  ));
+  return (
+    <>
+      <RateLimits tenant={slug} key_id={key.id} action={button} />
+      {dialog}
+    </>
   );
 }

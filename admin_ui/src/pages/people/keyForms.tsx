@@ -6,8 +6,10 @@ import {
   SelectField,
   TenantLookup,
   TextField,
+  gather,
   moment,
   numberOf,
+  required,
   toast,
   useForm,
   useNow,
@@ -16,6 +18,7 @@ import {
 } from "../../kit";
 import { type LimitForm, LimitFields, limitsOf, textsOf } from "./keyLimits";
 import { ProjectLookup } from "../parts/names";
+import { TierField } from "../parts/pickers";
 import { type Shown, curlOf } from "../parts/secret";
 
 export type Key = RowOf<"/v1/admin/keys">;
@@ -69,9 +72,7 @@ export function NewKeyForm({
   onCancel: () => void;
 }) {
   const session = useSession();
-  const may = useMay();
   const model = useExampleModel();
-  const tiers = useGet("/v1/admin/tiers", undefined, { enabled: may("engine:read") }).data?.data;
   const own = session.tenant?.slug;
   const form = useForm({
     name: "",
@@ -101,18 +102,20 @@ export function NewKeyForm({
       verb="Create key"
       onCancel={onCancel}
       save={async () => {
-        if (values.name.trim() === "") throw fieldError("name", "Enter a name: who or what uses the key.");
-        if (ofTenant && values.tenant === "") throw fieldError("tenant", "Choose a tenant.");
+        const { limits, ...read } = gather({
+          name: () => required(values.name, "name", "Enter a name: who or what uses the key."),
+          tenant: () => (ofTenant ? required(values.tenant, "tenant", "Choose a tenant.") : null),
+          expires_at: () => endOf(values.expires_at),
+          default_max_tokens: () => (admin ? null : numberOf(values.default_max_tokens, "default_max_tokens")),
+          limits: () => limitsOf(admin ? { ...values, models: "", tags: "" } : values),
+        });
         const made = await create.mutateAsync({
-          name: values.name.trim(),
+          ...read,
+          ...limits,
           kind: values.kind as "live",
           role,
-          tenant: ofTenant ? values.tenant : null,
           project: ofTenant && values.project !== "" ? values.project : null,
           tier: admin || values.tier.trim() === "" ? null : values.tier.trim(),
-          expires_at: endOf(values.expires_at),
-          default_max_tokens: admin ? null : numberOf(values.default_max_tokens, "default_max_tokens"),
-          ...limitsOf(admin ? { ...values, models: "", tags: "" } : values),
         });
         onDone(shownOf(made, model));
       }}
@@ -178,23 +181,7 @@ export function NewKeyForm({
       )}
       {!admin && (
         <div className="field-row">
-          {tiers === undefined ? (
-            <TextField
-              form={form}
-              name="tier"
-              label="Tier"
-              optional
-              hint="Blank: the tenant's tier. Only a lower tier is allowed."
-            />
-          ) : (
-            <SelectField
-              form={form}
-              name="tier"
-              label="Tier"
-              options={[["", "the tenant's"], ...tiers.map((tier) => tier.name)]}
-              hint="At most the tenant's tier."
-            />
-          )}
+          <TierField form={form} optional none="the tenant's" hint="At most the tenant's tier." />
           <TextField
             form={form}
             name="default_max_tokens"
@@ -259,10 +246,14 @@ export function KeyForm({ of: key, tenant, onDone }: { of: Key; tenant: string; 
       verb="Save"
       onCancel={onDone}
       save={async (values) => {
+        const { limits, default_max_tokens } = gather({
+          default_max_tokens: () => numberOf(values.default_max_tokens, "default_max_tokens"),
+          limits: () => limitsOf(values),
+        });
         await change.mutateAsync({
           ...(values.project !== "" && values.project !== key.project_id ? { project: values.project } : {}),
-          default_max_tokens: numberOf(values.default_max_tokens, "default_max_tokens"),
-          ...limitsOf(values),
+          default_max_tokens,
+          ...limits,
         });
         toast("Saved. Every gateway applies it within a second.");
         onDone();
@@ -289,7 +280,8 @@ export function KeyForm({ of: key, tenant, onDone }: { of: Key; tenant: string; 
   );
 }
 
-const OVERLAPS = [
+/** How long the old secret of a rotated key works. */
+export const OVERLAPS = [
   ["86400", "a day"],
   ["0", "no time: it ends immediately"],
   ["3600", "an hour"],

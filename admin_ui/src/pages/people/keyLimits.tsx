@@ -1,6 +1,7 @@
 // What a key may call, from where, and the tags of its usage: as texts of a form, and as facts.
 import { type ReactNode } from "react";
 import { type FormState, TextArea, TextField, fieldError } from "../../kit";
+import { ModelNamesField } from "../parts/pickers";
 
 export type LimitTexts = { models: string; allowed_ips: string; tags: string };
 type Limits = { models: string[] | null; allowed_ips: string[] | null; tags: Record<string, string> };
@@ -51,13 +52,12 @@ export function LimitFields({ form, usage }: { form: LimitForm; usage: boolean }
   return (
     <>
       {usage && (
-        <TextField
+        <ModelNamesField
           form={form}
           name="models"
           label="Models"
-          mono
           optional
-          hint="Models, adapters and aliases that it may call, separated by spaces. Blank: all of its tenant."
+          hint="Models, adapters and aliases that it may call. None: all of its tenant."
         />
       )}
       <TextField form={form} name="allowed_ips" label="Addresses" mono optional hint={NETWORKS_HINT} />

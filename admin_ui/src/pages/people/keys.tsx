@@ -16,9 +16,11 @@ import {
   moment,
   place,
   useNow,
+  useNewDialog,
   useView,
   useZone,
 } from "../../kit";
+import { KeyActions } from "./bulkKeys";
 import { type Key, NewKeyForm } from "./keyForms";
 import { ProjectLookup, ProjectName, TenantName, useTenants } from "../parts/names";
 import { SecretDialog, type Shown } from "../parts/secret";
@@ -136,8 +138,10 @@ export default function Keys() {
   });
   const list = useList("/v1/admin/keys", { query: view.values });
   const may = useMay()("keys:write");
-  const [creating, setCreating] = useState(false);
+  const [creating, setCreating] = useNewDialog();
   const [shown, setShown] = useState<Shown | null>(null);
+  const [chosen, setChosen] = useState<ReadonlyMap<string, Key>>(new Map());
+  const now = useNow();
   const own = useSession().tenant?.slug;
   const { tenant, project } = view.values;
   const create = may && (
@@ -196,6 +200,17 @@ export default function Keys() {
         search="Name, id or last four"
         filters={filters}
         csv
+        {...(may
+          ? {
+              selection: {
+                rows: chosen,
+                set: setChosen,
+                name: (key: Key) => `${key.name} …${key.last4}`,
+                may: (key: Key) => stateOf(key, now) === "active",
+                actions: <KeyActions keys={[...chosen.values()]} onDone={() => setChosen(new Map())} />,
+              },
+            }
+          : {})}
         empty={
           <EmptyState title="No active key">
             <p>Requests need an active key.</p>

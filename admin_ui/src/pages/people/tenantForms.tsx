@@ -1,7 +1,8 @@
 // The forms of tenants and their projects.
 import { NETWORKS_HINT, listOf, textsOf } from "./keyLimits";
-import { type AnswerOf, type RowOf, api, useGet, useMay, useWrite } from "../../api";
-import { CheckField, Form, type FormState, SelectField, TextField, numberOf, toast, useForm } from "../../kit";
+import { type AnswerOf, type RowOf, api, useWrite } from "../../api";
+import { CheckField, Form, TextField, gather, numberOf, toast, useForm } from "../../kit";
+import { CurrencyField, TierField, ZoneField } from "../parts/pickers";
 
 const TENANTS = ["/v1/admin/tenants", "/v1/admin/audit_log"];
 const PROJECTS = ["/v1/admin/projects", "/v1/admin/audit_log"];
@@ -12,31 +13,13 @@ const MAX_TOKENS_HINT =
   "For requests without max_tokens, if their key and project set no default. Blank: the model's default.";
 const WEIGHT_HINT =
   "Of two tenants with waiting requests in a tier, the one with twice the weight is served twice as much.";
-const ZONE_HINT = "An IANA name such as Europe/Berlin. The days and months of its budgets start at midnight there.";
+const ZONE_HINT = "The days and months of its budgets start at midnight there.";
 const DAY_S = 24 * 3600;
 const STORE_HINT =
   "Responses of /v1/responses are stored encrypted, so that later turns can continue them. Empty: none is stored, and those stored already can no longer be read.";
 const CHEAPEST_HINT =
   "Where an alias allows it, the cheapest model that can serve a request is chosen, regardless of the weights.";
 const TIER_HINT = "The highest tier that its keys may use.";
-
-/** The part of both forms that TierField uses. */
-type TierForm = FormState<{ tier: string }>;
-
-/** A select of the tiers, or a text field if the role may not list tiers. */
-function TierField({ form }: { form: TierForm }) {
-  const tiers = useGet("/v1/admin/tiers", undefined, { enabled: useMay()("engine:read") }).data?.data;
-  if (tiers === undefined) return <TextField form={form} name="tier" label="Tier" hint={TIER_HINT} />;
-  return (
-    <SelectField
-      form={form}
-      name="tier"
-      label="Tier"
-      options={[...(form.values.tier === "" ? [["", "Choose…"] as const] : []), ...tiers.map((tier) => tier.name)]}
-      hint={TIER_HINT}
-    />
-  );
-}
 
 export function NewTenantForm({ onDone, onCancel }: { onDone: (slug: string) => void; onCancel: () => void }) {
   const form = useForm({
@@ -58,14 +41,18 @@ export function NewTenantForm({ onDone, onCancel }: { onDone: (slug: string) => 
       verb="Create tenant"
       onCancel={onCancel}
       save={async (values) => {
+        const numbers = gather({
+          share_weight: () => numberOf(values.share_weight, "share_weight"),
+          default_max_tokens: () => numberOf(values.default_max_tokens, "default_max_tokens"),
+        });
         const made = await create.mutateAsync({
           slug: values.slug.trim(),
           name: values.name.trim() || null,
           tier: values.tier.trim(),
           currency: values.currency.trim(),
           time_zone: values.time_zone.trim(),
-          share_weight: numberOf(values.share_weight, "share_weight") ?? 1,
-          default_max_tokens: numberOf(values.default_max_tokens, "default_max_tokens"),
+          ...numbers,
+          share_weight: numbers.share_weight ?? 1,
         });
         toast(`Tenant ${made.slug} is created.`);
         onDone(made.slug);
@@ -83,17 +70,11 @@ export function NewTenantForm({ onDone, onCancel }: { onDone: (slug: string) => 
         <TextField form={form} name="name" label="Name" optional />
       </div>
       <div className="field-row">
-        <TierField form={form as unknown as TierForm} />
-        <TextField
-          form={form}
-          name="currency"
-          label="Currency"
-          mono
-          hint="The currency of its invoices; it cannot be changed."
-        />
+        <TierField form={form} hint={TIER_HINT} />
+        <CurrencyField form={form} hint="The currency of its invoices; it cannot be changed." />
       </div>
       <div className="field-row">
-        <TextField form={form} name="time_zone" label="Time zone" hint={ZONE_HINT} />
+        <ZoneField form={form} hint={ZONE_HINT} />
         <TextField form={form} name="share_weight" label="Share weight" type="number" hint={WEIGHT_HINT} />
       </div>
       <TextField
@@ -127,14 +108,17 @@ export function TenantForm({ tenant, onDone }: { tenant: Tenant; onDone: () => v
       verb="Save"
       onCancel={onDone}
       save={async (values) => {
+        const numbers = gather({
+          share_weight: () => numberOf(values.share_weight, "share_weight"),
+          default_max_tokens: () => numberOf(values.default_max_tokens, "default_max_tokens"),
+          store_responses_s: () => secondsOf(values.store_days),
+        });
         await change.mutateAsync({
           name: values.name.trim(),
           tier: values.tier.trim(),
           time_zone: values.time_zone.trim(),
-          share_weight: numberOf(values.share_weight, "share_weight"),
-          default_max_tokens: numberOf(values.default_max_tokens, "default_max_tokens"),
+          ...numbers,
           cheapest: values.cheapest,
-          store_responses_s: secondsOf(values.store_days),
           allowed_ips: listOf(values.allowed_ips),
         });
         toast("Saved.");
@@ -143,15 +127,10 @@ export function TenantForm({ tenant, onDone }: { tenant: Tenant; onDone: () => v
     >
       <div className="field-row">
         <TextField form={form} name="name" label="Name" autoFocus />
-        <TierField form={form as unknown as TierForm} />
+        <TierField form={form} hint={TIER_HINT} />
       </div>
       <div className="field-row">
-        <TextField
-          form={form}
-          name="time_zone"
-          label="Time zone"
-          hint={<>{ZONE_HINT} A new zone starts new budget windows.</>}
-        />
+        <ZoneField form={form} hint={<>{ZONE_HINT} A new zone starts new budget windows.</>} />
         <TextField form={form} name="share_weight" label="Share weight" type="number" hint={WEIGHT_HINT} />
       </div>
       <TextField

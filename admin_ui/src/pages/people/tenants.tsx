@@ -1,19 +1,22 @@
 // The list of tenants.
 import { useState } from "react";
-import { type RowOf, useList, useMay } from "../../api";
+import { type RowOf, useList, useMay, useSession } from "../../api";
 import {
   Badge,
   type Column,
   DataTable,
   Dialog,
   EmptyState,
+  Link,
   PageHead,
   Time,
   iso,
   place,
   useGo,
+  useNewDialog,
   useView,
 } from "../../kit";
+import { TenantActions } from "./bulkKeys";
 import { NewTenantForm } from "./tenantForms";
 
 type Tenant = RowOf<"/v1/admin/tenants">;
@@ -63,11 +66,20 @@ export default function Tenants() {
   const list = useList("/v1/admin/tenants", { query: view.values });
   const may = useMay();
   const go = useGo();
-  const [creating, setCreating] = useState(false);
-  const create = may("people:write") && (
-    <button type="button" className="button button-main" onClick={() => setCreating(true)}>
-      New tenant
-    </button>
+  const [creating, setCreating] = useNewDialog();
+  const operator = useSession().tenant === null;
+  const [chosen, setChosen] = useState<ReadonlyMap<string, Tenant>>(new Map());
+  const create = operator && may("people:write") && (
+    <>
+      <button type="button" className="button" onClick={() => setCreating(true)}>
+        New tenant
+      </button>
+      {may("engine:write") && (
+        <Link to="/new-customer" className="button button-main">
+          New customer
+        </Link>
+      )}
+    </>
   );
   return (
     <>
@@ -83,6 +95,16 @@ export default function Tenants() {
         view={view}
         search="Name or slug"
         csv
+        {...(operator && may("people:write")
+          ? {
+              selection: {
+                rows: chosen,
+                set: setChosen,
+                name: (tenant: Tenant) => tenant.slug,
+                actions: <TenantActions tenants={[...chosen.values()]} onDone={() => setChosen(new Map())} />,
+              },
+            }
+          : {})}
         empty={
           <EmptyState title="No tenant yet">
             <p>A tenant has projects, keys and budgets. Create the tenant first, then its keys.</p>

@@ -32,6 +32,9 @@ import { AdapterForm } from "./adapterForm";
 import { useAdapterUse } from "./adapterUse";
 import { Owner, Shared, Where } from "./adapters";
 import { AuditTable } from "../parts/auditTable";
+import { useTenants } from "../parts/names";
+import { VersionsCompared } from "./arms";
+import { SplitForm } from "./splitForm";
 
 type Adapter = AnswerOf<"/v1/admin/adapters/{adapter}">;
 type Version = RowOf<"/v1/admin/adapters/{adapter}/versions">;
@@ -192,6 +195,8 @@ function Versions({ of: adapter }: { of: Adapter }) {
   const may = useMay()("adapters:write") && adapter.active;
   const [promoted, setPromoted] = useState<Version | null>(null);
   const [removed, setRemoved] = useState<Version | null>(null);
+  const [split, setSplit] = useState<Version | null>(null);
+  const maySplit = useMay()("models:write");
   const promote = useWrite(
     (version: number) => api.post("/v1/admin/adapters/{adapter}/promote", { path, body: { version } }),
     ADAPTERS,
@@ -280,6 +285,17 @@ function Versions({ of: adapter }: { of: Adapter }) {
         version.number !== adapter.version &&
         version.removed_at === null && (
           <span className="row-actions">
+            <TryLink of={adapter} version={version.number} />
+            {maySplit && (
+              <button
+                type="button"
+                className="button button-quiet"
+                aria-label={`Split requests with version ${version.number}`}
+                onClick={() => setSplit(version)}
+              >
+                Split
+              </button>
+            )}
             <button
               type="button"
               className="button button-quiet"
@@ -311,6 +327,17 @@ function Versions({ of: adapter }: { of: Adapter }) {
         detail={(version) => <AboutVersion of={version} />}
         empty={<EmptyState title="No version" />}
       />
+      <Section title="Versions compared">
+        <VersionsCompared adapter={adapter.id} served={adapter.version} />
+      </Section>
+      <Dialog
+        open={split !== null}
+        onClose={() => setSplit(null)}
+        title={`Split requests between versions ${adapter.version} and ${split?.number}`}
+        keep
+      >
+        {split !== null && <SplitForm of={adapter} version={split.number} onDone={() => setSplit(null)} />}
+      </Dialog>
       <ConfirmDialog
         open={promoted !== null}
         onClose={() => setPromoted(null)}
@@ -337,6 +364,19 @@ function Versions({ of: adapter }: { of: Adapter }) {
         Its files are deleted. It can be served again only after another upload.
       </ConfirmDialog>
     </>
+  );
+}
+
+/** The playground with this version beside the served one. */
+function TryLink({ of: adapter, version }: { of: Adapter; version: number }) {
+  const may = useMay()("keys:write");
+  const owner = useTenants().get(adapter.tenant_id ?? "")?.slug ?? "";
+  if (!may) return null;
+  const query = { tenant: owner, model: `${adapter.name}@${version}`, beside: adapter.name };
+  return (
+    <Link to="/playground" query={query} className="button button-quiet" aria-label={`Try version ${version}`}>
+      Try
+    </Link>
   );
 }
 

@@ -1,7 +1,8 @@
 // The form for an adapter's allowed tenants and notes.
 import { type AnswerOf, api, useWrite } from "../../api";
-import { Form, SelectField, TextArea, TextField, toast, useForm } from "../../kit";
+import { Form, SelectField, TextArea, toast, useForm } from "../../kit";
 import { useTenants } from "../parts/names";
+import { TenantNamesField } from "../parts/pickers";
 
 type Adapter = AnswerOf<"/v1/admin/adapters/{adapter}">;
 
@@ -43,9 +44,7 @@ export function AdapterForm({ of: adapter, onDone }: { of: Adapter; onDone: () =
       }}
     >
       <SelectField form={form} name="who" label="Allowed tenants" options={SHARES} />
-      {form.values.who === "some" && (
-        <TextField form={form} name="shared" label="Tenants" placeholder="acme, globex" hint="Slugs or ids." />
-      )}
+      {form.values.who === "some" && <TenantNamesField form={form} name="shared" label="Tenants" />}
       <TextArea form={form} name="notes" label="Notes" optional rows={3} />
     </Form>
   );

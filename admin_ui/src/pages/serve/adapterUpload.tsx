@@ -30,6 +30,7 @@ import {
 import { ADAPTERS, Warnings } from "./adapter";
 import { SHARES, sharesOf } from "./adapterForm";
 import { useTenants } from "../parts/names";
+import { TenantNamesField } from "../parts/pickers";
 import "./adapters.css";
 
 type CheckResult = AnswerOf<"/v1/admin/adapters/check", "post">;
@@ -244,13 +245,7 @@ function UploadForm({ of }: { of: AnswerOf<"/v1/admin/adapters/{adapter}"> | nul
                     <SelectField form={form} name="who" label="Allowed tenants" options={SHARES} />
                   )}
                   {values.tenant !== "" && values.who === "some" && (
-                    <TextField
-                      form={form}
-                      name="shared"
-                      label="Tenants"
-                      placeholder="acme, globex"
-                      hint="Slugs or ids."
-                    />
+                    <TenantNamesField form={form} name="shared" label="Tenants" />
                   )}
                 </div>
               )}

@@ -23,11 +23,11 @@ export function Shares({
   hues: ReadonlyMap<string, number>;
   legend?: boolean;
 }) {
-  const parts: Part[] = targets.map((target) => ({
+  const parts: Part[] = targets.map((target, index) => ({
     key: target.model,
     value: target.weight,
-    hue: hues.get(target.model) ?? 7,
-    ...(hues.has(target.model) ? {} : { note: "not served" }),
+    hue: hues.get(target.model) ?? 7 - index,
+    ...(hues.has(target.model) || target.model.includes("@") ? {} : { note: "not served" }),
   }));
   return <ShareBar label={`Requests for ${name || "this alias"}`} parts={parts} legend={legend} />;
 }

@@ -4,6 +4,7 @@ import { api, useGet, useList, useMay, useWrite } from "../../api";
 import { Badge, type Column, ConfirmDialog, DataTable, Dialog, EmptyState, PageHead, Time, toast } from "../../kit";
 import { AliasForm } from "./aliasForm";
 import { ALIASES, type Alias, Shares } from "./aliasParts";
+import { AliasArms } from "./arms";
 import { InOrder, MayCall, hues } from "./modelParts";
 import "./models.css";
 
@@ -108,7 +109,7 @@ export default function Aliases() {
     <>
       <PageHead
         title="Aliases"
-        note="Names that stand for one or several models: a second name, a canary by weight, or the cheapest of several. Responses and invoices name the model that served."
+        note="Names that stand for one or several models: a second name, a canary by weight, or the cheapest of several. Responses and invoices name the model that served. A row's details compare its models."
       >
         {make}
       </PageHead>
@@ -117,6 +118,7 @@ export default function Aliases() {
         list={list}
         columns={columns}
         id={(alias) => alias.name}
+        detail={(alias) => <AliasArms alias={alias.name} />}
         csv
         empty={
           <EmptyState title="No alias yet">

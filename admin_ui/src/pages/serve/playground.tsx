@@ -19,6 +19,7 @@ import {
   numberOf,
   place,
   useForm,
+  useView,
 } from "../../kit";
 import { Answer } from "./playgroundAnswer";
 import { type PlaygroundKey, usePlaygroundKey } from "./playgroundKey";
@@ -37,7 +38,8 @@ const TIERS = [
 
 export default function Playground() {
   const session = useSession();
-  const [tenant, setTenant] = useState(session.tenant?.slug ?? "");
+  const asked = useView({ tenant: "", model: "", beside: "" }).values;
+  const [tenant, setTenant] = useState(session.tenant?.slug ?? asked.tenant);
   const [asking, setAsking] = useState(false);
   const { key, make, revoke } = usePlaygroundKey(session);
   const choose = (next: string) => {
@@ -85,7 +87,7 @@ export default function Playground() {
           <p>Choose a tenant to create a short-lived key for it.</p>
         </EmptyState>
       ) : (
-        <Bench key={key.id} with_={key} />
+        <Bench key={key.id} with_={key} asked={asked} />
       )}
       <ConfirmDialog
         open={asking}
@@ -119,7 +121,8 @@ function useModels(key: PlaygroundKey) {
   });
 }
 
-function Bench({ with_: key }: { with_: PlaygroundKey }) {
+/** `asked`: the models that the address names, such as a version of an adapter, which no list has. */
+function Bench({ with_: key, asked }: { with_: PlaygroundKey; asked: { model: string; beside: string } }) {
   const models = useModels(key);
   const form = useForm({
     left: "",
@@ -143,13 +146,15 @@ function Bench({ with_: key }: { with_: PlaygroundKey }) {
   useEffect(() => {
     if (data === undefined) return;
     const base = data.find((one) => one.parent == null)?.id ?? "";
-    form.set("left", base);
-    form.set("right", data.find((one) => one.parent === base)?.id ?? "");
+    form.set("left", asked.model || base);
+    form.set("right", asked.model ? asked.beside : (data.find((one) => one.parent === base)?.id ?? ""));
     // eslint-disable-next-line react-hooks/exhaustive-deps -- only the first answer fills the form
   }, [data]);
   if (models.error !== null) return <Problem error={apiError(models.error)} again={() => void models.refetch()} />;
-  const names =
+  const listed =
     data?.map((one) => [one.id, one.parent == null ? one.id : `${one.id} (of ${one.parent})`] as const) ?? [];
+  const unlisted = [asked.model, asked.beside].filter((name) => name !== "" && !listed.some(([id]) => id === name));
+  const names = [...unlisted.map((name) => [name, name] as const), ...listed];
   const busy = [left, right].some(({ run }) => run.state === "waiting" || run.state === "answering");
   const chosen = [...new Set([form.values.left, form.values.right])].filter((name) => name !== "");
   const lack = {

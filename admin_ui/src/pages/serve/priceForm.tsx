@@ -19,6 +19,7 @@ import {
   fieldError,
 } from "../../kit";
 import { TenantName } from "../parts/names";
+import { CurrencyField } from "../parts/pickers";
 import { type CurrentPrice, perMillion, perTokenOf, plainTier } from "./prices";
 
 type Preview = AnswerOf<"/v1/admin/prices/preview", "post">;
@@ -136,7 +137,7 @@ export function PriceForm({
           placeholder="premium 3, batch 0.5"
           hint={`The price multiplier of each tier; 1 for a tier that is not listed.${tiers.length > 0 ? ` Tiers: ${tiers.map((tier) => tier.name).join(", ")}.` : ""}`}
         />
-        <TextField form={form} name="currency" label="Currency" mono />
+        <CurrencyField form={form} />
       </div>
       <div className="field-row">
         <TextField

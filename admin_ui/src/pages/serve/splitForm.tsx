@@ -1,0 +1,68 @@
+// Splits requests between the served version of an adapter and another one: an alias whose arms are the two versions.
+import { type AnswerOf, api, useWrite } from "../../api";
+import { Form, Link, TextField, fieldError, gather, numberOf, required, toast, useForm } from "../../kit";
+import { ALIASES } from "./aliasParts";
+
+type Adapter = AnswerOf<"/v1/admin/adapters/{adapter}">;
+
+export function SplitForm({ of: adapter, version, onDone }: { of: Adapter; version: number; onDone: () => void }) {
+  const form = useForm({ name: `${adapter.name}-split`, models: "5" });
+  const put = useWrite(
+    ({ name, part }: { name: string; part: number }) =>
+      api.put("/v1/admin/aliases/{alias}", {
+        path: { alias: name },
+        body: {
+          models: [
+            { model: `${adapter.name}@${adapter.version}`, weight: 100 - part },
+            { model: `${adapter.name}@${version}`, weight: part },
+          ],
+          active: true,
+          cheapest: false,
+          fallbacks: [],
+        },
+      }),
+    ALIASES,
+  );
+  return (
+    <Form
+      form={form}
+      verb="Split"
+      onCancel={onDone}
+      save={async (values) => {
+        const { name, part } = gather({
+          name: () => required(values.name, "name", "Enter a name: the model name that callers send."),
+          part: () => partOf(values.models),
+        });
+        await put.mutateAsync({ name, part });
+        toast(`Requests for ${name} are split.`);
+        onDone();
+      }}
+    >
+      <TextField
+        form={form}
+        name="name"
+        label="Alias"
+        mono
+        hint={`The model name that callers send for the split. Requests for ${adapter.name} itself still get version ${adapter.version}.`}
+      />
+      <TextField
+        form={form}
+        name="models"
+        label={`Requests for version ${version}`}
+        type="number"
+        unit="%"
+        hint={`The rest gets version ${adapter.version}. All requests of one conversation get the same version.`}
+      />
+      <p className="hint">
+        <Link to="/aliases">Aliases</Link> compares the two and changes or removes the split. An alias of that name is
+        replaced.
+      </p>
+    </Form>
+  );
+}
+
+function partOf(text: string): number {
+  const part = numberOf(text, "models");
+  if (part === null || part <= 0 || part >= 100) throw fieldError("models", "Enter a percentage between 0 and 100.");
+  return part;
+}
