@@ -10,6 +10,7 @@ are 1,260 buckets, so none is ever joined with another.
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 
 import msgspec
 
@@ -29,14 +30,14 @@ class DurationSketch:
 
     def __init__(self) -> None:
         self._zeros = 0
-        self._counts: dict[int, int] = {}
+        self._counts: defaultdict[int, int] = defaultdict(int)
 
     def count_duration(self, seconds: float) -> None:
         if seconds < SHORTEST_S:
             self._zeros += 1
             return
         bucket = math.ceil(math.log(seconds) / _LOG)
-        self._counts[bucket] = self._counts.get(bucket, 0) + 1
+        self._counts[bucket] += 1
 
     def merge_encoded(self, data: bytes | None) -> None:
         """Add the counts of a sketch that `encoded` gave; None: an empty one. Raises msgspec.DecodeError."""
@@ -45,17 +46,14 @@ class DurationSketch:
         zeros, counts = _decode(data)
         self._zeros += zeros
         mine = self._counts
-        if not mine:
-            self._counts = counts
-            return
         for bucket, count in counts.items():
-            mine[bucket] = mine.get(bucket, 0) + count
+            mine[bucket] += count
 
     def merge_sketch(self, other: DurationSketch) -> None:
         """Add the counts of another sketch."""
         self._zeros += other._zeros
         for bucket, count in other._counts.items():
-            self._counts[bucket] = self._counts.get(bucket, 0) + count
+            self._counts[bucket] += count
 
     def encoded(self) -> bytes | None:
         """Some three bytes for each bucket in use; None for an empty sketch."""

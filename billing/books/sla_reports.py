@@ -108,11 +108,13 @@ class _Interval:
         self.counts = dict.fromkeys(SLA_COUNTS, 0)
         self.sketches = {name: DurationSketch() for name in SKETCHES}
 
-    def add_quarter(self, row: sa.Row[Any]) -> None:
-        for name in SLA_COUNTS:
-            self.counts[name] += getattr(row, name)
-        for name in SKETCHES:
-            self.sketches[name].merge_encoded(getattr(row, name))
+    def add_quarter(self, row: Sequence[Any]) -> None:
+        """`row`: SLA_COUNTS and SKETCHES."""
+        counts = self.counts
+        for name, count in zip(SLA_COUNTS, row, strict=False):
+            counts[name] += count
+        for sketch, data in zip(self.sketches.values(), row[len(SLA_COUNTS) :], strict=True):
+            sketch.merge_encoded(data)
 
     def add_interval(self, other: _Interval) -> None:
         for name, count in other.counts.items():
@@ -245,13 +247,13 @@ def _read(
             rows = rows.where(_quarters.c[name] == value)
     found: dict[tuple[str, str | None], dict[int, _Interval]] = {}
     index = 0
-    for row in connection.execute(rows.order_by(_quarters.c.quarter)):
-        while row.quarter >= edges[index + 1]:
+    for quarter, tier, model, *figures in connection.execute(rows.order_by(_quarters.c.quarter)):
+        while quarter >= edges[index + 1]:
             index += 1
-        group = found.setdefault((row.tier, row.model if query.by == "model" else None), {})
+        group = found.setdefault((tier, model if query.by == "model" else None), {})
         if (interval := group.get(index)) is None:
             interval = group[index] = _Interval()
-        interval.add_quarter(row)
+        interval.add_quarter(figures)
     return found
 
 
