@@ -646,7 +646,10 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** AdapterUse */
+        /**
+         * AdapterUse
+         * @description The use of each version of an adapter, for an actor with a tenant by this tenant only.
+         */
         get: operations["V1AdminAdaptersUseAdapterUse"];
         put?: never;
         post?: never;
@@ -717,6 +720,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/admin/alerts/{alert_id}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * GetAlert
+         * @description One alert with its deliveries; for an actor with a tenant, those to its own webhooks.
+         */
+        get: operations["V1AdminAlertsAlertIdGetAlert"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/admin/alias_use/{alias}": {
         parameters: {
             query?: never;
@@ -724,7 +747,10 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** AliasUse */
+        /**
+         * AliasUse
+         * @description The use of each model or version that served requests for an alias, whether or not the alias exists still.
+         */
         get: operations["V1AdminAliasUseAliasUse"];
         put?: never;
         post?: never;
@@ -870,6 +896,27 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/admin/budgets/{budget_id}/end_users": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * ListEndUsers
+         * @description The end users of a budget for each end user, in its present window; with `end_user`, this end user alone. An
+         *     end user beyond the limit of end users has the shared budget.
+         */
+        get: operations["V1AdminBudgetsBudgetIdEndUsersListEndUsers"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/admin/connectors": {
         parameters: {
             query?: never;
@@ -877,7 +924,10 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** ListConnectors */
+        /**
+         * ListConnectors
+         * @description The connectors that have run: how far they are, and what keeps them.
+         */
         get: operations["V1AdminConnectorsListConnectors"];
         put?: never;
         post?: never;
@@ -896,7 +946,11 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /** ReleaseConnector */
+        /**
+         * ReleaseConnector
+         * @description Send a connector's stuck events again, with their identifiers and amounts. First check in the other system that
+         *     it does not have them: it may have forgotten the identifiers.
+         */
         post: operations["V1AdminConnectorsNameReleaseReleaseConnector"];
         delete?: never;
         options?: never;
@@ -919,8 +973,8 @@ export interface paths {
         put?: never;
         /**
          * MakeCorrection
-         * @description Add a correction to the period that is open now. Settled usage does not change, and budgets do not count
-         *     corrections.
+         * @description Add a correction to the period that it corrects while that is open, or else to the current one. Settled usage
+         *     does not change, and budgets do not count corrections.
          */
         post: operations["V1AdminCorrectionsMakeCorrection"];
         delete?: never;
@@ -938,11 +992,32 @@ export interface paths {
         };
         /**
          * GetCorrection
-         * @description One correction, by id.
+         * @description One correction, and the credit note of a credit.
          */
         get: operations["V1AdminCorrectionsCorrectionIdGetCorrection"];
         put?: never;
         post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/admin/credits": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * MakeCredit
+         * @description Credit a tenant, with a numbered credit note. It is a correction of `-picos`, and a line of its month's
+         *     invoice.
+         */
+        post: operations["V1AdminCreditsMakeCredit"];
         delete?: never;
         options?: never;
         head?: never;
@@ -1039,7 +1114,12 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** ListErrorRates */
+        /**
+         * ListErrorRates
+         * @description Refused and failed requests by code in UTC hours or days, beside those that were settled. start_time and end_time
+         *     are rounded outwards to whole buckets, at most 400; by default the last 24 hours or 30 days. Requests with an
+         *     unknown key are not counted here, but in the metric laneway_requests_refused_total.
+         */
         get: operations["V1AdminErrorRatesListErrorRates"];
         put?: never;
         post?: never;
@@ -1186,7 +1266,8 @@ export interface paths {
         };
         /**
          * GetInvoice
-         * @description One invoice with its lines: usage by model or adapter, tier, meter and price, then corrections.
+         * @description One invoice, by its id or number, with its lines: usage by model or adapter, tier, meter and price, then
+         *     corrections.
          */
         get: operations["V1AdminInvoicesInvoiceIdGetInvoice"];
         put?: never;
@@ -1206,7 +1287,10 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /** RecordPayment */
+        /**
+         * RecordPayment
+         * @description Record an amount received for an invoice, by its id or number. All payments together are from 0 to its total.
+         */
         post: operations["V1AdminInvoicesInvoiceIdPaymentsRecordPayment"];
         delete?: never;
         options?: never;
@@ -1541,7 +1625,10 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** ListClosable */
+        /**
+         * ListClosable
+         * @description The open periods of a month with their amounts so far, and why one cannot be closed now.
+         */
         get: operations["V1AdminPeriodsClosableListClosable"];
         put?: never;
         post?: never;
@@ -1565,6 +1652,27 @@ export interface paths {
          * @description Close a month permanently and make its invoice. Usage that is settled later belongs to the next month.
          */
         post: operations["V1AdminPeriodsCloseClosePeriod"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/admin/periods/close_all": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * CloseAll
+         * @description Close a month permanently for all tenants, CLOSED_AT_ONCE periods a request. A period that cannot be closed stays
+         *     open; the others are closed.
+         */
+        post: operations["V1AdminPeriodsCloseAllCloseAll"];
         delete?: never;
         options?: never;
         head?: never;
@@ -1781,9 +1889,11 @@ export interface paths {
         };
         /**
          * ListRequests
-         * @description Running requests, then finished ones, newest first. Every given value must match: `search` is a whole request id,
-         *     `ending` a value as in the rows (stop, length, client_left, …), `adapter` an id; start_time ≤ end of the request <
-         *     end_time. Prompts and answers are not stored.
+         * @description Running requests, then ended ones, newest first; refused and failed ones too. Every given value must match:
+         *     `search` is a whole request id, `ending` a value as in the rows (stop, length, client_left, …), `adapter` an id,
+         *     `code` of an error (rate_limit_exceeded, …); start_time ≤ end of the request < end_time. Of one tenant's refused and
+         *     failed requests, at most 10 a second are listed; `/v1/admin/error_rates` counts all. Prompts and answers are not
+         *     stored.
          */
         get: operations["V1AdminRequestsListRequests"];
         put?: never;
@@ -1803,7 +1913,8 @@ export interface paths {
         };
         /**
          * GetRequest
-         * @description One request with its hold, its ledger entries and its corrections.
+         * @description One request with its hold, its ledger entries and its corrections, the error that its caller got, and why it was
+         *     slow. Of a request that was refused or failed before its hold, the error.
          */
         get: operations["V1AdminRequestsRequestIdGetRequest"];
         put?: never;
@@ -1821,7 +1932,11 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Search */
+        /**
+         * Search
+         * @description Tenants, projects, keys, requests, invoices, adapters, models and aliases that `q` finds, for an actor with a
+         *     tenant only of this tenant. A request is found by its whole id.
+         */
         get: operations["V1AdminSearchSearch"];
         put?: never;
         post?: never;
@@ -1967,7 +2082,12 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** SlaReport */
+        /**
+         * SlaReport
+         * @description How the targets for the first token and between tokens were kept, each request against the targets in force when
+         *     it had its first token: exact counts and percentiles by day. Without a tenant: all tenants together; for an actor
+         *     with a tenant, its own.
+         */
         get: operations["V1AdminSlaSlaReport"];
         put?: never;
         post?: never;
@@ -1984,7 +2104,10 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** ExportSla */
+        /**
+         * ExportSla
+         * @description The report of /v1/admin/sla as a file: csv has a line for each day of each group, json is the report itself.
+         */
         get: operations["V1AdminSlaExportExportSla"];
         put?: never;
         post?: never;
@@ -2047,6 +2170,30 @@ export interface paths {
         patch: operations["V1AdminTenantsTenantIdChangeTenant"];
         trace?: never;
     };
+    "/v1/admin/tenants/{tenant_id}/billing_profile": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * GetProfile
+         * @description The name, address, taxes and terms of a tenant (id or slug) on its next documents.
+         */
+        get: operations["V1AdminTenantsTenantIdBillingProfileGetProfile"];
+        /**
+         * SetProfile
+         * @description Replace a tenant's billing profile. Documents that were issued keep theirs.
+         */
+        put: operations["V1AdminTenantsTenantIdBillingProfileSetProfile"];
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/admin/tenants/{tenant_id}/restore": {
         parameters: {
             query?: never;
@@ -2061,24 +2208,6 @@ export interface paths {
          * @description End the archiving of a tenant: it is active, and its keys work again.
          */
         post: operations["V1AdminTenantsTenantIdRestoreRestoreTenant"];
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
-    "/v1/admin/tenants/{tenant_id}/billing_profile": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        /** GetProfile */
-        get: operations["V1AdminTenantsBillingProfileGetProfile"];
-        /** SetProfile */
-        put: operations["V1AdminTenantsBillingProfileSetProfile"];
-        post?: never;
         delete?: never;
         options?: never;
         head?: never;
@@ -3530,6 +3659,13 @@ export interface components {
             next: string | null;
             refused: components["schemas"]["RefusedClosing"][];
         };
+        /** CodeCount */
+        CodeCount: {
+            code: string;
+            /** @enum {string} */
+            outcome: "refused" | "failed";
+            requests: number;
+        };
         /**
          * CompactRequest
          * @description The body of a compaction.
@@ -4132,6 +4268,17 @@ export interface components {
             tax_minor: number;
             taxes: components["schemas"]["TaxLine"][];
             total_minor: number;
+        };
+        /** EndUserView */
+        EndUserView: {
+            created_at: number;
+            held: number | bigint;
+            id: string;
+            left: number | bigint;
+            limit_amount: number | bigint;
+            resets_at: number | null;
+            shared: boolean;
+            used: number | bigint;
         };
         /** Ending */
         Ending: {
@@ -5142,6 +5289,20 @@ export interface components {
             tier?: string | null;
             tokens?: number | null;
         };
+        /** NewCredit */
+        NewCredit: {
+            adapter?: string | null;
+            key_id?: string | null;
+            /** @enum {null|string} */
+            meter?: "input" | "cached_input" | "output" | null;
+            model?: string | null;
+            month?: string | null;
+            picos: number | bigint;
+            project?: string | null;
+            reason: string;
+            tenant: string;
+            tier?: string | null;
+        };
         /**
          * NewExport
          * @example {
@@ -5244,6 +5405,12 @@ export interface components {
             tenant_id: string | null;
             tier: string | null;
         };
+        /** NewPayment */
+        NewPayment: {
+            amount_minor: number;
+            paid_at?: number | null;
+            reference: string;
+        };
         /**
          * NewPrice
          * @example {
@@ -5273,6 +5440,17 @@ export interface components {
              * @enum {string}
              */
             subject_kind: "model" | "adapter";
+        };
+        /** NewProfile */
+        NewProfile: {
+            accounts?: {
+                [key: string]: string;
+            };
+            address?: string[];
+            legal_name?: string | null;
+            payment_days?: number | null;
+            tax_id?: string | null;
+            taxes?: components["schemas"]["Tax"][];
         };
         /**
          * NewProject
@@ -5673,6 +5851,24 @@ export interface components {
              */
             object: "page";
         };
+        /** Party */
+        Party: {
+            /** @default [] */
+            address: string[];
+            name: string;
+            tax_id?: string | null;
+        };
+        /** PaymentView */
+        PaymentView: {
+            actor: string;
+            created_at: number;
+            id: string;
+            invoice_id: string;
+            minor: number;
+            paid_at: number;
+            reference: string;
+            tenant_id: string;
+        };
         /**
          * PeriodClosing
          * @example {
@@ -5938,6 +6134,17 @@ export interface components {
         RefusedClosing: {
             reason: string;
             tenant_id: string;
+        };
+        /** RequestErrorView */
+        RequestErrorView: {
+            code: string;
+            limit_name: string | null;
+            limit_value: number | null;
+            message: string | null;
+            param: string | null;
+            retry_after_s: number | null;
+            route: string;
+            status: number;
         };
         /** RequestView */
         RequestView: {
@@ -6377,6 +6584,7 @@ export interface components {
             tenant: string | null;
             tenant_id: string | null;
             time_zone: string;
+        };
         /** SlownessView */
         SlownessView: {
             phases: components["schemas"]["PhaseView"][];
@@ -6473,6 +6681,17 @@ export interface components {
             model: string;
             /** @default 1 */
             weight: number;
+        };
+        /** Tax */
+        Tax: {
+            name: string;
+            rate: string;
+        };
+        /** TaxLine */
+        TaxLine: {
+            minor: number;
+            name: string;
+            rate: string;
         };
         /**
          * TenantChange
@@ -8990,6 +9209,47 @@ export interface operations {
             };
         };
     };
+    V1AdminAlertsAlertIdGetAlert: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                alert_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    "cache-control"?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ListedAlertView"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
     V1AdminAliasUseAliasUse: {
         parameters: {
             query?: {
@@ -9479,6 +9739,54 @@ export interface operations {
             };
         };
     };
+    V1AdminBudgetsBudgetIdEndUsersListEndUsers: {
+        parameters: {
+            query?: {
+                /** @description as requests name the end user */
+                end_user?: string | null;
+                sort?: "used" | "-used" | "held" | "-held" | "created_at" | "-created_at";
+                limit?: number;
+                /** @description `next_page` of the previous page */
+                page?: string | null;
+            };
+            header?: never;
+            path: {
+                budget_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    "cache-control"?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Page_EndUserView"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
     V1AdminConnectorsListConnectors: {
         parameters: {
             query?: never;
@@ -9521,7 +9829,10 @@ export interface operations {
     V1AdminConnectorsNameReleaseReleaseConnector: {
         parameters: {
             query?: never;
-            header?: never;
+            header?: {
+                /** @description A write repeated with it within 24 hours gets the first answer again, with the header `idempotent-replayed: true`. */
+                "Idempotency-Key"?: string;
+            };
             path: {
                 name: string;
             };
@@ -9669,7 +9980,53 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["CorrectionView"];
+                    "application/json": components["schemas"]["WholeCorrectionView"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    V1AdminCreditsMakeCredit: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description A write repeated with it within 24 hours gets the first answer again, with the header `idempotent-replayed: true`. */
+                "Idempotency-Key"?: string;
+            };
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["NewCredit"];
+            };
+        };
+        responses: {
+            /** @description Document created, URL follows */
+            201: {
+                headers: {
+                    "cache-control"?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["WholeCorrectionView"];
                 };
             };
             /** @description A refusal, with its reason */
@@ -10310,7 +10667,10 @@ export interface operations {
     V1AdminInvoicesInvoiceIdPaymentsRecordPayment: {
         parameters: {
             query?: never;
-            header?: never;
+            header?: {
+                /** @description A write repeated with it within 24 hours gets the first answer again, with the header `idempotent-replayed: true`. */
+                "Idempotency-Key"?: string;
+            };
             path: {
                 invoice_id: string;
             };
@@ -11354,6 +11714,52 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["InvoiceView"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    V1AdminPeriodsCloseAllCloseAll: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description A write repeated with it within 24 hours gets the first answer again, with the header `idempotent-replayed: true`. */
+                "Idempotency-Key"?: string;
+            };
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["MonthClosing"];
+            };
+        };
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    "cache-control"?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ClosedMonth"];
                 };
             };
             /** @description A refusal, with its reason */
@@ -12768,6 +13174,95 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["TenantView"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    V1AdminTenantsTenantIdBillingProfileGetProfile: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                tenant_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    "cache-control"?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["BillingProfileView"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    V1AdminTenantsTenantIdBillingProfileSetProfile: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description A write repeated with it within 24 hours gets the first answer again, with the header `idempotent-replayed: true`. */
+                "Idempotency-Key"?: string;
+            };
+            path: {
+                tenant_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["NewProfile"];
+            };
+        };
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    "cache-control"?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["BillingProfileView"];
                 };
             };
             /** @description A refusal, with its reason */
