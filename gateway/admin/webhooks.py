@@ -50,7 +50,7 @@ class WebhookWrites:
         self._writes.record(connection, "webhook.create", None, made.webhook.redacted())
         return made
 
-    def update(
+    def change_webhook(
         self,
         connection: sa.Connection,
         webhook_id: str,

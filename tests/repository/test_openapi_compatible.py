@@ -17,10 +17,13 @@ from support.paths import REPO
 Description = dict[str, Any]
 RELEASED: Description = json.loads((REPO / "deploy" / "openapi.json").read_text())
 
+# The release described these files with an empty content type, which no client reads; it is application/octet-stream.
+MENDED = {f"GET /v1/admin/exports/{{export_id}}/{what} 200:  has disappeared" for what in ("file", "manifest")}
+
 
 def test_nothing_that_was_released_has_disappeared_or_become_required() -> None:
     made = subprocess.run([sys.executable, "-m", "gateway.openapi"], cwd=REPO, check=True, capture_output=True).stdout
-    assert breaking_changes(RELEASED, json.loads(made)) == []
+    assert set(breaking_changes(RELEASED, json.loads(made))) <= MENDED
 
 
 def schema(description: Description, name: str) -> Description:

@@ -94,7 +94,9 @@ class WebhookController(Controller):
         """Change the URL or the events of a webhook, pause it, or let it go on."""
         fields = msgspec.structs.asdict(data)
         return WebhookView.of(
-            await services.database.administer(lambda c: administration.webhooks.update(c, webhook_id, **fields))
+            await services.database.administer(
+                lambda c: administration.webhooks.change_webhook(c, webhook_id, **fields)
+            )
         )
 
     @post("/{webhook_id:str}/rotate_secret", opt={"route": "/v1/admin/webhooks/{webhook_id}/rotate_secret"})

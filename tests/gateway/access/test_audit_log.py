@@ -100,7 +100,9 @@ WRITES: dict[str, Write] = {
     "webhooks.create": lambda a, c, made: a.webhooks.create(
         c, url="https://example.org/services/T0/kept-secret?token=kept-secret", tenant_id=made["tenants.create"].id
     ),
-    "webhooks.update": lambda a, c, made: a.webhooks.update(c, made["webhooks.create"].webhook.id, active=False),
+    "webhooks.change_webhook": lambda a, c, made: a.webhooks.change_webhook(
+        c, made["webhooks.create"].webhook.id, active=False
+    ),
     "webhooks.remove": lambda a, c, made: a.webhooks.remove(c, made["webhooks.create"].webhook.id),
     "adapters.register": lambda a, c, made: registered(a, c, made["tenants.create"].id, "ab"),
     "adapters.update": lambda a, c, made: a.adapters.update(c, made["adapters.register"].id, shared=["*"], notes="n"),
