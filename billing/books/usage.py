@@ -23,8 +23,8 @@ _recompute = tables.usage_recompute
 
 class UsageRow(msgspec.Struct, frozen=True):
     """One settled request, in the order of the table's columns. `recomputed`: its recomputes, by the tier whose
-    preemptions caused them. `tags`: the key's, when the request began. The last four
-    numbers: as in Settlement."""
+    preemptions caused them. `tags`: the key's, when the request began. `asked`: the request's model, if an alias or a
+    fallback stood between. The last four numbers: as in Settlement."""
 
     sequence: int
     request_id: str
@@ -56,6 +56,8 @@ class UsageRow(msgspec.Struct, frozen=True):
     submitted_s: float | None
     load_s: float | None
     weights_s: float | None
+    asked: str | None
+    adapter_version: int | None
     recomputed: dict[str, Recompute]
     tags: dict[str, str]
     ttft_target_s: float | None
@@ -114,8 +116,7 @@ class UsageFilter(msgspec.Struct, frozen=True, kw_only=True):
 
 
 # Without the column engine_epoch, which concerns the operator's own books.
-_UNREAD = ("engine_epoch", "asked", "adapter_version")
-_SELECT = sa.select(*(column for column in _usage.c if column.name not in _UNREAD))
+_SELECT = sa.select(*(column for column in _usage.c if column.name != "engine_epoch"))
 
 
 def totals(connection: sa.Connection, which: UsageFilter) -> Totals:

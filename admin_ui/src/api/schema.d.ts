@@ -7159,6 +7159,8 @@ export interface components {
         /** UsageView */
         UsageView: {
             adapter: string | null;
+            adapter_version: number | null;
+            asked: string | null;
             cached_tokens: number;
             completion_tokens: number;
             cost_picos: number | bigint;

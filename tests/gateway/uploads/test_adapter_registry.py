@@ -199,6 +199,8 @@ def test_a_version_is_tried_split_with_the_served_one_and_compared(
     assert whole[2] - compared[2]["requests"] == 2
     last = operator.ok("GET", "requests", tenant="acme", limit=1)["data"][0]
     assert (last["asked"], f"canary@{last['adapter_version']}") == ("split", served[-1])
+    whole_request = operator.ok("GET", f"requests/{last['request_id']}")
+    assert (whole_request["asked"], whole_request["usage"]["asked"]) == ("split", "split")
     operator.ok("DELETE", "aliases/split")
 
 

@@ -64,7 +64,7 @@ function SetupNote({ tenant }: { tenant: Tenant }) {
   const missing = missingOf(setup);
   if (missing.length === 0) return null;
   return (
-    <div className="problem problem-warn">
+    <div className="panel">
       <p>
         The tenant has no {missing.map((one) => one.replace(/^an? /, "")).join(", no ")}.{" "}
         <Link to="/new-customer" query={{ tenant: tenant.slug }}>
