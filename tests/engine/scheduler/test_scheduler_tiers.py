@@ -3,6 +3,7 @@ The House audits every step beside what each test looks at."""
 
 from __future__ import annotations
 
+import os
 import random
 from collections import Counter
 from collections.abc import Callable
@@ -20,6 +21,7 @@ from engine.step import Sequence, Step
 from support.engine.scheduler_auditor import House
 
 LONG_MS = 3_600_000.0
+EXAMPLES = int(os.environ.get("LANEWAY_SCHEDULE_EXAMPLES", "40"))
 
 
 def tiers_of(*changes: dict[str, Any]) -> tuple[Tier, ...]:
@@ -284,7 +286,7 @@ def test_who_is_owed_a_run_waits_for_the_floor_and_others_go_on() -> None:
 
 
 @pytest.mark.parametrize("steps_ahead", [0, 1])
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=EXAMPLES, deadline=None)
 @given(
     low=st.lists(st.tuples(st.integers(1, 30), st.integers(1, 20)), min_size=1, max_size=6),
     flood=st.lists(st.tuples(st.integers(1, 160), st.integers(1, 40)), min_size=1, max_size=8),
@@ -337,7 +339,7 @@ def test_a_tier_without_a_floor_has_no_bound() -> None:
 # ---- fairness
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=EXAMPLES // 2, deadline=None)
 @given(
     sizes=st.lists(st.tuples(st.integers(1, 40), st.integers(1, 30)), min_size=2, max_size=12),
     seed=st.integers(0, 1000),

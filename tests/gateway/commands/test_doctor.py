@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import socket
@@ -13,7 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
+from gateway.cli import main
 from gateway.doctor import checks as doctor_checks
 from gateway.doctor import network
 from migrations.upgrade import upgrade
@@ -29,37 +32,55 @@ CHECKS = [
 
 
 class Doctor:
-    """Runs the command on one configuration."""
+    """Runs the command on one configuration: in this process, where torch is hidden, or as a program."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, patch: pytest.MonkeyPatch) -> None:
         self.directory = directory
         self.data = directory / ".laneway"
         self.port = free_port()
-        # The torch of this host is asked in one test alone: it takes seconds.
-        self.environ = {**os.environ, "LANEWAY_PORT": str(self.port), "PYTHONPATH": f"{no_torch(directory)}:{REPO}"}
+        self._patch = patch
 
     def run(self, toml: str, *arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
-        tomllib.loads(toml)
-        (self.directory / "laneway.toml").write_text(toml)
+        """As a program. Torch is hidden unless `environ` has a PYTHONPATH: its checks take seconds."""
+        self._write(toml)
+        path = f"{no_torch(self.directory)}:{REPO}"
         argv = [sys.executable, "-m", "gateway.cli", "doctor", *arguments]
-        environ = {**self.environ, **environ}
+        environ = {**os.environ, "LANEWAY_PORT": str(self.port), "PYTHONPATH": path, **environ}
         return subprocess.run(argv, cwd=self.directory, env=environ, capture_output=True, text=True, timeout=120)
 
     def checks(self, toml: str = "", **environ: str) -> dict[str, dict[str, str]]:
-        done = self.run(toml, "--json", **environ)
-        report = json.loads(done.stdout)
-        statuses = [check["status"] for check in report["checks"]]
-        assert done.returncode == (1 if "fail" in statuses else 0), done.stderr
-        assert report["status"] == next(status for status in ("fail", "warn", "ok") if status in statuses)
-        for check in report["checks"]:
-            assert bool(check["advice"]) == (check["status"] != "ok"), check
-        return {check["name"]: check for check in report["checks"]}
+        if "PYTHONPATH" in environ:
+            done = self.run(toml, "--json", **environ)
+            return checked(done.stdout, done.returncode)
+        self._write(toml)
+        find_spec = importlib.util.find_spec
+        with self._patch.context() as patch:
+            patch.chdir(self.directory)
+            patch.setattr(importlib.util, "find_spec", lambda name, *more: name != "torch" and find_spec(name, *more))
+            environ = {"LANEWAY_PORT": str(self.port), **environ}
+            result = CliRunner().invoke(main, ["doctor", "--json"], env=environ, catch_exceptions=False)
+        return checked(result.stdout, result.exit_code)
+
+    def _write(self, toml: str) -> None:
+        tomllib.loads(toml)
+        (self.directory / "laneway.toml").write_text(toml)
+
+
+def checked(output: str, exit_code: int) -> dict[str, dict[str, str]]:
+    """The checks of a report by name, after a look at its form."""
+    report = json.loads(output)
+    statuses = [check["status"] for check in report["checks"]]
+    assert exit_code == (1 if "fail" in statuses else 0)
+    assert report["status"] == next(status for status in ("fail", "warn", "ok") if status in statuses)
+    for check in report["checks"]:
+        assert bool(check["advice"]) == (check["status"] != "ok"), check
+    return {check["name"]: check for check in report["checks"]}
 
 
 def no_torch(directory: Path) -> Path:
     """A folder that hides torch from whoever looks for it, as on a gateway's host."""
     folder = directory / "hides"
-    folder.mkdir()
+    folder.mkdir(exist_ok=True)
     hides = (
         "import importlib.util\n"
         "found = importlib.util.find_spec\n"
@@ -70,8 +91,8 @@ def no_torch(directory: Path) -> Path:
 
 
 @pytest.fixture
-def doctor(tmp_path: Path) -> Doctor:
-    return Doctor(tmp_path)
+def doctor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Doctor:
+    return Doctor(tmp_path, monkeypatch)
 
 
 def test_a_gateways_host_without_torch_may_be_well(doctor: Doctor, model_dir: Path) -> None:
