@@ -590,32 +590,6 @@ tag_hours = sa.Table(
     sa.Index("ix_tag_hours_period_id", "period_id"),
 )
 
-# How the targets were kept, by the UTC quarter-hour of finished_at: books/sla.py. The rows of all tenants together have
-# NONE as their tenant.
-SLA_COUNTS = (
-    *("requests", "ttft_measured", "ttft_within", "itl_measured", "itl_within", "preemptions"),
-    *("refused", "unanswered"),  # without a usage row
-)
-sla_quarters = sa.Table(
-    "sla_quarters",
-    metadata,
-    *_rolled_up("tenant_id"),
-    sa.Column("quarter", sa.BigInteger, primary_key=True, autoincrement=False),
-    *_rolled_up("tier", "model"),
-    *(sa.Column(name, sa.BigInteger, nullable=False, server_default=sa.text("0")) for name in SLA_COUNTS),
-    *(sa.Column(name, sa.LargeBinary) for name in ("ttft_sketch", "itl_sketch", "pause_sketch")),
-    sa.Index("ix_sla_quarters_quarter", "quarter"),
-)
-
-# One row, as rollup_cursor: usage rows up to `sequence` are in sla_quarters.
-sla_cursor = sa.Table(
-    "sla_cursor",
-    metadata,
-    sa.Column("id", sa.Integer, primary_key=True, autoincrement=False),
-    sa.Column("sequence", sa.BigInteger, nullable=False),
-    sa.Column("folded_at", sa.BigInteger, nullable=False),
-)
-
 # One row: every usage row up to `sequence` is committed, in a period and in the roll-ups, and no row can appear below
 # it any more. Transactions that fold usage, close a period or make a correction lock the row.
 rollup_cursor = sa.Table(
@@ -748,4 +722,5 @@ export_invoices = sa.Table(
     sa.Column("picos", sa.BigInteger, nullable=False),
 )
 
-import billing.finance_tables  # noqa: E402, F401 - its tables are in the metadata too
+import billing.finance_tables  # noqa: E402 - their tables are in the metadata too
+import billing.sla_tables  # noqa: E402, F401

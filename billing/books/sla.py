@@ -22,7 +22,8 @@ from billing import tables
 from billing.books.rollups import FOLD_MAX, FoldResult, complete_up_to
 from billing.books.sketch import DurationSketch
 from billing.clock import SECOND, Clock, database_now
-from billing.tables import NONE, SLA_COUNTS
+from billing.sla_tables import SLA_COUNTS, sla_cursor, sla_quarters
+from billing.tables import NONE
 
 # Midnight of every time zone of today is at the beginning of a UTC quarter-hour.
 QUARTER = 900 * SECOND
@@ -32,8 +33,8 @@ SKETCHES = ("ttft_sketch", "itl_sketch", "pause_sketch")
 KEYS_AT_ONCE = 200  # rows read by their keys in one query
 
 _usage = tables.usage
-_quarters = tables.sla_quarters
-_cursor = tables.sla_cursor
+_quarters = sla_quarters
+_cursor = sla_cursor
 _KEY = (_quarters.c.tenant_id, _quarters.c.quarter, _quarters.c.tier, _quarters.c.model)
 _READ = ("tenant_id", "finished_at", "tier", "model", "ttft_s", "ttft_target_s", "itl_s", "itl_target_s", "pause_s")
 _ROWS = sa.select(*(_usage.c[name] for name in _READ), _usage.c.preemptions)

@@ -12,21 +12,21 @@ from typing import Any, Literal
 import msgspec
 import sqlalchemy as sa
 
-from billing import tables
 from billing.accounts import tenants
 from billing.books import sla
 from billing.books.sketch import DurationSketch
 from billing.books.sla import OBJECTIVE, QUARTER, SKETCHES
 from billing.clock import database_now, is_time_zone, midnight, to_datetime, zone_of
 from billing.errors import InvalidValue
-from billing.tables import NONE, SLA_COUNTS
+from billing.sla_tables import SLA_COUNTS, sla_quarters
+from billing.tables import NONE
 
 DAYS_MAX = 400
 Verdict = Literal["kept", "missed", "not_measured", "no_traffic"]
 Grouping = Literal["tier", "model"]
 Period = Literal["yesterday", "7d", "30d", "90d", "this_month", "last_month"]
 
-_quarters = tables.sla_quarters
+_quarters = sla_quarters
 _DATE = re.compile(r"\d{4}-\d{2}-\d{2}")
 
 

@@ -16,7 +16,7 @@ import msgspec
 import pytest
 import sqlalchemy as sa
 
-from billing import tables
+from billing import sla_tables, tables
 from billing.accounts import tenants
 from billing.books import sla
 from billing.books.sketch import ACCURACY, DurationSketch
@@ -186,7 +186,7 @@ def test_a_promise_is_kept_by_99_of_100_with_the_unserved_ones(books: Books) -> 
     def store(connection: sa.Connection) -> None:
         for tenant_id in (books.tenant.id, tables.NONE):
             key = {"tenant_id": tenant_id, "quarter": quarter, "tier": "premium", "model": "model-a"}
-            connection.execute(sa.insert(tables.sla_quarters).values(**key, **counts))
+            connection.execute(sa.insert(sla_tables.sla_quarters).values(**key, **counts))
 
     def verdict(tenant_id: str | None = None) -> str:
         query = SlaQuery(tenant_id=tenant_id, start_date="2026-11-01", end_date="2026-11-02", by="model")

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 import sqlalchemy as sa
 
-from billing import tables
+from billing import sla_tables, tables
 from billing.clock import DAY, database_now
 from billing.database import Database
 from billing.exports import jobs
@@ -141,13 +141,13 @@ async def test_quarter_hours_of_sla_reports(database: Database, tmp_path: Path) 
         for age in ages
         for number in range(3)
     ]
-    database.write_sync(lambda c: c.execute(sa.insert(tables.sla_quarters), rows))
+    database.write_sync(lambda c: c.execute(sa.insert(sla_tables.sla_quarters), rows))
     await Retention(database, configured(tmp_path, ""), SECRETS).run_once()
-    assert count(database, tables.sla_quarters) == 6
+    assert count(database, sla_tables.sla_quarters) == 6
     await Retention(database, configured(tmp_path, "sla_days = 0"), SECRETS).run_once()
-    assert count(database, tables.sla_quarters) == 6
+    assert count(database, sla_tables.sla_quarters) == 6
     await Retention(database, configured(tmp_path, "sla_days = 1"), SECRETS).run_once()
-    assert count(database, tables.sla_quarters) == 3
+    assert count(database, sla_tables.sla_quarters) == 3
 
 
 def test_a_limit_is_named(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from billing import tables
+from billing import sla_tables, tables
 from billing.accounts import budgets, tenants
 from billing.accounts.budgets import Budget, BudgetState
 from billing.books import projections, rollups
@@ -134,7 +134,7 @@ def test_a_promise_that_was_missed_in_the_last_whole_hour(database: Database) ->
             for tier, quarter in (("premium", hour - HOUR), ("batch", hour - 5 * HOUR // 4), ("standard", hour)):
                 key = {"tenant_id": tenant_id, "quarter": quarter, "tier": tier, "model": "m"}
                 values = key | counts | {"itl_within": 3, "refused": 1}
-                connection.execute(sa.insert(tables.sla_quarters).values(values))
+                connection.execute(sa.insert(sla_tables.sla_quarters).values(values))
         return tenant
 
     tenant_id = database.write_sync(fill)
