@@ -34,7 +34,20 @@ from gateway.views.accounts import BudgetView, EndUserView, PriceView
 MILLION = 10**6
 PERIODS = ("day", "month", "total")
 KINDS = ("hard", "soft")
-BUDGET_COLUMNS = ("id", "tenant", "scope", "of", "period", "kind", "thresholds", "limit", "used", "held", "left")
+BUDGET_COLUMNS = (
+    "id",
+    "tenant",
+    "scope",
+    "of",
+    "per_end_user",
+    "period",
+    "kind",
+    "thresholds",
+    "limit",
+    "used",
+    "held",
+    "left",
+)
 
 
 def picos(per: int = 1) -> Callable[[click.Context, click.Parameter, str | None], int | None]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, get_args
 
 import click
 import msgspec
@@ -12,8 +12,8 @@ import sqlalchemy as sa
 
 from billing import tables
 from billing.accounts.prices import format_picos
-from billing.books import history, reports
-from billing.books.history import RequestFilter, RequestRow
+from billing.books import reports
+from billing.books.history import RequestFilter
 from billing.books.reports import GroupSums, ReportFilter
 from billing.clock import SECOND, database_now
 from billing.ledger import leases
@@ -23,8 +23,11 @@ from gateway.commands.console import Console, json_option, pass_console, show_js
 from gateway.commands.database import read
 from gateway.commands.names import names_of
 from gateway.generation import first_tokens
+from gateway.generation.endings import Outcome
 from gateway.tables import problems
-from gateway.views.requests import RequestView, WholeRequestView
+from gateway.views import request_errors
+from gateway.views.request_errors import RequestQuery
+from gateway.views.requests import RequestView, WholeRequestView, whole_request
 from gateway.views.tiers import WINDOWS_S, TierView, tier_view
 
 REQUEST_COLUMNS = (
@@ -55,30 +58,43 @@ def _span(_context: click.Context, _option: click.Parameter, text: str) -> int:
 @click.option("--model")
 @click.option("--tier")
 @click.option("--ending", help="How it ended: stop, length, client_left, …")
+@click.option("--outcome", type=click.Choice(get_args(Outcome)), help="Of an ended request.")
+@click.option("--code", help="Of the error that the caller got: rate_limit_exceeded, …")
 @click.option("--since", default="24h", show_default=True, callback=_span, help="Such as 90m, 24h or 30d.")
 @click.option("--limit", type=click.IntRange(1, LISTED_MAX), default=50, show_default=True)
 @json_option
 @pass_console
 def requests_command(
-    console: Console, /, request_id: str | None, tenant: str | None, since: int, limit: int, as_json: bool, **of: Any
+    console: Console,
+    /,
+    request_id: str | None,
+    tenant: str | None,
+    outcome: Outcome | None,
+    code: str | None,
+    since: int,
+    limit: int,
+    as_json: bool,
+    **of: Any,
 ) -> None:
-    """Running requests, then finished ones, newest first; with REQUEST_ID (as in the header x-request-id) all of one.
-    Prompts and answers are not stored."""
+    """Running requests, then ended ones, newest first; refused and failed ones too. With REQUEST_ID (as in the header
+    x-request-id) all of one. Prompts and answers are not stored."""
     if request_id is not None:
         _show_request(console, request_id, as_json)
         return
 
-    def query(connection: sa.Connection) -> tuple[list[RequestRow], dict[str | None, str]]:
+    def query(connection: sa.Connection) -> tuple[list[RequestView], dict[str | None, str]]:
         begin = database_now(connection) - since * SECOND
         tenant_id = None if tenant is None else tenant_of(connection, tenant).id
-        found, _ = history.page(connection, RequestFilter(tenant_id=tenant_id, start=begin, **of), limit=limit)
-        ids = [one for row in found for one in (row.tenant_id, row.key_id, row.adapter)]
-        return found, names_of(connection, ids)
+        which = RequestQuery(of=RequestFilter(tenant_id=tenant_id, start=begin, **of), outcome=outcome, code=code)
+        found, _ = request_errors.page(connection, which, after=None, limit=limit)
+        views = [RequestView.of(row, error) for row, error in found]
+        ids = [one for view in views for one in (view.tenant_id, view.key_id, view.adapter)]
+        return views, names_of(connection, ids)
 
     found, names = read(console, query)
     rows = []
-    for row in found:
-        view: dict[str, Any] = msgspec.to_builtins(RequestView.of(row))
+    for each in found:
+        view: dict[str, Any] = msgspec.to_builtins(each)
         rows.append(view if as_json else view | _shown(view, names))
     show_rows(rows, REQUEST_COLUMNS, as_json=as_json)
 
@@ -90,7 +106,7 @@ def _shown(view: dict[str, Any], names: dict[str | None, str]) -> dict[str, Any]
         "tenant": names[view["tenant_id"]],
         "key": names[view["key_id"]],
         "model": view["model"] if adapter is None else names[adapter],
-        "ending": view["ending"] or "running",
+        "ending": view["ending"] or ("running" if view["status"] == "held" else view["error"]["code"]),
         "ended_at": None if view["ended_at"] is None else int(view["ended_at"]),
         "cost": None if view["cost_picos"] is None else format_picos(view["cost_picos"], view["currency"]),
         **{name: None if view[name] is None else f"{view[name]:.3f}" for name in ("ttft_s", "duration_s")},
@@ -99,7 +115,8 @@ def _shown(view: dict[str, Any], names: dict[str | None, str]) -> dict[str, Any]
 
 def _show_request(console: Console, request_id: str, as_json: bool) -> None:
     def query(connection: sa.Connection) -> tuple[WholeRequestView, dict[str | None, str]]:
-        view = WholeRequestView.of_request(history.get(connection, request_id))
+        tiers = {tier.name: tier for tier in console.config.tiers}
+        view = whole_request(connection, request_id, tiers)
         return view, names_of(connection, [view.tenant_id, view.project_id, view.key_id, view.adapter])
 
     view, names = read(console, query)

@@ -1,6 +1,5 @@
-"""How running and finished requests are shown: times in Unix seconds with microseconds, money in picos.
-
-Made from billing's structs without reading a database. They contain no text of prompts or answers.
+"""How running and finished requests are shown: times in Unix seconds with microseconds, money in picos. They contain no
+text of prompts or answers.
 """
 
 from __future__ import annotations
@@ -9,11 +8,15 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 import msgspec
+import sqlalchemy as sa
 
+from billing.books import history
 from billing.books.history import MEASURED, Hold, LedgerEntry, RequestRow, WholeRequest
 from billing.clock import SECOND
+from billing.errors import RowNotFound
 from gateway.config.settings import TierSection
 from gateway.generation.endings import Outcome, outcome_of
+from gateway.views import request_errors
 from gateway.views.accounts import UsageView
 from gateway.views.finance import CorrectionView
 from gateway.views.request_errors import ErrorRow
@@ -186,6 +189,18 @@ class WholeRequestView(RequestView, frozen=True, kw_only=True):
     def of_error(cls, row: ErrorRow) -> WholeRequestView:
         """A request without a hold."""
         return cls(**_fields_of_error(row), hold=_no_hold(row), usage=None, entries=[], corrections=[], slowness=None)
+
+
+def whole_request(connection: sa.Connection, request_id: str, tiers: Mapping[str, TierSection]) -> WholeRequestView:
+    """`tiers`: by name, with the targets in force. Raises RowNotFound."""
+    error = request_errors.errors_of(connection, [request_id]).get(request_id)
+    try:
+        found = history.get(connection, request_id)
+    except RowNotFound:
+        if error is None:
+            raise
+        return WholeRequestView.of_error(error)
+    return WholeRequestView.of_request(found, error, tiers)
 
 
 def _shallow(view: RequestView) -> dict[str, Any]:

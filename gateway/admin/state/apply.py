@@ -183,29 +183,41 @@ class StateApplier:
         with _named("limits of", name):
             self._written("limits of", name, before, write, _limit_fields)
 
-    def _budgets(self, wanted: list[WantedBudget] | None, tenant: Tenant, scope_id: str, name: str, **of: str) -> None:
+    def _budgets(
+        self,
+        wanted: list[WantedBudget] | None,
+        tenant: Tenant,
+        scope_id: str,
+        name: str,
+        *,
+        project: str | None = None,
+        key_id: str | None = None,
+    ) -> None:
         if wanted is None:
             return
-        before = {(had.unit, had.period): had for had in budgets.listing(self._connection, scope_id=scope_id)}
+        listed = budgets.listing(self._connection, scope_id=scope_id)
+        before = {(had.unit, had.period, had.per_end_user): had for had in listed}
 
         def fields(budget: Budget) -> Fields:
             return _budget_fields(budget, tenant.currency)
 
         for budget in wanted:
             unit, limit = _limit_of(budget, name)
-            had = before.pop((unit, budget.period), None)
+            had = before.pop((unit, budget.period, budget.per_end_user), None)
 
             def write(budget: WantedBudget = budget, unit: Unit = unit, limit: int = limit) -> Budget:
                 return self._writes.budgets.set(
                     self._connection, tenant_id=tenant.id, unit=unit, period=budget.period, limit_amount=limit,
-                    kind=budget.kind, thresholds=budget.thresholds, **of,
+                    kind=budget.kind, thresholds=budget.thresholds, per_end_user=budget.per_end_user,
+                    project=project, key_id=key_id,
                 )  # fmt: skip
 
-            whole = f"{name} ({budget.period}, {unit})"
+            whole = _budget_name(name, budget.period, unit, budget.per_end_user)
             with _named("budget of", whole):
                 self._written("budget of", whole, had, write, fields)
         for had in before.values() if self._prune else ():
-            self._ended("budget of", f"{name} ({had.period}, {had.unit})", self._writes.budgets.remove, had.id)
+            whole = _budget_name(name, had.period, had.unit, had.per_end_user)
+            self._ended("budget of", whole, self._writes.budgets.remove, had.id)
 
     # ---- prices and aliases
 
@@ -331,6 +343,10 @@ def _all_tenants(connection: sa.Connection) -> Iterator[Tenant]:
     while page := tenants.listing(connection, after=after, limit=tenants.LIST_MAX):
         yield from page
         after = page[-1].slug
+
+
+def _budget_name(name: str, period: str, unit: str, per_end_user: bool) -> str:
+    return f"{name} ({period}, {unit}{', each end user' if per_end_user else ''})"
 
 
 def _limit_of(budget: WantedBudget, name: str) -> tuple[Unit, int]:

@@ -29,12 +29,14 @@ class _Part(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 class WantedBudget(_Part, frozen=True, kw_only=True):
-    """The one budget of this period in tokens, or in money of the tenant's currency."""
+    """The one budget of this period in tokens, or in money of the tenant's currency. `per_end_user`: the limit of each
+    end user; such a budget stands beside an ordinary one."""
 
     period: Period
     tokens: Annotated[int, Meta(ge=0, le=PICOS_MAX)] | None = None
     money: Amount | None = None
     kind: BudgetKind | None = None
+    per_end_user: bool = False
     thresholds: (
         Annotated[list[Annotated[int, Meta(ge=1, le=THRESHOLD_MAX)]], Meta(max_length=THRESHOLDS_MAX)] | None
     ) = None

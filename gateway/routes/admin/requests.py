@@ -8,7 +8,6 @@ from __future__ import annotations
 import sqlalchemy as sa
 from litestar import get
 
-from billing.books import history
 from billing.books.history import RequestCursor, RequestFilter, Status
 from billing.clock import SECOND
 from billing.errors import RowNotFound
@@ -30,7 +29,7 @@ from gateway.views import request_errors
 from gateway.views.accounts import Page
 from gateway.views.error_rates import BUCKETS_MAX, WIDTHS, ErrorRates, RateWidth, error_rates
 from gateway.views.request_errors import ListedRequest, RequestQuery
-from gateway.views.requests import RequestView, WholeRequestView
+from gateway.views.requests import RequestView, WholeRequestView, whole_request
 
 INTEGER_MAX = 2**63 - 1
 DEFAULT_BUCKETS: dict[RateWidth, int] = {"1h": 24, "1d": 30}
@@ -92,19 +91,12 @@ async def get_request(services: Services, by: Actor, request_id: str) -> WholeRe
     """One request with its hold, its ledger entries and its corrections, the error that its caller got, and why it was
     slow. Of a request that was refused or failed before its hold, the error."""
     tiers = {tier.name: tier for tier in services.first_tokens.tiers}
-    absent = RowNotFound(f"there is no request {request_id!r}")
 
     def query(connection: sa.Connection) -> WholeRequestView:
-        error = request_errors.errors_of(connection, [request_id]).get(request_id)
-        try:
-            found = history.get(connection, request_id)
-        except RowNotFound:
-            if error is None or not by.sees(error.tenant_id):
-                raise absent from None
-            return WholeRequestView.of_error(error)
-        if not by.sees(found.request.tenant_id):
-            raise absent
-        return WholeRequestView.of_request(found, error, tiers)
+        view = whole_request(connection, request_id, tiers)
+        if not by.sees(view.tenant_id):
+            raise RowNotFound(f"there is no request {request_id!r}")
+        return view
 
     return await services.database.read(query)
 
