@@ -44,7 +44,7 @@ class NotPossibleYet(BillingRefused):
     """Not possible now, but perhaps later."""
 
 
-class Faults:
+class ArgumentChecks:
     """Collects what several checks refuse, so that one answer names every argument at fault."""
 
     def __init__(self) -> None:

@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from billing import revision, tables
 from billing.accounts.prices import REQUEST_TOKENS_MAX
 from billing.clock import database_now, is_time_zone
-from billing.errors import AlreadyExists, Faults, InvalidValue, RowNotFound
+from billing.errors import AlreadyExists, ArgumentChecks, InvalidValue, RowNotFound
 from billing.ids import new_id
 from billing.lists import ListColumns, ListPage, ListQuery, page
 from billing.revision import Change
@@ -113,7 +113,7 @@ def check_new(
     time_zone: str,
 ) -> None:
     """Check every argument of `create`. Raises InvalidValue, AlreadyExists, with all arguments at fault."""
-    faults = Faults()
+    faults = ArgumentChecks()
     faults.note(_check_slug, connection, slug)
     faults.note(_check, name, tier, default_max_tokens, share_weight)
     faults.note(_check_currency, currency)
@@ -293,7 +293,7 @@ def _check_zone(time_zone: str) -> None:
 
 
 def _check(name: str, tier: str, default_max_tokens: int | None, share_weight: float) -> None:
-    faults = Faults()
+    faults = ArgumentChecks()
     faults.note(check_text, name, "name", "a name is", 200)
     faults.note(check_text, tier, "tier", "a tier is", 32)
     faults.note(_check_tokens, default_max_tokens)

@@ -9,7 +9,7 @@ import sqlalchemy as sa
 
 from billing.accounts import budgets, tenants
 from billing.accounts.prices import REQUEST_TOKENS_MAX
-from billing.errors import Faults, InvalidValue
+from billing.errors import ArgumentChecks, InvalidValue
 from billing.texts import check_text
 from gateway.access import keys
 from gateway.access.keys import Key, Kind, MadeKey
@@ -48,7 +48,7 @@ class KeyWrites:
         self._writes.lock(connection)
         tenant_id = self._writes.visible_tenant(connection, tenant_id)
         role = self._checked_role(kind, role, tenant_id)
-        faults = Faults()
+        faults = ArgumentChecks()
         faults.note(check_text, name, "name", "a key's name has", keys.NAME_CHARS_MAX)
         if tier is not None:
             faults.note(self._writes.check_tier, tier)

@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from billing.accounts import tenants
 from billing.accounts.tenants import Project, Tenant
 from billing.clock import database_now
-from billing.errors import Faults, InvalidValue, RowNotFound
+from billing.errors import ArgumentChecks, InvalidValue, RowNotFound
 from billing.ids import new_id
 from gateway.admin import erasure_file
 from gateway.admin.erasure import erase as erase_rows
@@ -42,7 +42,7 @@ class TenantWrites:
         self._writes.lock(connection)
         self._writes.check_operator("tenants")
         name = slug if name is None else name
-        faults = Faults()
+        faults = ArgumentChecks()
         faults.note(
             tenants.check_new,
             connection,
