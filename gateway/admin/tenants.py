@@ -10,7 +10,11 @@ import sqlalchemy as sa
 from billing.accounts import tenants
 from billing.accounts.tenants import Project, Tenant
 from billing.clock import database_now
+<<<<<<< HEAD
 from billing.errors import FieldFaults, InvalidValue, NotPossibleYet, RowNotFound
+=======
+from billing.errors import ArgumentChecks, InvalidValue, RowNotFound
+>>>>>>> console
 from billing.ids import new_id
 from gateway.access import keys
 from gateway.admin import erasure_file
@@ -43,7 +47,11 @@ class TenantWrites:
         self._writes.lock(connection)
         self._writes.check_operator("tenants")
         name = slug if name is None else name
+<<<<<<< HEAD
         faults = FieldFaults()
+=======
+        faults = ArgumentChecks()
+>>>>>>> console
         faults.note(
             tenants.check_new,
             connection,
