@@ -44,11 +44,7 @@ class NotPossibleYet(BillingRefused):
     """Not possible now, but perhaps later."""
 
 
-<<<<<<< HEAD
-class FieldFaults:
-=======
 class ArgumentChecks:
->>>>>>> console
     """Collects what several checks refuse, so that one answer names every argument at fault."""
 
     def __init__(self) -> None:

@@ -22,11 +22,7 @@ from billing.accounts import end_users
 from billing.accounts.budget_windows import Kind, Scope, Unit
 from billing.accounts.prices import PICOS_MAX
 from billing.clock import SECOND, Clock, Period, database_now, window_end, window_start, zone_of
-<<<<<<< HEAD
-from billing.errors import FieldFaults, InvalidValue, RowNotFound
-=======
 from billing.errors import ArgumentChecks, InvalidValue, RowNotFound
->>>>>>> console
 from billing.ids import new_id
 from billing.lists import ListColumns, ListPage, ListQuery, page
 from billing.revision import Change
@@ -353,11 +349,7 @@ def _check_choice(value: str, choices: tuple[str, ...], param: str) -> None:
 
 def _check_amounts(limit_amount: int, kind: Kind, thresholds: Sequence[int] | None) -> None:
     """Raises InvalidValue, with all arguments at fault."""
-<<<<<<< HEAD
-    faults = FieldFaults()
-=======
     faults = ArgumentChecks()
->>>>>>> console
     faults.note(_check_limit, limit_amount)
     faults.note(_checked, kind, thresholds)
     faults.raise_all()

@@ -11,11 +11,7 @@ import sqlalchemy as sa
 from billing import revision, tables
 from billing.accounts.prices import REQUEST_TOKENS_MAX
 from billing.clock import database_now, is_time_zone
-<<<<<<< HEAD
-from billing.errors import AlreadyExists, FieldFaults, InvalidValue, RowNotFound
-=======
 from billing.errors import AlreadyExists, ArgumentChecks, InvalidValue, RowNotFound
->>>>>>> console
 from billing.ids import new_id
 from billing.lists import ListColumns, ListPage, ListQuery, page
 from billing.revision import Change
@@ -119,11 +115,7 @@ def check_new(
     time_zone: str,
 ) -> None:
     """Check every argument of `create`. Raises InvalidValue, AlreadyExists, with all arguments at fault."""
-<<<<<<< HEAD
-    faults = FieldFaults()
-=======
     faults = ArgumentChecks()
->>>>>>> console
     faults.note(_check_slug, connection, slug)
     faults.note(_check, name, tier, default_max_tokens, share_weight)
     faults.note(_check_currency, currency)
@@ -329,11 +321,7 @@ def _check_zone(time_zone: str) -> None:
 
 
 def _check(name: str, tier: str, default_max_tokens: int | None, share_weight: float) -> None:
-<<<<<<< HEAD
-    faults = FieldFaults()
-=======
     faults = ArgumentChecks()
->>>>>>> console
     faults.note(check_text, name, "name", "a name is", 200)
     faults.note(check_text, tier, "tier", "a tier is", 32)
     faults.note(_check_tokens, default_max_tokens)

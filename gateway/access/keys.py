@@ -20,11 +20,7 @@ import sqlalchemy as sa
 from billing import clock, revision
 from billing.accounts.tags import check_tags, store_tag_set
 from billing.bulk import BulkUpdate, Query, among
-<<<<<<< HEAD
-from billing.errors import FieldFaults, InvalidValue
-=======
 from billing.errors import ArgumentChecks, InvalidValue
->>>>>>> console
 from billing.ids import new_id
 from billing.lists import ListColumns, ListPage, ListQuery, page
 from billing.revision import Change
@@ -260,11 +256,7 @@ def check_limits(
     tags: Mapping[str, str] | None,
 ) -> None:
     """Check the limits and tags of a new key. Raises InvalidValue, with all arguments at fault."""
-<<<<<<< HEAD
-    faults = FieldFaults()
-=======
     faults = ArgumentChecks()
->>>>>>> console
     if models is not None:
         faults.note(_checked_models, tenant_id, models)
     if allowed_ips is not None:

@@ -9,11 +9,7 @@ import sqlalchemy as sa
 
 from billing.accounts import budgets, tenants
 from billing.accounts.prices import REQUEST_TOKENS_MAX
-<<<<<<< HEAD
-from billing.errors import FieldFaults, InvalidValue
-=======
 from billing.errors import ArgumentChecks, InvalidValue
->>>>>>> console
 from billing.texts import check_text
 from gateway.access import keys
 from gateway.access.keys import Key, Kind, MadeKey
@@ -52,11 +48,7 @@ class KeyWrites:
         self._writes.lock(connection)
         tenant_id = self._writes.visible_tenant(connection, tenant_id)
         role = self._checked_role(kind, role, tenant_id)
-<<<<<<< HEAD
-        faults = FieldFaults()
-=======
         faults = ArgumentChecks()
->>>>>>> console
         faults.note(check_text, name, "name", "a key's name has", keys.NAME_CHARS_MAX)
         if tier is not None:
             faults.note(self._writes.check_tier, tier)

@@ -10,11 +10,7 @@ import sqlalchemy as sa
 from billing.accounts import tenants
 from billing.accounts.tenants import Project, Tenant
 from billing.clock import database_now
-<<<<<<< HEAD
-from billing.errors import FieldFaults, InvalidValue, NotPossibleYet, RowNotFound
-=======
-from billing.errors import ArgumentChecks, InvalidValue, RowNotFound
->>>>>>> console
+from billing.errors import ArgumentChecks, InvalidValue, NotPossibleYet, RowNotFound
 from billing.ids import new_id
 from gateway.access import keys
 from gateway.admin import erasure_file
@@ -47,11 +43,7 @@ class TenantWrites:
         self._writes.lock(connection)
         self._writes.check_operator("tenants")
         name = slug if name is None else name
-<<<<<<< HEAD
-        faults = FieldFaults()
-=======
         faults = ArgumentChecks()
->>>>>>> console
         faults.note(
             tenants.check_new,
             connection,

@@ -193,6 +193,7 @@ export function BudgetStep({ tenant, setup, onSkip }: { tenant: Tenant; setup: S
             period: "month",
             kind: values.kind as "hard",
             limit_amount: limit_amount, // a bigint is sent exactly
+            per_end_user: false,
             thresholds: [80, 100],
           });
         if (Object.values(rates).some((rate) => rate !== null))
