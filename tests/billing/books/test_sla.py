@@ -116,11 +116,11 @@ def test_a_sketch_is_within_its_error_and_merges_without_one() -> None:
     ):
         whole, merged = DurationSketch(), DurationSketch()
         for at in range(0, len(seconds), 100):
-            part = DurationSketch()
+            hundred = DurationSketch()
             for each in seconds[at : at + 100]:
                 whole.count_duration(each)
-                part.count_duration(each)
-            merged.merge_encoded(part.encoded())
+                hundred.count_duration(each)
+            merged.merge_encoded(hundred.encoded())
         for part in (0.001, *PARTS, 1.0):
             exact = exact_ms(seconds, part) / 1000
             assert whole.quantile_s(part) == pytest.approx(exact, rel=ACCURACY + 1e-9)
@@ -181,7 +181,7 @@ async def test_a_report_equals_the_usage_rows_in_every_zone(books: Books) -> Non
 
 def test_a_promise_is_kept_by_99_of_100_with_the_unserved_ones(books: Books) -> None:
     quarter = from_datetime(datetime(2026, 11, 1, 10, 15, tzinfo=UTC))
-    counts = dict.fromkeys(tables.SLA_COUNTS, 0) | {"requests": 100, "ttft_measured": 99, "ttft_within": 99}
+    counts = dict.fromkeys(sla_tables.SLA_COUNTS, 0) | {"requests": 100, "ttft_measured": 99, "ttft_within": 99}
 
     def store(connection: sa.Connection) -> None:
         for tenant_id in (books.tenant.id, tables.NONE):

@@ -192,7 +192,13 @@ def test_every_field_at_fault_is_named_at_once(operator: Operator) -> None:
         assert (error["errors"][0]["message"], error["errors"][0]["param"]) == (error["message"], error["param"])
         return [one["param"] for one in error["errors"]]
 
-    wrong = {"slug": "A b", "tier": "gold", "currency": "usd", "time_zone": "Mars/Phobos", "name": "n" * 201}
+    wrong: dict[str, Any] = {
+        "slug": "A b",
+        "tier": "gold",
+        "currency": "usd",
+        "time_zone": "Mars/Phobos",
+        "name": "n" * 201,
+    }
     assert faults("tenants", wrong) == ["slug", "name", "currency", "time_zone", "tier"]
     assert faults("tenants", {"slug": 1, "share_weight": -1, "colour": 1}) == ["slug", "tier", "share_weight", "colour"]
     wrong = {"tenant": "acme", "name": "", "tier": "gold", "models": ["a b"], "allowed_ips": ["1.2.3"], "project": "x"}

@@ -9,7 +9,7 @@ import sqlalchemy as sa
 
 from billing.clock import SECOND, database_now
 from billing.database import Database, DatabaseUnavailable
-from billing.tables import sla_quarters
+from billing.sla_tables import sla_quarters
 from gateway.config.settings import TierSection
 from gateway.generation import first_tokens
 from gateway.generation.first_tokens import (

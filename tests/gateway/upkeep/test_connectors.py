@@ -170,7 +170,7 @@ async def test_openmeter_has_each_hour_once(
         use(books, HOURS_AGO + hour * HOUR, prompt=10, made=5)
     fold(books, NOW)
     for behaviour in ("reset", "lost"):
-        openmeter.behaviour = behaviour  # type: ignore[assignment]
+        openmeter.behaviour = behaviour
         due_now(books)
         assert await one.push_due() == 0
         assert state(books, own).failed_at is not None

@@ -129,7 +129,7 @@ def test_a_promise_that_was_missed_in_the_last_whole_hour(database: Database) ->
     def fill(connection: sa.Connection) -> str:
         hour = database_now(connection) // HOUR * HOUR
         tenant = tenants.create(connection, slug="acme", name="Acme", tier="batch").id
-        counts = dict.fromkeys(tables.SLA_COUNTS, 0) | {"requests": 4, "ttft_measured": 3, "itl_measured": 4}
+        counts = dict.fromkeys(sla_tables.SLA_COUNTS, 0) | {"requests": 4, "ttft_measured": 3, "itl_measured": 4}
         for tenant_id in (tenant, tables.NONE):
             for tier, quarter in (("premium", hour - HOUR), ("batch", hour - 5 * HOUR // 4), ("standard", hour)):
                 key = {"tenant_id": tenant_id, "quarter": quarter, "tier": tier, "model": "m"}
