@@ -8,6 +8,7 @@ import random
 import time
 from typing import Any
 
+import numpy as np
 import pytest
 
 from engine.text.grammars import GrammarTokenizer, compile_grammar, lark_grammar
@@ -114,8 +115,9 @@ def test_a_random_answer_of_the_escaped_grammar_decodes_to_a_text_of_the_grammar
         for _ in range(300):
             if matcher.is_accepting():
                 break
-            mask = int.from_bytes(matcher.compute_bitmask(), "little")
-            allowed = [id_ for id_ in range(tokenizer.vocab_size) if mask >> id_ & 1 and id_ not in tokenizer.eos_ids]
+            mask = np.unpackbits(np.frombuffer(matcher.compute_bitmask(), np.uint8), bitorder="little")
+            found = np.flatnonzero(mask[: tokenizer.vocab_size]).tolist()
+            allowed = [id_ for id_ in found if id_ not in tokenizer.eos_ids]
             if not allowed:
                 break
             ends = [id_ for id_ in allowed if id_ in closing]
