@@ -84,6 +84,7 @@ connectors = sa.Table(
     sa.Column("name", sa.String(63), primary_key=True),
     sa.Column("start_sequence", sa.BigInteger, nullable=False),
     sa.Column("sequence", sa.BigInteger, nullable=False),
+    sa.Column("sent_tokens", sa.BigInteger, nullable=False, server_default=sa.text("0")),
     sa.Column("gateway_id", sa.String(64)),
     sa.Column("lease_until", sa.BigInteger),
     sa.Column("sent_at", sa.BigInteger),

@@ -54,7 +54,8 @@ _LOCK = Query(
             among(_budgets.c.id, "budget_ids"),
         )
     )
-    .order_by(_budgets.c.id)
+    # A template is among them only if a hold of an older version counts in it. Holds of end users lock templates first.
+    .order_by(_budgets.c.per_end_user.desc(), _budgets.c.id)
     .with_for_update()
 )
 _READ_WINDOWS = Query(

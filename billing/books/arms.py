@@ -100,7 +100,7 @@ def _sample(
     for row in connection.execute(query):
         arm = (row.model, row.adapter, row.adapter_version)
         ttfts, device_s, tokens = found.get(arm, ([], 0.0, 0))
-        if row.made_tokens:  # without a token there is no first one
+        if row.ttft_s:  # 0: no token arrived at the gateway
             ttfts.append(row.ttft_s)
         found[arm] = ttfts, device_s + row.device_s, tokens + row.made_tokens
     return {arm: (sorted(ttfts), device_s, tokens) for arm, (ttfts, device_s, tokens) in found.items()}

@@ -8,6 +8,7 @@ hour was sent is the hour's next part. This module knows no HTTP.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Collection, Sequence
 
 import msgspec
@@ -30,7 +31,8 @@ _hours = connector_hours.c
 
 
 class PushEvent(msgspec.Struct, frozen=True, kw_only=True):
-    """An amount to send now. `hour`: its start, microseconds UTC. `attempt` counts from 1."""
+    """An amount to send now. `hour`: its start, microseconds UTC. `attempt` counts from 1. `maybe_sent`: an earlier
+    attempt had no answer, so the receiver may have the event."""
 
     connector: str
     tenant_id: str
@@ -39,11 +41,13 @@ class PushEvent(msgspec.Struct, frozen=True, kw_only=True):
     tokens: int
     part: int
     attempt: int
+    maybe_sent: bool
 
     @property
     def identifier(self) -> str:
-        """The same for each attempt; at most 100 characters."""
-        return f"{self.tenant_id}-{self.meter}-{self.hour // SECOND}-{self.part}"
+        """The same for each attempt; at most 100 characters. Two connectors may push to one account."""
+        name = hashlib.sha256(self.connector.encode()).hexdigest()[:8]
+        return f"{name}-{self.tenant_id}-{self.meter}-{self.hour // SECOND}-{self.part}"
 
 
 class PushFailure(msgspec.Struct, frozen=True):
@@ -152,6 +156,7 @@ def claim(
             tokens=row.recorded - row.sent if is_new else row.sending,
             part=row.part + 1 if is_new else row.part,
             attempt=1 if is_new else row.attempts + 1,
+            maybe_sent=row.unsure_since is not None,
         )
         _set(
             connection,
@@ -175,19 +180,21 @@ def record(
     """Record attempts; a failure None: the receiver has the event. An event whose success another gateway recorded
     meanwhile does not change."""
     now = clock(connection)
+    sent = 0
     for event, failure in results:
         own = sa.and_(_is(event), _hours.part == event.part, _hours.sending == event.tokens)
         if failure is None:
             done = {"sent": _hours.sent + event.tokens, "sending": None, "unsure_since": None}
-            connection.execute(sa.update(connector_hours).where(own).values(**done, attempts=0, next_attempt_at=0))
-        elif failure.certain:
+            update = sa.update(connector_hours).where(own).values(**done, attempts=0, next_attempt_at=0)
+            sent += event.tokens * connection.execute(update).rowcount
+        elif failure.certain and not event.maybe_sent:
             connection.execute(sa.update(connector_hours).where(own).values(unsure_since=None))
     last = next((failure for _, failure in reversed(results) if failure is not None), None)
     values: dict[str, object] = {"failed_at": None, "last_error": None}
     if last is not None:
         values = {"failed_at": now, "last_error": last.reason[:ERROR_CHARS_MAX]}
     if any(failure is None for _, failure in results):
-        values["sent_at"] = now
+        values |= {"sent_at": now, "sent_tokens": connectors.c.sent_tokens + sent}
     connection.execute(sa.update(connectors).where(connectors.c.name == name).values(values))
 
 
@@ -226,7 +233,6 @@ def states(
             known = list(accounts(connection, row.name))
             lacking = sa.select(sa.func.count(sa.distinct(_hours.tenant_id))).where(due, _hours.tenant_id.not_in(known))
             without = int(connection.execute(lacking).scalar_one())
-        sent = connection.execute(sa.select(sa.func.coalesce(sa.func.sum(_hours.sent), 0)).where(own)).scalar_one()
         found.append(
             ConnectorState(
                 name=row.name,
@@ -235,7 +241,7 @@ def states(
                 waiting=int(waiting),
                 waiting_tokens=int(tokens or 0),
                 lag_s=0 if oldest is None else max(0, (now - oldest - HOUR) // SECOND),
-                sent_tokens=int(sent),
+                sent_tokens=row.sent_tokens,
                 stuck=int(stuck[0]),
                 stuck_reason=stuck[1],
                 without_account=without,

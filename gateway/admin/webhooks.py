@@ -62,6 +62,10 @@ class WebhookWrites:
         """Change the given fields. `active` false: it gets no new events; deliveries that are pending go out."""
         self._writes.lock(connection)
         before = seen_webhook(connection, webhook_id, self._writes.actor)
+        if url is not None and url != before.url and before.format == "pagerduty":
+            raise InvalidValue(
+                "a webhook with a routing key keeps its URL, which receives the key: make a new one", "url"
+            )
         paused = None if active is None else not active
         after = webhooks.change(connection, before, url=url, events=events, paused=paused)
         self._writes.record(connection, "webhook.update", before.redacted(), after.redacted())

@@ -142,6 +142,11 @@ class ErrorRecorder:
                 await self.flush()
             except DatabaseUnavailable as error:
                 _log.warning("request_errors.unwritten", extra={"fields": {"reason": str(error)}})
+            except Exception:  # noqa: BLE001 - a refused row must not end the gateway
+                # Rows that the database refuses would be refused again. The gateway serves without them.
+                _log.exception("request_errors.dropped", extra={"fields": {"rows": len(self._waiting)}})
+                self._waiting.clear()
+                self._changed.clear()
 
     async def flush(self) -> None:
         """Write the counts that changed and all rows that wait, ROWS_AT_ONCE in a transaction. Raises

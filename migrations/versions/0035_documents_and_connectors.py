@@ -118,6 +118,7 @@ def _create_connectors() -> None:
         sa.Column("name", sa.String(length=63), nullable=False),
         sa.Column("start_sequence", sa.BigInteger(), nullable=False),
         sa.Column("sequence", sa.BigInteger(), nullable=False),
+        sa.Column("sent_tokens", sa.BigInteger(), nullable=False, server_default=sa.text("0")),
         sa.Column("gateway_id", sa.String(length=64), nullable=True),
         sa.Column("lease_until", sa.BigInteger(), nullable=True),
         sa.Column("sent_at", sa.BigInteger(), nullable=True),

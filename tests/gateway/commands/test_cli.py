@@ -98,11 +98,11 @@ def test_limits(laneway: Laneway, database_url: str) -> None:
     assert (of_key["subject_id"], of_key["scope"], of_key["concurrency"]) == (key["id"], "key", 1)
     table = laneway.text("limits", "list", "--tenant", "acme").splitlines()
     assert sorted(line.split() for line in table) == [
-        ["ID", "SCOPE", "SUBJECT_ID", "REQUESTS_PER_MINUTE", "TOKENS_PER_MINUTE", "CONCURRENCY"],
+        ["ID", "TENANT", "SCOPE", "OF", "REQUESTS_PER_MINUTE", "TOKENS_PER_MINUTE", "CONCURRENCY"],
         *sorted(
             [
-                [of_key["id"], "key", key["id"], "-", "-", "1"],
-                [own["id"], "tenant", tenant["id"], "10", "900", "3"],
+                [of_key["id"], "acme", "key", key["name"], "-", "-", "1"],
+                [own["id"], "acme", "tenant", "acme", "10", "900", "3"],
             ]
         ),
     ]
@@ -415,6 +415,7 @@ ELSEWHERE = {
     "tenants export",  # test_tenant_files types it
     "budgets end-users",  # test_end_users types it
     "sla",  # test_sla_reports types it
+    *("status", "requests", "usage", "tiers", "apply"),  # test_now and test_apply type them
     "billing export",  # tests/system/test_readme.py makes one
     "billing reconcile",  # it leaves a result of its own, which is not about an administrative write
     *("aliases list", "aliases set", "aliases remove"),  # test_aliases types them

@@ -159,6 +159,28 @@ async def test_stripe_has_each_hour_once(
     assert connectors_finding([state(books, own)], own.after_s)[0] == "ok"
 
 
+def test_a_refusal_does_not_settle_an_earlier_attempt_without_an_answer(sqlite_books: Books) -> None:
+    """The receiver may have the first attempt: after the time for which it knows an identifier, the event is stuck."""
+    books = sqlite_books
+    write = books.database.write_sync
+    assert write(lambda c: connectors.take_lease(c, "stripe", "gw_1", 60))
+    use(books, HOURS_AGO, prompt=10, made=0)
+    fold(books, NOW)
+    write(lambda c: connectors.collect(c, "stripe"))
+    options: dict[str, Any] = {"after_s": 0, "retry_s": 1, "sure_s": 3600, "age_s_max": 86_400, "limit": 10}
+
+    def claim(now: int) -> list[connectors.PushEvent]:
+        return write(lambda c: connectors.claim(c, "stripe", **options, clock=lambda _: now))
+
+    for at, certain in ((0, False), (30, True), (59, True)):
+        [event] = claim(NOW + at * 60 * SECOND)
+        failure = PushFailure("it failed", certain=certain)
+        write(lambda c, event=event, failure=failure: connectors.record(c, "stripe", [(event, failure)]))  # type: ignore[misc]
+    assert claim(NOW + 61 * 60 * SECOND) == []
+    [found] = books.database.read_sync(lambda c: connectors.states(c, after_s=0))
+    assert found.stuck == 1
+
+
 async def test_openmeter_has_each_hour_once(
     sqlite_books: Books, tmp_path: Path, receive: Callable[[Kind], UsageReceiver]
 ) -> None:
