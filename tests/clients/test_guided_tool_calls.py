@@ -26,7 +26,7 @@ PARAMETERS = {
 }
 TOOL: Any = {"type": "function", "function": {"name": "get_weather", "strict": True, "parameters": PARAMETERS}}
 ASK: Any = [{"role": "user", "content": "Weather?"}]
-SEEDS = range(5)
+SEEDS = range(2)
 
 
 @pytest.fixture(scope="module", params=FORMATS)

@@ -162,7 +162,7 @@ async def test_a_process_that_hangs_or_dies_is_replaced(
     pids = {peer.pid for peer in work._idle}
     with pytest.raises(Overloaded):
         await work.do("t", job(model_dir, "Hello"))
-    monkeypatch.setattr(pool, "JOB_S_MAX", 30.0)
+    monkeypatch.setattr(pool, "JOB_S_MAX", 10.0)
     answers = await asyncio.gather(
         *[work.do(f"t{n}", job(model_dir, "Hello")) for n in range(PROCESSES)], return_exceptions=True
     )
