@@ -116,7 +116,11 @@ def _erase_accounts(connection: sa.Connection, tenant_id: str) -> None:
     own_webhooks = sa.select(webhooks.c.id).where(webhooks.c.tenant_id == tenant_id)
     of_webhooks = sa.update(tables.alert_deliveries).where(tables.alert_deliveries.c.webhook_id.in_(own_webhooks))
     connection.execute(of_webhooks.values(last_error=None))
-    connection.execute(sa.update(budgets).where(budgets.c.tenant_id == tenant_id).values(active=False, end_user=None))
+    own_budgets = budgets.c.tenant_id == tenant_id
+    # In the order in which holds lock them.
+    order = (budgets.c.per_end_user.desc(), budgets.c.id)
+    connection.execute(sa.select(budgets.c.id).where(own_budgets).order_by(*order).with_for_update()).all()
+    connection.execute(sa.update(budgets).where(own_budgets).values(active=False, end_user=None))
     ended = {"done": "removed", "queued": "cancelled", "running": "cancelled"}
     for state, end in ended.items():
         own = sa.and_(exports.c.tenant_id == tenant_id, exports.c.state == state)
