@@ -1,5 +1,5 @@
 """Tables beside those of `gateway.tables`, which imports them: the answers of administrative writes that have an
-Idempotency-Key. The same conventions hold.
+Idempotency-Key. They have the same conventions.
 """
 
 from __future__ import annotations

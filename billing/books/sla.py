@@ -1,4 +1,4 @@
-"""How the tiers' targets were kept, folded from usage rows into quarter-hours: sla_quarters. Each row is folded once,
+"""Counts of requests within their targets, folded from usage rows into sla_quarters. Each row is folded once,
 in the order of its sequence, as the roll-ups are (rollups.py), with a cursor of its own, so that a fault here cannot
 delay the books.
 
@@ -27,7 +27,7 @@ from billing.tables import NONE
 
 # Midnight of every time zone of today is at the beginning of a UTC quarter-hour.
 QUARTER = 900 * SECOND
-# A tier keeps its promise in an interval if this part of its requests was within the target, of both targets.
+# A tier keeps its promise in an interval if this part of its requests was within each of the two targets.
 OBJECTIVE = 0.99
 SKETCHES = ("ttft_sketch", "itl_sketch", "pause_sketch")
 KEYS_AT_ONCE = 200  # rows read by their keys in one query

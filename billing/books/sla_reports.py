@@ -1,5 +1,5 @@
-"""SLA reports: how the targets were kept, by tier or by tier and model, for each day of a time zone and for all of its
-days together. Made of quarter-hours (sla.py); this module only reads.
+"""SLA reports: the requests within their targets, by tier or by tier and model, for each day of a time zone and for all
+of its days together. A report adds up quarter-hours (sla.py); this module only reads.
 """
 
 from __future__ import annotations
@@ -145,8 +145,8 @@ def verdict(counts: dict[str, int]) -> Verdict:
 
 
 def shares(figures: SlaFigures) -> tuple[tuple[int, int], tuple[int, int]]:
-    """Requests within their target, and of how many: for the first token, which a request without one has missed, and
-    between tokens."""
+    """Two pairs of counts, within the target and in total: for the first token, which a request without a first token
+    has missed, and between tokens."""
     promised = figures.ttft_measured + figures.refused + figures.unanswered
     return (figures.ttft_within, promised), (figures.itl_within, figures.itl_measured)
 
@@ -208,7 +208,7 @@ def _dates(query: SlaQuery, today: date) -> tuple[date, date]:
 
 
 def _days_of(period: Period, today: date) -> tuple[date, date]:
-    """The first and the last day. Only yesterday and last month are over."""
+    """The first and the last day. Only `yesterday` and `last_month` have ended."""
     yesterday = today - timedelta(days=1)
     if period == "yesterday":
         return yesterday, yesterday

@@ -1,4 +1,4 @@
-"""The proof that what connectors count for other systems is the usage that they have read."""
+"""The proof that the tokens that connectors recorded equal the usage rows that they have read."""
 
 from __future__ import annotations
 

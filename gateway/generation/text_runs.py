@@ -221,7 +221,7 @@ class TextRuns:
 
     @property
     def submitted_s(self) -> float | None:
-        """From the request's arrival until its first text was submitted; None: none was."""
+        """From the request's arrival until its first text was submitted; None: no text was."""
         return min([run.submitted_s for run in self.all if run.stream is not None], default=None)
 
     def times(self) -> tuple[TextTimes, ...]:

@@ -22,7 +22,7 @@ class PhaseView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PreemptionCost(msgspec.Struct, frozen=True, kw_only=True):
-    """What preemptions by requests of the tier `by` cost: recomputed tokens, and their part of the steps' seconds."""
+    """The cost of preemptions by requests of the tier `by`: recomputed tokens, and their part of the steps' seconds."""
 
     by: str
     recomputed_tokens: int

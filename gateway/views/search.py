@@ -1,4 +1,4 @@
-"""What one text finds among the objects that an operator works with: tenants, projects, keys, requests, invoices,
+"""Finds objects by a part of their name or by their id: tenants, projects, keys, requests, invoices,
 adapters, models and aliases. Never the secret of a key.
 """
 
@@ -29,7 +29,7 @@ Kind = Literal["tenant", "project", "key", "request", "invoice", "adapter", "mod
 
 
 class SearchHit(msgspec.Struct, frozen=True, kw_only=True):
-    """`name`: what a person calls the object. `note` tells it from others of its name: its tenant's slug, its state.
+    """`name`: the object's name for people. `note`: its tenant's slug and its state, for objects of one name.
     `tenant_id`: of its tenant, null if it belongs to the operator."""
 
     kind: Kind

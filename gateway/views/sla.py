@@ -51,9 +51,9 @@ class SlaGroupView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SlaView(msgspec.Struct, frozen=True, kw_only=True):
-    """How the tiers' targets were kept. `tenant` null: all tenants together. A group keeps its promise (`verdict` kept)
-    if `objective` of its requests had their first token within the target, and `objective` of those with a second token
-    had their tokens within the target between tokens. `accuracy`: the relative error of percentiles, at most.
+    """The requests within their targets, by tier. `tenant` null: all tenants together. A group keeps its promise
+    (`verdict` kept) if `objective` of its requests had their first token within the target, and `objective` of its
+    requests with a second token were within the target between tokens. `accuracy`: the relative error of percentiles, at most.
     `recorded_since`: the first quarter-hour recorded for any tenant; null: none. `as_of`: requests settled until then
     are counted; null: none was counted yet. Moments in Unix seconds."""
 
