@@ -44,7 +44,7 @@ class CorrectionWrites:
         month: str | None = None,
     ) -> Correction:
         """Bill a tenant `picos` of its currency; below 0, credit it, with a credit note. `month`: an open one; None:
-        the current one. The other names only say what it is for; `adapter` is an id."""
+        the current one. The other arguments only describe it; `adapter` is an id."""
         writes = self._writes
         writes.lock(connection)
         tenant_id = writes.tenant(connection, tenant).id

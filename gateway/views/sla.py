@@ -53,8 +53,8 @@ class SlaGroupView(msgspec.Struct, frozen=True, kw_only=True):
 class SlaView(msgspec.Struct, frozen=True, kw_only=True):
     """The requests within their targets, by tier. `tenant` null: all tenants together. A group keeps its promise
     (`verdict` kept) if `objective` of its requests had their first token within the target, and `objective` of its
-    requests with a second token were within the target between tokens. `accuracy`: the relative error of percentiles, at most.
-    `recorded_since`: the first quarter-hour recorded for any tenant; null: none. `as_of`: requests settled until then
+    requests with a second token were within the target between tokens. `accuracy`: the largest relative error of
+    percentiles. `recorded_since`: the first quarter-hour recorded for any tenant; null: none. `as_of`: requests settled until then
     are counted; null: none was counted yet. Moments in Unix seconds."""
 
     tenant: str | None

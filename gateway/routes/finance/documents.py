@@ -48,7 +48,7 @@ class NewPayment(Struct, forbid_unknown_fields=True):
 
 class NewCredit(Struct, forbid_unknown_fields=True):
     """A credit of a tenant, as a positive amount of its currency. `month`: an open one, by default the current one. The
-    other names say what it is for."""
+    other fields only describe the credit."""
 
     tenant: str
     picos: Credit
