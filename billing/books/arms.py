@@ -93,7 +93,7 @@ def _arms(
 def _sample(
     connection: sa.Connection, where: Sequence[sa.ColumnElement[bool]]
 ) -> dict[tuple[str, str | None, int | None], tuple[list[float], float, int]]:
-    """By arm: sorted seconds to the first token, seconds of the device, and tokens made."""
+    """For each arm: sorted seconds to the first token, seconds of the device, and tokens made."""
     columns = (*_ARM, _usage.c.ttft_s, _usage.c.device_s, _usage.c.made_tokens)
     query = sa.select(*columns).where(*where).order_by(_usage.c.finished_at.desc()).limit(SAMPLE_MAX)
     found: dict[tuple[str, str | None, int | None], tuple[list[float], float, int]] = {}

@@ -120,7 +120,7 @@ def fold_sla(connection: sa.Connection, *, limit: int = FOLD_MAX, clock: Clock =
 
 
 def count_unserved(connection: sa.Connection, unserved: Mapping[QuarterKey, UnservedCount]) -> None:
-    """Add requests that have no usage row to their quarter-hours, and to those of all tenants. A key with the tenant
+    """Add requests that have no usage row to their quarter-hours, and to the sums of all tenants. A key with the tenant
     NONE counts for all tenants only: the tenant is not known. Needs a writing transaction."""
     summed: dict[QuarterKey, dict[str, int]] = {}
     for key, count in unserved.items():

@@ -133,8 +133,8 @@ class _Interval:
 
 
 def verdict(counts: dict[str, int]) -> Verdict:
-    """Whether the promise was kept: of the requests that should have had a first token, and of those with a second
-    one, at least OBJECTIVE were within their target. `counts`: by the names of SLA_COUNTS."""
+    """Whether the promise was kept: at least OBJECTIVE of the requests that should have had a first token, and of the
+    requests with a second token, were within their target. `counts`: by the names of SLA_COUNTS."""
     unserved = counts["refused"] + counts["unanswered"]
     if not counts["requests"] + unserved:
         return "no_traffic"
@@ -235,7 +235,7 @@ def _date(text: str, param: str) -> date:
 def _read(
     connection: sa.Connection, query: SlaQuery, edges: Sequence[int]
 ) -> dict[tuple[str, str | None], dict[int, _Interval]]:
-    """By group, the sums between each two neighbouring `edges`, by their index; without empty ones."""
+    """For each group, the sums between neighbouring `edges`, by index; intervals without requests are left out."""
     assert all(edge % QUARTER == 0 for edge in edges), "a day begins with a quarter-hour"
     columns = (_quarters.c[name] for name in ("quarter", "tier", "model", *SLA_COUNTS, *SKETCHES))
     rows = sa.select(*columns).where(

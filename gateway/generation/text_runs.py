@@ -206,7 +206,7 @@ class TextRuns:
         return TokenUsage(prompt, cached, run.shown, engines=_made_by(run))
 
     def token_gaps(self) -> tuple[float | None, float | None]:
-        """Of the slowest text the mean time between its tokens, and of all texts the longest pause between two tokens,
+        """The mean time between the tokens of the slowest text, and the longest pause between two tokens of all texts,
         in seconds. None: no text has a second token."""
         several = [(run.gaps, run.output.tokens) for run in self.all if run.output.tokens > 1]
         if not several:

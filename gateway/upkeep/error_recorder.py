@@ -68,7 +68,7 @@ class ErrorRecorder:
         self._now_s = now_s
         self._gateways = gateways
         self._waiting: deque[Row] = deque()
-        self._counts: dict[_CountKey, tuple[int, int]] = {}  # requests, and those of them that were settled
+        self._counts: dict[_CountKey, tuple[int, int]] = {}  # all requests, and the settled requests among them
         self._changed: set[_CountKey] = set()
         self._second = 0  # of `_rows`
         self._rows: dict[str, int] = {}  # queued in this second, by tenant

@@ -1,4 +1,4 @@
-"""Error rates: the requests that were refused or failed in each hour or day, by code, and those that were settled."""
+"""Error rates: the requests that were refused or failed in each hour or day, by code, and the settled requests."""
 
 from __future__ import annotations
 

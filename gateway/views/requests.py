@@ -26,7 +26,7 @@ ListedStatus = Literal["held", "settled", "voided", "expired", "refused", "faile
 
 
 class RequestErrorView(msgspec.Struct, frozen=True, kw_only=True):
-    """The error that a caller got. `status`: of HTTP, or what it would have been in a stream that had begun. `message`:
+    """The error that a caller got. `status`: of HTTP; in a stream that had begun, the status of the error. `message`:
     as the caller got it, and `param`: the field at fault; null if they could quote the request. `limit_value`: of the
     limit `limit_name`, in requests, tokens, bytes, or picos of a money budget."""
 

@@ -103,7 +103,7 @@ class Searcher:
         ]
 
     def _invoices(self, connection: sa.Connection, text: str) -> list[SearchHit]:
-        """By id or month; by the slug of their tenant too, newest first."""
+        """Invoices by id, month or their tenant's slug, newest first."""
         ids = {self._tenant_id} if self._tenant_id else set()
         if not _MONTH.fullmatch(text) and (owner := tenants.by_slug(connection, text.lower())) is not None:
             if self._tenant_id not in (None, owner.id):

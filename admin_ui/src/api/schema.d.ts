@@ -729,7 +729,7 @@ export interface paths {
         };
         /**
          * GetAlert
-         * @description One alert with its deliveries; for an actor with a tenant, those to its own webhooks.
+         * @description One alert with its deliveries; for an actor with a tenant, deliveries to its own webhooks.
          */
         get: operations["V1AdminAlertsAlertIdGetAlert"];
         put?: never;
@@ -948,8 +948,8 @@ export interface paths {
         put?: never;
         /**
          * ReleaseConnector
-         * @description Send a connector's stuck events again, with their identifiers and amounts. First check in the other system that
-         *     it does not have them: it may have forgotten the identifiers.
+         * @description Send a connector's stuck events again, with their identifiers and amounts. First check that the other system
+         *     does not have the events: it may have forgotten the identifiers.
          */
         post: operations["V1AdminConnectorsNameReleaseReleaseConnector"];
         delete?: never;
@@ -1116,7 +1116,7 @@ export interface paths {
         };
         /**
          * ListErrorRates
-         * @description Refused and failed requests by code in UTC hours or days, beside those that were settled. start_time and end_time
+         * @description Refused and failed requests by code in UTC hours or days, beside the settled requests. start_time and end_time
          *     are rounded outwards to whole buckets, at most 400; by default the last 24 hours or 30 days. Requests with an
          *     unknown key are not counted here, but in the metric laneway_requests_refused_total.
          */
@@ -1669,8 +1669,8 @@ export interface paths {
         put?: never;
         /**
          * CloseAll
-         * @description Close a month permanently for all tenants, CLOSED_AT_ONCE periods a request. A period that cannot be closed stays
-         *     open; the others are closed.
+         * @description Close a month permanently for all tenants, CLOSED_AT_ONCE periods a request. A period that cannot be closed
+         *     remains open; all others are closed.
          */
         post: operations["V1AdminPeriodsCloseAllCloseAll"];
         delete?: never;

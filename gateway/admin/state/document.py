@@ -30,7 +30,7 @@ class _Part(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 class WantedBudget(_Part, frozen=True, kw_only=True):
     """The one budget of this period in tokens, or in money of the tenant's currency. `per_end_user`: the limit of each
-    end user; such a budget stands beside an ordinary one."""
+    end user; a tenant can have such a budget beside an ordinary one."""
 
     period: Period
     tokens: Annotated[int, Meta(ge=0, le=PICOS_MAX)] | None = None

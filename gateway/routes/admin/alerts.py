@@ -150,7 +150,7 @@ async def list_alerts(
 
 @get("/alerts/{alert_id:str}", opt={"route": "/v1/admin/alerts/{alert_id}", "area": "alerts"})
 async def get_alert(services: Services, by: Actor, alert_id: str) -> ListedAlertView:
-    """One alert with its deliveries; for an actor with a tenant, those to its own webhooks."""
+    """One alert with its deliveries; for an actor with a tenant, deliveries to its own webhooks."""
 
     def query(connection: sa.Connection) -> ListedAlertView:
         found = alerts.get(connection, alert_id)

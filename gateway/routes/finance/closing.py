@@ -62,8 +62,8 @@ async def list_closable(
 
 @post("/periods/close_all", opt={"route": "/v1/admin/periods/close_all", **EVERYONES}, status_code=200)
 async def close_all(services: Services, administration: Administration, data: MonthClosing) -> ClosedMonth:
-    """Close a month permanently for all tenants, CLOSED_AT_ONCE periods a request. A period that cannot be closed stays
-    open; the others are closed."""
+    """Close a month permanently for all tenants, CLOSED_AT_ONCE periods a request. A period that cannot be closed
+    remains open; all others are closed."""
     begin = period_cursor(data.after)
     found = await services.database.read(
         lambda c: periods.listing(
@@ -108,8 +108,8 @@ async def list_connectors(services: Services) -> Page[ConnectorView]:
     status_code=200,
 )
 async def release_connector(services: Services, administration: Administration, name: str) -> ConnectorRelease:
-    """Send a connector's stuck events again, with their identifiers and amounts. First check in the other system that
-    it does not have them: it may have forgotten the identifiers."""
+    """Send a connector's stuck events again, with their identifiers and amounts. First check that the other system
+    does not have the events: it may have forgotten the identifiers."""
     return await services.database.write_in_background(
         lambda c: administration.documents.release_connector(c, name=name)
     )
