@@ -396,8 +396,8 @@ class QuotaExceeded(ApiError):
     should_retry = False
     stores_message = True
 
-    def __init__(self, message: str, limit: ReachedLimit | None = None) -> None:
-        super().__init__(message)
+    def __init__(self, message: str, limit: ReachedLimit | None = None, *, param: str | None = None) -> None:
+        super().__init__(message, param=param)
         self.limit = limit
 
 

@@ -30,13 +30,13 @@ class Metrics:
         )
         self.refusals = Counter("laneway_requests_refused", "Requests refused, by code", ["code"], registry=registry)
         self.request_errors = Counter(
-            "laneway_request_errors",
+            "laneway_requests_with_error",
             "Requests of known keys that got an error: refused (4xx) or failed (5xx), as request_error_counts has them",
             ["outcome", "code"],
             registry=registry,
         )
         self.request_errors_dropped = Counter(
-            "laneway_request_errors_dropped",
+            "laneway_error_rows_dropped",
             "Errors of requests without a row of their own: rate (of one tenant), full (the queue); uncounted: nor in "
             "request_error_counts",
             ["reason"],

@@ -47,7 +47,7 @@ def _of_document(row: sa.Row[tuple[object, ...]]) -> list[Imbalance]:
     lines = tax_lines([Tax(line.name, line.rate) for line in document.taxes], document.net_minor)
     tax = sum(line.minor for line in lines)
     sums = (
-        ("exact amount of a document", int(fields["owed"]), document.exact_picos),
+        ("exact amount of a document", int(fields["owed"] or 0), document.exact_picos),
         ("net amount of a document", net, document.net_minor),
         ("taxes of a document", tax, document.tax_minor),
         ("tax lines of a document", tax, sum(line.minor for line in document.taxes)),

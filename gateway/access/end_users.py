@@ -27,6 +27,7 @@ class EndUserDigests:
     """The digests of one process. `load_key` or `make_key` must run before `digest`."""
 
     def __init__(self, secrets: ServerSecrets) -> None:
+        self._secrets = secrets
         self._sealed = SealedValues(secrets, _PURPOSE)
         self._key: bytes | None = None
 
@@ -37,8 +38,11 @@ class EndUserDigests:
         return self._key is not None
 
     def make_key(self, connection: sa.Connection) -> None:
-        """Make the key if the database has none, and load it. Raises ValueUnreadable."""
+        """Make the key if the database has none, and load it. While the secret is rotated, encrypt the key with the
+        current secret, so that the older one can be dropped. Raises ValueUnreadable."""
         if self.load_key(connection):
+            if len(self._secrets.fingerprints()) > 1:
+                rewrap_end_user_key(connection, self._secrets)
             return
         sealed = self._sealed.seal(os.urandom(KEY_BYTES), _PLACE)
         # If several gateways start at once, only the first of them stores a key.

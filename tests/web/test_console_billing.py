@@ -167,7 +167,7 @@ def test_usage_of_a_tenant_is_by_its_clock(console: Console, open_page: Callable
     tenant = next(one for one in tenants if one["slug"] == "hooli")
     page = open_page("/admin/usage?tenant=hooli&range=last", role="finance")
     page.get_by_text(f"Days and months are those of {tenant['time_zone']}").wait_for()
-    page.get_by_label("Clock").select_option("utc")
+    page.get_by_label("Days of").select_option("utc")
     page.get_by_text("Days and months are those of UTC").wait_for()
     page.goto("/admin/usage?range=last")
     page.get_by_text("have the months of its own time zone").wait_for()
@@ -199,13 +199,13 @@ def test_a_printed_invoice_has_its_total_once_at_the_end(
     console: Console, open_page: Callable[..., Page], tmp_path: Path
 ) -> None:
     page = open_page(f"/admin/billing/invoices/{closed(console, 'wernham')}", role="finance")
-    page.locator(".grand").wait_for()
+    page.locator(".invoice-lines .grand").wait_for()
     # As long an invoice as fills three sheets, its own lines again and again; a colour marks what is looked for.
     page.locator(".invoice-lines tbody").evaluate(
         """(body) => {
             const rows = [...body.rows];
             while (body.rows.length < 120) body.append(rows[body.rows.length % rows.length].cloneNode(true));
-            document.querySelector(".grand td").style.background = "#ff00ff";
+            document.querySelector(".invoice-lines .grand td").style.background = "#ff00ff";
             document.querySelector(".invoice-lines thead th").style.background = "#00ffff";
         }"""
     )

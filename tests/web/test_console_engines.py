@@ -77,8 +77,8 @@ def test_both_engines_are_seen_with_their_load(console: Console, open_page: Open
     assert page.locator(".tile").filter(has_text="Ready").get_by_text("2 of 2").is_visible()
     assert serious_faults(page) == []
     page.get_by_role("button", name="Go to…").click()
-    page.get_by_role("combobox", name="Page or command").fill("engines")
-    assert page.get_by_role("option", name="Engines").is_visible()
+    page.get_by_role("combobox", name="Page, action, name or id").fill("engines")
+    assert page.get_by_role("option", name="Engines").first.is_visible()
 
 
 def test_an_engine_is_drained_and_serves_again(console: Console, open_page: Opens) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from gateway.access.write_replays import HEADER
 
-_MODEL = "smollm2-135m-instruct"
+_MODEL = "my-model"
 _MESSAGES = [{"role": "user", "content": "Name three rivers."}]
 _ITEMS = [{"type": "message"} | _MESSAGES[0]]
 # A body by the name of its component.
@@ -45,7 +45,11 @@ EXAMPLES: dict[str, dict[str, Any]] = {
     "EngineDrain": {"draining": True},
     "NewExport": {"month": "2026-01", "tenant": "acme"},
     "NewCorrection": {"tenant": "acme", "picos": -25_000_000_000_000, "reason": "goodwill"},
+    "NewCredit": {"tenant": "acme", "picos": 25_000_000_000_000, "reason": "goodwill"},
+    "NewPayment": {"amount_minor": 11_900, "reference": "bank 4711"},
+    "NewProfile": {"legal_name": "Acme GmbH", "address": ["Berlin"], "taxes": [{"name": "VAT", "rate": "19"}]},
     "PeriodClosing": {"tenant": "acme", "month": "2026-01"},
+    "MonthClosing": {"month": "2026-01"},
     "SignIn": {"key": "lw_admin_…"},
     "TotpCode": {"code": "123456"},
 }

@@ -97,8 +97,8 @@ async def test_rows_are_bounded_and_counts_are_exact(database: Database) -> None
     assert found["ten_a", "key_a", "rate_limit_exceeded"] == 1030
     assert found["ten_b", "key_0", "model_not_found"] == found["ten_b", "key_1", "model_not_found"] == 2
     labels = {"outcome": "refused", "code": "rate_limit_exceeded"}
-    assert made.metric("laneway_request_errors_total", **labels) == 1030, "as the counts"
-    assert made.metric("laneway_request_errors_dropped_total", reason="rate") == 1010
+    assert made.metric("laneway_requests_with_error_total", **labels) == 1030, "as the counts"
+    assert made.metric("laneway_error_rows_dropped_total", reason="rate") == 1010
     await made.recorder.flush()
     assert made.counts() == found
     row = of_a[0]
@@ -157,7 +157,7 @@ async def test_a_database_that_hangs_delays_nothing_and_loses_no_count(
     released.set()
     with pytest.raises(DatabaseUnavailable):
         await flush
-    assert made.metric("laneway_request_errors_dropped_total", reason="full") == 5
+    assert made.metric("laneway_error_rows_dropped_total", reason="full") == 5
     monkeypatch.setattr(database, "write_in_background", write)
     await made.recorder.flush()
     assert len(made.rows()) == 5

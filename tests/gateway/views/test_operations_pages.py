@@ -103,6 +103,7 @@ def test_health_of_a_gateway_that_is_well(stack: Stack) -> None:
         "disk",
         "certificates",
         "drain",
+        "connectors",
     }
     for name in ("database", "redis", "engine", "models", "workers", "journal"):
         assert found[name].status == "ok", found[name]

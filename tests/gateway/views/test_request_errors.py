@@ -79,7 +79,7 @@ def counted(stack: Stack, key_id: str | None = None) -> int:
 
 def metric(stack: Stack) -> int:
     return round(
-        sum(float(one) for one in re.findall(r"^laneway_request_errors_total\{.*\} (\S+)$", stack.metrics(), re.M))
+        sum(float(one) for one in re.findall(r"^laneway_requests_with_error_total\{.*\} (\S+)$", stack.metrics(), re.M))
     )
 
 
@@ -126,7 +126,7 @@ def test_a_flood_is_counted_exactly_and_listed_within_limits(stack: Stack, admin
     text = stack.metrics()
     assert unknown_keys(stack) == unknown_before + FLOOD
     dropped = len(refused) - len(found)
-    assert f'laneway_request_errors_dropped_total{{reason="rate"}} {dropped}.0' in text or not dropped
+    assert f'laneway_error_rows_dropped_total{{reason="rate"}} {dropped}.0' in text or not dropped
     rates = admin.get("/v1/admin/error_rates", params={"key_id": key_id}).json()
     [error] = rates["total"]["errors"]
     assert error == {"outcome": "refused", "code": "rate_limit_exceeded", "requests": len(refused)}

@@ -178,7 +178,7 @@ function Bar({
       {view.values.range === "custom" && <TextFilter label="To (inclusive)" view={view} name="to" type="date" />}
       <SelectFilter label="Bucket" view={view} name="unit" options={[["", "Automatic"], "hour", "day", "month"]} />
       <SelectFilter
-        label="Clock"
+        label="Days of"
         view={view}
         name="clock"
         options={[

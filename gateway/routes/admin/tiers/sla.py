@@ -51,7 +51,7 @@ async def sla_report(
     return await _report(services, by, tenant, query)
 
 
-@get("/sla/export", opt={"route": "/v1/admin/sla/export", "area": "usage"})
+@get("/sla/export", media_type="text/csv", opt={"route": "/v1/admin/sla/export", "area": "usage"})
 async def export_sla(
     services: Services,
     by: Actor,
