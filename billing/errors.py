@@ -45,7 +45,7 @@ class NotPossibleYet(BillingRefused):
 
 
 class ArgumentChecks:
-    """Collects what several checks refuse, so that one answer names every argument at fault."""
+    """Collects the refusals of several checks, so that one answer names every argument at fault."""
 
     def __init__(self) -> None:
         self._found: list[BillingRefused] = []

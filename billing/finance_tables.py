@@ -10,7 +10,7 @@ import sqlalchemy as sa
 
 from billing.tables import metadata
 
-# Who a tenant is on its documents, its taxes, and its accounts in other systems.
+# A tenant's name, address, taxes and terms on its documents, and its accounts in other systems.
 billing_profiles = sa.Table(
     "billing_profiles",
     metadata,
@@ -34,7 +34,7 @@ document_counters = sa.Table(
     sa.Column("last", sa.BigInteger, nullable=False),
 )
 
-# The paper of an invoice or of a credit: number, addresses, rounded amounts and taxes, as they were when it was issued.
+# The document of an invoice or a credit: number, addresses, rounded amounts and taxes at the moment of its issue.
 documents = sa.Table(
     "documents",
     metadata,
@@ -62,7 +62,7 @@ documents = sa.Table(
     sa.UniqueConstraint("series", "year", "ordinal"),
 )
 
-# Amounts received for an invoice; below 0, a payment that was taken back.
+# Amounts received for an invoice; below 0, the reversal of a payment.
 payments = sa.Table(
     "payments",
     metadata,
@@ -108,7 +108,7 @@ connector_hours = sa.Table(
     sa.Column("attempts", sa.Integer, nullable=False),  # of this part
     sa.Column("next_attempt_at", sa.BigInteger, nullable=False),
     sa.Column("unsure_since", sa.BigInteger),  # the first attempt of this part that may have arrived
-    sa.Column("stuck", sa.String(200)),  # why it is never sent again without an operator
+    sa.Column("stuck", sa.String(200)),  # the reason why only an operator's release sends it again
     sa.CheckConstraint("sent <= recorded", name="sent"),
 )
 OPEN_HOURS = connector_hours.c.sent < connector_hours.c.recorded

@@ -353,7 +353,7 @@ usage = sa.Table(
     # Then the seconds until the model's weights would be resident, as an engine predicted; 0: they were. Null: settled
     # by a version without these columns, or unknown; load_s also without an adapter.
     *(sa.Column(name, sa.Double) for name in ("submitted_s", "load_s", "weights_s")),
-    sa.Column("asked", sa.String(128)),  # the request's model, if an alias or a fallback stood between; null: neither
+    sa.Column("asked", sa.String(128)),  # the request's model, if an alias or a fallback replaced it; null: neither
     sa.Column("adapter_version", sa.Integer),  # null: no adapter, or settled by a version without this column
     sa.Index("ix_usage_tenant_id_sequence", "tenant_id", "sequence"),
     sa.Index("ix_usage_key_id_sequence", "key_id", "sequence"),

@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from billing.tables import metadata
 
 # A request of a known key that got an error. If it also has a hold, its row in `holds` is the request, and this row
-# says what its caller was told.
+# has the error that its caller got.
 request_errors = sa.Table(
     "request_errors",
     metadata,
@@ -20,8 +20,8 @@ request_errors = sa.Table(
     sa.Column("tenant_id", sa.String(64), nullable=False),
     sa.Column("project_id", sa.String(64)),
     sa.Column("key_id", sa.String(64), nullable=False),
-    sa.Column("model", sa.String(200)),  # as asked; null: not known yet, or no possible name
-    sa.Column("tier", sa.String(32), nullable=False),  # that would have served it; the key's before the body is read
+    sa.Column("model", sa.String(200)),  # of the request; null: not known yet, or no possible name
+    sa.Column("tier", sa.String(32), nullable=False),  # of the request; the key's before the body is read
     sa.Column("route", sa.String(100), nullable=False),
     sa.Column("outcome", sa.String(16), nullable=False),  # refused, failed
     sa.Column("status", sa.Integer, nullable=False),  # of the error: in a stream, HTTP said 200 before
@@ -48,6 +48,6 @@ request_error_counts = sa.Table(
     sa.Column("code", sa.String(64), primary_key=True),
     sa.Column("gateway_id", sa.String(64), primary_key=True),
     sa.Column("requests", sa.BigInteger, nullable=False),
-    sa.Column("settled", sa.BigInteger, nullable=False),  # of them, those with usage: they failed after a token
+    sa.Column("settled", sa.BigInteger, nullable=False),  # of these, requests with usage: they failed after a token
     sa.Index("ix_request_error_counts_tenant_id_quarter", "tenant_id", "quarter"),
 )

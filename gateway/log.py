@@ -101,7 +101,7 @@ class LineError(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LineCaller(msgspec.Struct, frozen=True):
-    """Of the request's key, for what is stored of a refused or failed request and not logged."""
+    """Fields of the request's key that the row of a refused or failed request has and the log line has not."""
 
     project_id: str | None
     tier: str

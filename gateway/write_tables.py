@@ -1,5 +1,5 @@
-"""Tables beside those of `gateway.tables`, which imports them: the answers of administrative writes that have an
-Idempotency-Key. The same conventions hold.
+"""Tables beside `gateway.tables`, which imports this module: the answers of administrative writes that have an
+Idempotency-Key. They have the same conventions.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ write_replays = sa.Table(
     sa.Column("name", sa.String(255), primary_key=True),  # the Idempotency-Key
     sa.Column("fingerprint", sa.String(64), nullable=False),  # SHA-256 of method, path and body, hex
     sa.Column("request_id", sa.String(64), nullable=False),
-    sa.Column("tenant_id", sa.String(64), nullable=True),  # of what was written; null: the operator's
+    sa.Column("tenant_id", sa.String(64), nullable=True),  # of the written object; null: the operator's
     sa.Column("written_at", sa.BigInteger, nullable=False),
     sa.Column("answer", sa.LargeBinary, nullable=True),  # encrypted; null: not stored yet, or never
 )

@@ -151,8 +151,8 @@ def change_budgets(connection: sa.Connection, template_id: str, values: Mapping[
 
 
 def counts(connection: sa.Connection, starts: Mapping[str, int]) -> dict[str, tuple[int, int]]:
-    """For each template id, with the start of its present window: the number of its end users, and of those that have
-    used or held more than NEAR_PERCENT of their limit."""
+    """For each template id, with the start of its present window: the number of its end users, and the number that
+    have used or held more than NEAR_PERCENT of their limit."""
     limit = _budgets.c.limit_amount
     # NEAR_PERCENT of the limit, rounded down, without a product over 64 bits.
     bound = limit // 100 * NEAR_PERCENT + limit % 100 * NEAR_PERCENT // 100

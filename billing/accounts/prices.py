@@ -74,7 +74,7 @@ def parse_picos(text: str, per: int = 1) -> int:
         amount = Decimal(text)
     except InvalidOperation:
         raise InvalidValue(f"{text!r} is no decimal number") from None
-    # The bound on its size comes first: exact arithmetic on 1e999999999 would take all memory.
+    # The size is checked first: exact arithmetic on 1e999999999 would use all memory.
     sized = amount.is_finite() and abs(amount.adjusted()) <= DIGITS_MAX and len(text) <= 2 * DIGITS_MAX
     exact = Fraction(amount) * PICOS_PER_UNIT / per if sized else Fraction(-1)
     if not 0 <= exact <= PICOS_MAX:

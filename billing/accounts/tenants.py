@@ -142,8 +142,8 @@ def listing(connection: sa.Connection, *, after: str = "", limit: int = 100) -> 
 def found(
     connection: sa.Connection, list_query: ListQuery, *, tenant_id: str | None = None, archived: bool | None = None
 ) -> ListPage[Tenant]:
-    """A page of all tenants, or of the tenant `tenant_id` only; of the archived ones or of the others, if `archived` is
-    given. Raises InvalidValue."""
+    """A page of all tenants, or of the tenant `tenant_id` only. `archived`: only archived tenants, or only the others;
+    None: both. Raises InvalidValue."""
     query = sa.select(_tenants)
     if archived is not None:
         query = query.where(_tenants.c.archived_at.is_not(None) == archived)
@@ -292,8 +292,8 @@ def projects(connection: sa.Connection, tenant_id: str) -> list[Project]:
 def found_projects(
     connection: sa.Connection, list_query: ListQuery, *, tenant_id: str | None = None, archived: bool | None = None
 ) -> ListPage[Project]:
-    """A page of all tenants' projects, or of one tenant's; of the archived ones or of the others, if `archived` is
-    given. Raises InvalidValue."""
+    """A page of all tenants' projects, or of one tenant's. `archived`: only archived projects, or only the others;
+    None: both. Raises InvalidValue."""
     query = sa.select(_projects)
     if archived is not None:
         query = query.where(_projects.c.archived_at.is_not(None) == archived)
@@ -303,7 +303,7 @@ def found_projects(
 
 
 def _check_slug(connection: sa.Connection, slug: str) -> None:
-    """That it has the form of a slug and is free."""
+    """Check the form of a slug, and that no tenant has it. Raises InvalidValue, AlreadyExists."""
     if not _SLUG.fullmatch(slug):
         raise InvalidValue("a slug is 1 to 63 of a-z, 0-9 and inner hyphens", "slug")
     if by_slug(connection, slug) is not None:

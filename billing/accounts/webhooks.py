@@ -112,7 +112,7 @@ def change(
     events: Sequence[str] | None = None,
     paused: bool | None = None,
 ) -> Webhook:
-    """Change the given fields. Deliveries that are pending go to the new URL. Raises InvalidValue."""
+    """Change the given fields. Pending deliveries are sent to the new URL. Raises InvalidValue."""
     after = webhook
     if url is not None:
         check_url(url)
@@ -129,7 +129,7 @@ def change(
 
 
 def rotate_secret(connection: sa.Connection, webhook: Webhook) -> MadeWebhook:
-    """Sign with a new secret from now on, pending deliveries too."""
+    """Replace the secret. Pending deliveries are signed with the new secret too."""
     secret = _new_secret()
     connection.execute(sa.update(_webhooks).where(_webhooks.c.id == webhook.id).values(secret=secret))
     revision.bump(connection, Change("webhooks", webhook.tenant_id))
@@ -137,7 +137,7 @@ def rotate_secret(connection: sa.Connection, webhook: Webhook) -> MadeWebhook:
 
 
 def receiver_of(connection: sa.Connection, webhook_id: str) -> Receiver:
-    """The webhook as a delivery needs it; there must be one."""
+    """The receiver of a webhook's deliveries. The webhook must exist."""
     return Receiver(*connection.execute(sa.select(*RECEIVER).where(_webhooks.c.id == webhook_id)).one())
 
 

@@ -1,4 +1,4 @@
-"""What served the requests for one alias, or for one adapter: counts, timings and failures of each arm.
+"""The arms of one alias, or the versions of one adapter: counts, timings and failures of their requests.
 
 An arm is a base model or a version of an adapter.
 """
@@ -22,9 +22,9 @@ _ARM = (_usage.c.model, _usage.c.adapter, _usage.c.adapter_version)
 
 
 class ArmUse(msgspec.Struct, frozen=True, kw_only=True):
-    """One arm. `failed`: requests that an engine or a gateway ended by failing. `cost_picos` by currency. Percentiles
-    of seconds to the first token, and the device's seconds per token made, are of at most the newest 20,000 requests
-    of all arms together; null: none of them is the arm's."""
+    """One arm. `failed`: requests that ended because an engine or a gateway failed. `cost_picos` by currency.
+    Percentiles of seconds to the first token, and the device's seconds per token made, are of at most the newest
+    SAMPLE_MAX requests of all arms together; null: the arm has none of these requests."""
 
     model: str
     adapter: str | None
@@ -40,7 +40,7 @@ class ArmUse(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def of_alias(connection: sa.Connection, name: str, *, start: int, tenant_id: str | None = None) -> list[ArmUse]:
-    """The arms of the requests that asked for this name and ended from `start` on, in microseconds UTC; most requests
+    """The arms of the requests that named this alias and ended from `start` on, in microseconds UTC; most requests
     first. `tenant_id`: of this tenant's requests only."""
     return _arms(connection, [_usage.c.asked == name], start, tenant_id)
 
@@ -93,7 +93,7 @@ def _arms(
 def _sample(
     connection: sa.Connection, where: Sequence[sa.ColumnElement[bool]]
 ) -> dict[tuple[str, str | None, int | None], tuple[list[float], float, int]]:
-    """By arm: sorted seconds to the first token, seconds of the device, and tokens made."""
+    """For each arm: sorted seconds to the first token, seconds of the device, and tokens made."""
     columns = (*_ARM, _usage.c.ttft_s, _usage.c.device_s, _usage.c.made_tokens)
     query = sa.select(*columns).where(*where).order_by(_usage.c.finished_at.desc()).limit(SAMPLE_MAX)
     found: dict[tuple[str, str | None, int | None], tuple[list[float], float, int]] = {}

@@ -1,9 +1,9 @@
-"""What connectors push to other systems: tokens by tenant, UTC hour and meter, each amount once.
+"""Usage that connectors push to other systems: tokens by tenant, UTC hour and meter, each amount once.
 
 Usage is added up in the order of its sequence, up to the roll-ups' cursor. Before an event is sent, its amount and the
-number of its part are committed, and they change only after the receiver has it. So an event that is repeated, after a
-crash for example, has the same identifier and the same amount, and the receiver drops it. Usage that arrives after its
-hour was sent is the hour's next part. This module knows no HTTP.
+number of its part are committed, and both change only after the receiver has the event. So an event that is repeated,
+after a crash for example, has the same identifier and the same amount, and the receiver drops it. Usage that arrives
+after its hour was sent is the hour's next part. This module knows no HTTP.
 """
 
 from __future__ import annotations
@@ -59,7 +59,8 @@ class PushFailure(msgspec.Struct, frozen=True):
 
 class ConnectorState(msgspec.Struct, frozen=True, kw_only=True):
     """`waiting`: hours and meters with tokens that are due and not sent. `lag_s`: the time since the end of the oldest
-    of these hours; 0: none. `stuck`: those that are not sent without an operator, with one reason."""
+    of these hours; 0: none. `stuck`: hours and meters that are sent only after an operator's
+    release; `stuck_reason`: the reason of one of them."""
 
     name: str
     gateway_id: str | None
@@ -128,7 +129,7 @@ def claim(
     clock: Clock = database_now,
 ) -> list[PushEvent]:
     """Events that are due, the oldest hours first, of hours that ended `after_s` ago. They are due again after
-    `retry_s`, doubled with each attempt, unless `record` records their success. An event that may have arrived over
+    `retry_s`, doubled with each attempt, unless `record` records success. An event that may have arrived over
     `sure_s` ago, or whose hour is over `age_s_max` ago, is stuck: the receiver would not know the identifier any more,
     or would refuse it."""
     now = clock(connection)
@@ -216,7 +217,8 @@ def accounts(connection: sa.Connection, name: str) -> dict[str, str]:
 def states(
     connection: sa.Connection, *, after_s: float, needs_account: Collection[str] = (), clock: Clock = database_now
 ) -> list[ConnectorState]:
-    """All connectors that have run, by name. `needs_account`: those that push only for tenants with an account."""
+    """All connectors that have run, by name. `needs_account`: the names of connectors that push only for tenants
+    with an account."""
     now = clock(connection)
     found = []
     for row in connection.execute(sa.select(connectors).order_by(connectors.c.name)):

@@ -1,4 +1,4 @@
-"""The papers of invoices and credits: numbers without gaps, addresses, taxes, rounded totals, due dates and payments.
+"""Documents of invoices and credits: numbers without gaps, addresses, taxes, rounded totals, due dates and payments.
 
 A document is made in the transaction that issues it and never changes. Its net amount is the exact amount rounded once
 to the currency's smallest unit, half away from 0; each tax is computed on the net amount and rounded the same way; the
@@ -27,7 +27,7 @@ RATE_PLACES = 4  # decimal places of a rate in percent
 ADDRESS_LINES_MAX = 8
 PAYMENT_DAYS_MAX = 365
 ACCOUNT_CHARS_MAX = 100
-# ISO 4217: places of the currencies that have not two.
+# ISO 4217: decimal places of the currencies whose number of places is not two.
 _PLACES = {
     **dict.fromkeys(
         ("BIF", "CLP", "DJF", "GNF", "ISK", "JPY", "KMF", "KRW", "PYG", "RWF", "UGX", "UYI", "VND", "VUV"), 0
@@ -62,7 +62,7 @@ class TaxLine(msgspec.Struct, frozen=True):
 
 
 class Issuer(msgspec.Struct, frozen=True, kw_only=True):
-    """Who issues documents, from the configuration. A series of numbers belongs to one issuer."""
+    """The issuer of documents, from the configuration. A series of numbers belongs to one issuer."""
 
     party: Party = Party(name="Laneway")
     invoice_series: str = "INV"
@@ -87,7 +87,7 @@ class BillingProfile(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def id(self) -> str:
-        """Its name in the audit log, where the tenant's id is the tenant."""
+        """The id of the profile in audit lines, made from the tenant's id."""
         return f"bpr_{self.tenant_id.removeprefix('ten_')}"
 
 
@@ -241,7 +241,7 @@ def pay(
     paid_at: int | None = None,
     clock: Clock = database_now,
 ) -> Payment:
-    """Record an amount received for a numbered invoice; below 0: taken back. Raises RowNotFound, InvalidValue."""
+    """Record an amount received for a numbered invoice; below 0: a reversal. Raises RowNotFound, InvalidValue."""
     document = documents_of(connection, invoice_ids=[invoice_id]).get(invoice_id)
     if document is None:
         raise RowNotFound(f"there is no numbered invoice {invoice_id!r}")

@@ -44,8 +44,8 @@ MEASURED = (
 
 class RequestFilter(msgspec.Struct, frozen=True, kw_only=True):
     """Every given value must match, and `start` ≤ moment < `end`, in microseconds UTC. The moment is the request's
-    ending, or its beginning while it runs. `endings`: the request's is one of them; `other_endings`: it is none of
-    them, and the request has ended."""
+    ending, or its beginning while it runs. `endings`: only requests with one of these endings; `other_endings`:
+    only ended requests with none of these endings."""
 
     status: Status | None = None
     ending: str | None = None
@@ -104,7 +104,7 @@ class RequestRow(msgspec.Struct, frozen=True, kw_only=True):
     device_s: float | None = None
     preemptions: int | None = None
     trace_id: str | None = None  # also None for a request without a trace
-    asked: str | None = None  # the name in the request, if an alias or a fallback stood between
+    asked: str | None = None  # the model that the request named, if an alias or a fallback replaced it
     adapter_version: int | None = None
     started_at: int
     at: int

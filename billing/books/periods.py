@@ -47,7 +47,7 @@ class Period(msgspec.Struct, frozen=True):
 
     @property
     def place(self) -> tuple[int, str]:
-        """The pair that the next page of a listing begins after."""
+        """The cursor of the period: the next page of a listing begins after this pair."""
         return self.start_at, self.id
 
 

@@ -293,7 +293,7 @@ def _corrected(which: ReportFilter, names: list[str]) -> sa.Select[Any]:
         columns.append((moved if of_meter else sa.literal_column("0")).label(name))
     columns += [made.c.picos.label("cost_picos"), sa.literal_column("0.0", sa.Double).label("device_s")]
     columns.append(made.c.picos.label("correction_picos"))
-    # Not by `coalesce`, so that the columns' indexes find the rows.
+    # Two conditions instead of `coalesce`, so that the columns' indexes find the rows.
     between = sa.or_(
         sa.and_(made.c.counted_at >= which.start, made.c.counted_at < which.end),
         sa.and_(made.c.counted_at.is_(None), made.c.created_at >= which.start, made.c.created_at < which.end),

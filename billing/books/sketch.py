@@ -4,7 +4,7 @@
 A duration of x seconds is counted in the bucket ⌈log x ÷ log γ⌉, γ = (1 + ACCURACY) ÷ (1 − ACCURACY), and a bucket is
 read as the value whose relative error is ACCURACY at both of its ends. Sums of counts are the sketch of all their
 durations, so sketches of quarter-hours are merged to days without a further error. From a microsecond to a day there
-are 1,260 buckets, so none is ever joined with another.
+are 1,260 buckets, so buckets are never merged.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How the tiers' targets were kept, folded from usage rows into quarter-hours: sla_quarters. Each row is folded once,
+"""Counts of requests within their targets, folded from usage rows into sla_quarters. Each row is folded once,
 in the order of its sequence, as the roll-ups are (rollups.py), with a cursor of its own, so that a fault here cannot
 delay the books.
 
@@ -27,7 +27,7 @@ from billing.tables import NONE
 
 # Midnight of every time zone of today is at the beginning of a UTC quarter-hour.
 QUARTER = 900 * SECOND
-# A tier keeps its promise in an interval if this part of its requests was within the target, of both targets.
+# A tier keeps its promise in an interval if this part of its requests was within each of the two targets.
 OBJECTIVE = 0.99
 SKETCHES = ("ttft_sketch", "itl_sketch", "pause_sketch")
 KEYS_AT_ONCE = 200  # rows read by their keys in one query
@@ -120,7 +120,7 @@ def fold_sla(connection: sa.Connection, *, limit: int = FOLD_MAX, clock: Clock =
 
 
 def count_unserved(connection: sa.Connection, unserved: Mapping[QuarterKey, UnservedCount]) -> None:
-    """Add requests that have no usage row to their quarter-hours, and to those of all tenants. A key with the tenant
+    """Add requests that have no usage row to their quarter-hours, and to the sums of all tenants. A key with the tenant
     NONE counts for all tenants only: the tenant is not known. Needs a writing transaction."""
     summed: dict[QuarterKey, dict[str, int]] = {}
     for key, count in unserved.items():

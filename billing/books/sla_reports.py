@@ -1,5 +1,5 @@
-"""SLA reports: how the targets were kept, by tier or by tier and model, for each day of a time zone and for all of its
-days together. Made of quarter-hours (sla.py); this module only reads.
+"""SLA reports: the requests within their targets, by tier or by tier and model, for each day of a time zone and for all
+of its days together. A report adds up quarter-hours (sla.py); this module only reads.
 """
 
 from __future__ import annotations
@@ -133,8 +133,8 @@ class _Interval:
 
 
 def verdict(counts: dict[str, int]) -> Verdict:
-    """Whether the promise was kept: of the requests that should have had a first token, and of those with a second
-    one, at least OBJECTIVE were within their target. `counts`: by the names of SLA_COUNTS."""
+    """Whether the promise was kept: at least OBJECTIVE of the requests that should have had a first token, and of the
+    requests with a second token, were within their target. `counts`: by the names of SLA_COUNTS."""
     unserved = counts["refused"] + counts["unanswered"]
     if not counts["requests"] + unserved:
         return "no_traffic"
@@ -145,8 +145,8 @@ def verdict(counts: dict[str, int]) -> Verdict:
 
 
 def shares(figures: SlaFigures) -> tuple[tuple[int, int], tuple[int, int]]:
-    """Requests within their target, and of how many: for the first token, which a request without one has missed, and
-    between tokens."""
+    """Two pairs of counts, within the target and in total: for the first token, which a request without a first token
+    has missed, and between tokens."""
     promised = figures.ttft_measured + figures.refused + figures.unanswered
     return (figures.ttft_within, promised), (figures.itl_within, figures.itl_measured)
 
@@ -208,7 +208,7 @@ def _dates(query: SlaQuery, today: date) -> tuple[date, date]:
 
 
 def _days_of(period: Period, today: date) -> tuple[date, date]:
-    """The first and the last day. Only yesterday and last month are over."""
+    """The first and the last day. Only `yesterday` and `last_month` have ended."""
     yesterday = today - timedelta(days=1)
     if period == "yesterday":
         return yesterday, yesterday
@@ -235,7 +235,7 @@ def _date(text: str, param: str) -> date:
 def _read(
     connection: sa.Connection, query: SlaQuery, edges: Sequence[int]
 ) -> dict[tuple[str, str | None], dict[int, _Interval]]:
-    """By group, the sums between each two neighbouring `edges`, by their index; without empty ones."""
+    """For each group, the sums between neighbouring `edges`, by index; intervals without requests are left out."""
     assert all(edge % QUARTER == 0 for edge in edges), "a day begins with a quarter-hour"
     columns = (_quarters.c[name] for name in ("quarter", "tier", "model", *SLA_COUNTS, *SKETCHES))
     rows = sa.select(*columns).where(

@@ -23,8 +23,8 @@ _recompute = tables.usage_recompute
 
 class UsageRow(msgspec.Struct, frozen=True):
     """One settled request, in the order of the table's columns. `recomputed`: its recomputes, by the tier whose
-    preemptions caused them. `tags`: the key's, when the request began. `asked`: the request's model, if an alias or a
-    fallback stood between. The last four numbers: as in Settlement."""
+    preemptions caused them. `tags`: the key's, when the request began. `asked`: the model that the request named, if an
+    alias or a fallback replaced it. The last four numbers: as in Settlement."""
 
     sequence: int
     request_id: str

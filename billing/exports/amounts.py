@@ -32,7 +32,7 @@ def pointed_text(picos: int) -> str:
 
 
 def ascii_text(text: str) -> str:
-    """`text` with \\uXXXX, as in JSON, for each character that is not ASCII. FOCUS's validator refuses the others."""
+    """`text` with \\uXXXX, as in JSON, for each character that is not ASCII. FOCUS's validator refuses them."""
     if text.isascii():
         return text
     return "".join(char if char.isascii() else json.dumps(char)[1:-1] for char in text)

@@ -12,7 +12,7 @@ from typing import IO, Any, Protocol
 from billing.exports.amounts import csv_cell, decimal_text, moment_text, pointed_text
 from billing.exports.rows import COLUMNS, MOMENTS, MONEY, PRICES, QUANTITIES, VARYING, Row, SharedCells
 
-# Of the cells' contents; raised when equal rows give other bytes. 2: Tags name the key and the project. 3: FOCUS's
+# Version of the cells; raised when equal rows give other bytes. 2: Tags name the key and the project. 3: FOCUS's
 # texts are ASCII, numbers in CSV have a point, and the original names are x_BillingAccountName and x_SubAccountName.
 VERSION = 3
 ROW_GROUP = 65_536  # rows of Parquet in memory at once

@@ -109,8 +109,8 @@ class Settlement(msgspec.Struct, frozen=True, kw_only=True, tag="settlement"):
     arrived at the gateway. `itl_s`: the mean time between tokens of the slowest text, None without two tokens;
     `pause_s`: the longest time between two of its tokens. `submitted_s`: from the arrival until an engine received the
     request; `load_s`: of that, the wait until the engine had the adapter; `weights_s`: as predicted then, until the
-    model's weights are resident; None: unknown. `asked`: the name that the request had as its model, if an alias or a
-    fallback stood between, at most ASKED_CHARS_MAX. `adapter_version`: None without an adapter."""
+    model's weights are resident; None: unknown. `asked`: the model that the request named, if an alias or a
+    fallback replaced it, at most ASKED_CHARS_MAX. `adapter_version`: None without an adapter."""
 
     request_id: str
     prompt_tokens: int

@@ -1,4 +1,4 @@
-"""The proof that what connectors count for other systems is the usage that they have read."""
+"""The proof that the tokens that connectors recorded equal the usage rows that they have read."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _usage = tables.usage
 
 
 def pushed(connection: sa.Connection, month: str | None) -> list[Imbalance]:
-    """Of each connector: no hour has sent more than was recorded. And over all months (`month` None), since a
+    """For each connector, no hour has sent more tokens than it recorded. Over all months (`month` None), since a
     connector has one cursor: the recorded tokens by tenant and meter = the usage with start_sequence < sequence ≤
     sequence."""
     found: list[Imbalance] = []

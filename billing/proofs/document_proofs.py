@@ -1,4 +1,4 @@
-"""Proofs of documents: their amounts are those of the invoice or credit, they add up, and no number is missing."""
+"""Proofs of documents: the amounts equal the invoice or credit and add up, and no number is missing."""
 
 from __future__ import annotations
 

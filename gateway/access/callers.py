@@ -81,7 +81,7 @@ class Caller(msgspec.Struct, frozen=True, kw_only=True):
     tag_set_id: str | None = None  # of the key's tags
 
     def may_call(self, name: str) -> bool:
-        """Whether the key's own list has the name, or of a version its adapter's; the tenant may still not see it."""
+        """Whether the key's own list has the name, or that of a version's adapter. The tenant may still not see it."""
         return self.models is None or name in self.models or split_version(name)[0] in self.models
 
 

@@ -24,7 +24,7 @@ _SEALED = sa.select(_table.c.end_user_key)
 
 
 class EndUserDigests:
-    """Of one process. `load_key` or `make_key` comes before `digest`."""
+    """The digests of one process. `load_key` or `make_key` must run before `digest`."""
 
     def __init__(self, secrets: ServerSecrets) -> None:
         self._secrets = secrets
@@ -45,7 +45,7 @@ class EndUserDigests:
                 rewrap_end_user_key(connection, self._secrets)
             return
         sealed = self._sealed.seal(os.urandom(KEY_BYTES), _PLACE)
-        # Of several gateways that start at once, one makes the key of all.
+        # If several gateways start at once, only the first of them stores a key.
         connection.execute(sa.update(_table).where(_table.c.end_user_key.is_(None)).values(end_user_key=sealed))
         self.load_key(connection)
 
@@ -57,7 +57,7 @@ class EndUserDigests:
 
 
 def rewrap_end_user_key(connection: sa.Connection, secrets: ServerSecrets) -> None:
-    """Encrypt the key with the current secret, so that the other one can be dropped. A key that no known secret
+    """Encrypt the key with the current secret, so that the other secret can be dropped. A key that no known secret
     decrypts remains as it is."""
     values = SealedValues(secrets, _PURPOSE)
     sealed = connection.execute(_SEALED).scalar_one()

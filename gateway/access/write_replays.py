@@ -1,4 +1,4 @@
-"""Idempotency-Key on administrative writes: a repeated write gets the stored answer of the first, which ran once.
+"""Idempotency-Key on administrative writes: a repeated write gets the stored answer of the first write.
 
 The row is made in the transaction of the write itself, so a write that was rolled back has none and may run again, and
 a write that was committed never runs a second time, even if its answer could not be stored. Answers are encrypted with
@@ -24,7 +24,7 @@ from gateway.tables import write_replays
 HEADER = "Idempotency-Key"
 NAME = re.compile(r"[\x21-\x7e]{1,255}")
 KEEP_S = 24 * 3600
-IN_FLIGHT_S = 60  # a write without an answer counts as in flight for so long
+IN_FLIGHT_S = 60  # how long a write without an answer counts as in flight
 ROWS_MAX = 10_000  # of one key or person
 ANSWER_BYTES_MAX = 256 * 1024
 _PURPOSE = "answers of administrative writes, format 1"
@@ -131,7 +131,7 @@ class IdempotentWrite:
 
     @property
     def _place(self) -> str:
-        """Of the sealed answer: moved to another row, it cannot be decrypted."""
+        """The row that the sealed answer is bound to: an answer moved to another row cannot be decrypted."""
         return msgspec.json.encode((self._actor_id, self._name, self._fingerprint)).decode()
 
     def _row(self, connection: sa.Connection) -> _Row | None:
@@ -143,7 +143,7 @@ class IdempotentWrite:
         count, oldest = connection.execute(own).one()
         if count >= ROWS_MAX:
             raise errors.RateLimited(
-                f"{HEADER}: this key has written {ROWS_MAX} times with one in the last 24 hours, which is the limit.",
+                f"{HEADER}: this key reached the limit of {ROWS_MAX} writes with this header in 24 hours.",
                 retry_after_s=max(1.0, (oldest - now) / SECOND + KEEP_S),
             )
 

@@ -104,8 +104,8 @@ def end_user_states(
     list_query: ListQuery,
     digest_in: Callable[[str], str] | None = None,
 ) -> ListPage[EndUserState]:
-    """A page of the budgets of a template's end users. `digest_in`: only the end user whose digest in a tenant, named
-    by its id, is this. Raises RowNotFound, InvalidValue."""
+    """A page of the budgets of a template's end users. `digest_in` lists one end user only: it returns the end
+    user's digest for a tenant's id. Raises RowNotFound, InvalidValue."""
     budget = budgets.get(connection, budget_id) if budget_id.isascii() and budget_id.isprintable() else None
     if budget is None or not budget.active or not budget.per_end_user or not actor.sees(budget.tenant_id):
         raise RowNotFound(f"there is no budget for each end user with the id {budget_id!r}")

@@ -1,4 +1,4 @@
-"""Correcting what was billed, of a request or free, and credits."""
+"""Corrections of billed amounts, of a request or free, and credits."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from gateway.admin.writes import Writes, key_of, project_of
 
 
 class CorrectionWrites:
-    """A correction is added to the period that it corrects while that is open, else to the current one; what was billed
-    before does not change."""
+    """A correction is added to the period that it corrects while that period is open, or else to the current one.
+    Earlier entries do not change."""
 
     def __init__(self, writes: Writes) -> None:
         self._writes = writes
@@ -44,7 +44,7 @@ class CorrectionWrites:
         month: str | None = None,
     ) -> Correction:
         """Bill a tenant `picos` of its currency; below 0, credit it, with a credit note. `month`: an open one; None:
-        the current one. The other names only say what it is for; `adapter` is an id."""
+        the current one. The other arguments only describe it; `adapter` is an id."""
         writes = self._writes
         writes.lock(connection)
         tenant_id = writes.tenant(connection, tenant).id

@@ -1,4 +1,4 @@
-"""Billing profiles, payments of invoices, and stuck events of connectors. And who issues documents."""
+"""Billing profiles, payments of invoices, stuck events of connectors, and the issuer of documents."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class DocumentWrites:
         payment_days: int | None = None,
         accounts: dict[str, str] | None = None,
     ) -> BillingProfile:
-        """Replace a tenant's billing profile. Documents that were issued keep theirs."""
+        """Replace a tenant's billing profile. Issued documents do not change."""
         writes = self._writes
         writes.lock(connection)
         writes.check_operator("billing profiles")
@@ -67,8 +67,8 @@ class DocumentWrites:
         reference: str,
         paid_at: int | None = None,
     ) -> Payment:
-        """Record an amount received for an invoice (id or number), in the document's smallest unit; below 0: taken
-        back. `paid_at`: microseconds UTC, None: now."""
+        """Record an amount received for an invoice (id or number), in the document's smallest unit; below 0: a
+        reversal. `paid_at`: microseconds UTC, None: now."""
         writes = self._writes
         writes.lock(connection)
         writes.check_operator("payments")
@@ -95,7 +95,7 @@ class DocumentWrites:
 
 
 def issuer_of(config: Config) -> Issuer:
-    """Who issues documents, by the configuration."""
+    """The issuer of documents, from the configuration."""
     section = config.billing
     return Issuer(
         party=Party(

@@ -59,7 +59,7 @@ class WebhookWrites:
         events: Sequence[str] | None = None,
         active: bool | None = None,
     ) -> Webhook:
-        """Change the given fields. `active` false: it gets no new events; deliveries that are pending go out."""
+        """Change the given fields. `active` false: it gets no new events; pending deliveries are still sent."""
         self._writes.lock(connection)
         before = seen_webhook(connection, webhook_id, self._writes.actor)
         if url is not None and url != before.url and before.format == "pagerduty":
@@ -72,7 +72,7 @@ class WebhookWrites:
         return after
 
     def rotate_secret(self, connection: sa.Connection, webhook_id: str) -> MadeWebhook:
-        """Sign with a new secret from now on: a receiver that knows the old one alone refuses deliveries."""
+        """Sign with a new secret from now on: a receiver that has only the old secret refuses deliveries."""
         self._writes.lock(connection)
         before = seen_webhook(connection, webhook_id, self._writes.actor)
         made = webhooks.rotate_secret(connection, before)
@@ -80,7 +80,7 @@ class WebhookWrites:
         return made
 
     def note_test(self, connection: sa.Connection, webhook_id: str) -> Receiver:
-        """Write the audit line of a test event that is sent next, and return its receiver."""
+        """Write the audit line of a test event, before it is sent, and return its receiver."""
         self._writes.lock(connection)
         before = seen_webhook(connection, webhook_id, self._writes.actor)
         self._writes.record_line(connection, "webhook.test", before.id, before.tenant_id)

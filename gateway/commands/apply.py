@@ -20,7 +20,7 @@ from gateway.commands.console import CommandRefused, Console, fail, json_option,
 from gateway.commands.database import sentence, write
 
 EXIT_DRIFT = 2
-EXIT_REFUSED = 1  # other than in other commands, so that a script can tell a refusal from drift
+EXIT_REFUSED = 1  # differs from other commands, so that a script can tell a refusal from drift
 
 
 class ApplyRefused(CommandRefused):
@@ -43,7 +43,7 @@ class _Planned(Exception):
 @click.option(
     "--prune",
     is_flag=True,
-    help="End what a list of the file does not name: revoke keys, archive tenants and projects.",
+    help="End the objects that a list of the file does not name: revoke keys, archive tenants and projects.",
 )
 @click.option(
     "--secrets",
@@ -54,7 +54,7 @@ class _Planned(Exception):
 @pass_console
 def apply_command(console: Console, file: Path, plan: bool, prune: bool, secrets: Path | None, as_json: bool) -> None:
     """Make tenants, projects, keys, budgets, limits, aliases and prices as FILE has them, in one transaction. A field
-    that FILE leaves out stays as it is. A second run changes nothing. A refusal has exit status 1."""
+    that FILE leaves out is not changed. A second run changes nothing. A refusal has exit status 1."""
     try:
         _apply(console, file, plan, prune, secrets, as_json)
     except CommandRefused as refused:

@@ -121,7 +121,7 @@ def close_command(console: Console, month: str, tenant: str | None, yes: bool, a
         ask(f"Close {month} of {len(found)} tenants permanently?")
     made: list[Invoice] = []
     refused: list[str] = []
-    # One that is closed already is tried too, so that the refusal says so.
+    # A tenant whose month is closed already is tried too, so that the refusal names the reason.
     tenant_ids = [one.period.tenant_id for one in found] or ([] if tenant is None else [tenant])
     for tenant_id in tenant_ids:
         result = write(console, lambda c, tenant_id=tenant_id: close(c, tenant_id))  # type: ignore[misc]
@@ -246,7 +246,7 @@ def credit_command(
 @pass_console
 def pay_command(console: Console, invoice_id: str, amount_minor: int, reference: str, as_json: bool) -> None:
     """Record AMOUNT_MINOR, in the currency's smallest unit (cents), as received for an invoice, by its id or number;
-    after `--`, a negative amount that was taken back."""
+    after `--`, a negative amount reverses a payment."""
     administration = console.administration
     made = write(
         console,
@@ -278,7 +278,7 @@ def profile_command(
     accounts: tuple[str, ...],
     **fields: Any,
 ) -> None:
-    """What is printed on TENANT's next invoices: name, address, taxes and terms; with --set, replace it."""
+    """Show the name, address, taxes and terms on TENANT's next invoices; with --set, replace them."""
     administration = console.administration
     given = any((taxes, accounts, *fields.values()))
     if given and not change:

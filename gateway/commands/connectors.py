@@ -1,4 +1,4 @@
-"""`laneway connectors`: the systems that usage is pushed to, how far each one is, and what keeps it."""
+"""`laneway connectors`: the systems that usage is pushed to, with waiting and stuck amounts."""
 
 from __future__ import annotations
 

@@ -82,7 +82,7 @@ def yes_option(command: Command) -> Command:
 
 
 def ask(question: str) -> None:
-    """Ask on stderr. Without a yes, also where nobody can answer, the command ends and has changed nothing."""
+    """Ask on stderr. Without a yes, also at the end of stdin, the command ends and changes nothing."""
     try:
         agreed = click.confirm(question, err=True)
     except click.Abort:

@@ -299,12 +299,12 @@ def _budget_cells(row: dict[str, Any], names: dict[str | None, str], currencies:
 
 @budgets_group.command("end-users")
 @click.argument("budget_id")
-@click.option("--user", "name", help="This end user alone, as requests name it. Names are not stored.")
+@click.option("--user", "name", help="Only this end user, by the name in requests. Names are not stored.")
 @click.option("--limit", type=click.IntRange(1, LIMIT_MAX), default=100, show_default=True, help="Most rows.")
 @json_option
 @pass_console
 def end_users_command(console: Console, budget_id: str, name: str | None, limit: int, as_json: bool) -> None:
-    """The end users of the budget BUDGET_ID, made with --per-end-user, the fullest first. Money is in picos."""
+    """The end users of the budget BUDGET_ID, made with --per-end-user, the most used first. Money is in picos."""
     wanted = ListQuery(sort="-used", limit=limit)
     digests = None if name is None else EndUserDigests(_secrets(console))
 

@@ -11,8 +11,8 @@ from gateway.tables import adapters, keys
 
 
 def names_of(connection: sa.Connection, ids: Iterable[str | None]) -> dict[str | None, str]:
-    """The slug of each tenant, and the name of each project, key and adapter, by id. An id without a name names
-    itself."""
+    """The slug of each tenant, and the name of each project, key and adapter, by id. An id without a name maps
+    to itself."""
     wanted = sorted({one for one in ids if one is not None})
     found: dict[str | None, str] = {one: one for one in wanted}
     for table, name in (

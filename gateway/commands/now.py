@@ -1,4 +1,4 @@
-"""`laneway status`, `requests`, `usage` and `tiers`: what this deployment does, read from its database."""
+"""`laneway status`, `requests`, `usage` and `tiers`: the state of this deployment, read from its database."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def requests_command(
     **of: Any,
 ) -> None:
     """Running requests, then ended ones, newest first; refused and failed ones too. With REQUEST_ID (as in the header
-    x-request-id) all of one. Prompts and answers are not stored."""
+    x-request-id) every field of one request. Prompts and answers are not stored."""
     if request_id is not None:
         _show_request(console, request_id, as_json)
         return

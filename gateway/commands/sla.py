@@ -111,7 +111,7 @@ def _cells(figures: SlaFigures) -> dict[str, object]:
 
 
 def _share(within: int, of: int) -> str | None:
-    """Cut, not rounded: 100.00 % means all."""
+    """Truncated, not rounded, so that 100.00 % means all requests."""
     return f"{10_000 * within // of / 100:.2f} %" if of else None
 
 

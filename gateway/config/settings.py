@@ -423,7 +423,7 @@ class RetentionSection(Section, frozen=True, kw_only=True):
     requests_days: Days = 0  # requests that were never charged
     audit_days: Days = 0
     exports_days: Days = 0  # files in <data_dir>/exports
-    sla_days: Days = 400  # how targets were kept, by quarter-hour
+    sla_days: Days = 400  # counts of requests within their targets, by quarter-hour
     request_errors_days: Days = 90  # requests that were refused or failed, and their counts
     erasures_file: str = ""  # the list of erased tenants; empty: <data_dir>/erasures.jsonl
 

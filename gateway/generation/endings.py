@@ -78,7 +78,7 @@ REFUSAL_ENDINGS = {
 REFUSED_ENDINGS: tuple[str, ...] = tuple(
     ending.value for ending in (EndingCode.REFUSED_TOO_LONG, EndingCode.REFUSED_BAD_REQUEST, EndingCode.REVOKED)
 )
-# … and as failed: an engine or a gateway could not serve them.
+# The endings of requests with a hold that count as failed: an engine or a gateway could not serve them.
 FAILED_ENDINGS: tuple[str, ...] = (
     *(
         ending.value
@@ -91,7 +91,7 @@ FAILED_ENDINGS: tuple[str, ...] = (
 
 
 def outcome_of(ending: str) -> Outcome:
-    """Of a request with a hold, by the hold's ending."""
+    """The outcome of a request with a hold, by the hold's ending."""
     if ending in FAILED_ENDINGS:
         return "failed"
     return "refused" if ending in REFUSED_ENDINGS else "served"

@@ -53,7 +53,7 @@ class FirstTokenSummary(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TokenTargets(msgspec.Struct, frozen=True):
-    """What a tier promises a request now: seconds from its arrival to its first token, and between its tokens."""
+    """The targets of a request at this moment: seconds from its arrival to its first token, and between its tokens."""
 
     ttft_s: float
     itl_s: float
@@ -69,7 +69,7 @@ class TokenGaps:
         self.pause_s = 0.0  # the longest time between two arrivals
 
     def note_arrival(self) -> None:
-        """Of one token, or of several together."""
+        """Note the arrival of one token, or of several together."""
         now = time.monotonic()
         if not self._first_at:
             self._first_at = now

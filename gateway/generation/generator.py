@@ -425,8 +425,8 @@ class Generator:
             self._holding.journal_settlement(request, outcome)
 
     def _note_impatience(self, request: InFlight, waited_s: float) -> None:
-        """Count a caller that left before its first token, if that was late. A caller that left earlier might have been
-        served in time."""
+        """Count a caller that left before its first token, if the token was overdue. A caller that left earlier might
+        have been served in time."""
         if waited_s > self._first_tokens.targets(request.tier, request.prompt_tokens).ttft_s:
             self._first_tokens.unanswered(request.tier, request.caller.tenant_id, request.target.model)
 

@@ -140,8 +140,8 @@ class RequestHolds:
 
 
 def _settlement(request: InFlight, outcome: Outcome) -> Settlement:
-    # Times are the gateway's own measures, as in the log, the metrics and the tiers' targets. No token may have arrived
-    # here, if the caller left: then there is no time of the first one.
+    # Times are the gateway's own measures, as in the log, the metrics and the tiers' targets. If the caller left
+    # before a token arrived, there is no time of a first token.
     usage, record = outcome.usage, request.line.record
     return Settlement(
         request_id=request.request_id,

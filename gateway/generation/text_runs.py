@@ -206,7 +206,7 @@ class TextRuns:
         return TokenUsage(prompt, cached, run.shown, engines=_made_by(run))
 
     def token_gaps(self) -> tuple[float | None, float | None]:
-        """Of the slowest text the mean time between its tokens, and of all texts the longest pause between two tokens,
+        """The mean time between the tokens of the slowest text, and the longest pause between two tokens of all texts,
         in seconds. None: no text has a second token."""
         several = [(run.gaps, run.output.tokens) for run in self.all if run.output.tokens > 1]
         if not several:
@@ -221,7 +221,7 @@ class TextRuns:
 
     @property
     def submitted_s(self) -> float | None:
-        """From the request's arrival until its first text was submitted; None: none was."""
+        """From the request's arrival until its first text was submitted; None: no text was."""
         return min([run.submitted_s for run in self.all if run.stream is not None], default=None)
 
     def times(self) -> tuple[TextTimes, ...]:

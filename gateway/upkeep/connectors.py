@@ -1,8 +1,8 @@
-"""Pushes usage to Stripe and OpenMeter. `billing.books.connectors` decides what is due and keeps the identifier and the
-amount of each event; this module sends them.
+"""Pushes usage to Stripe and OpenMeter. `billing.books.connectors` decides which events are due, and stores the
+identifier and the amount of each; this module sends them.
 
-Of several gateways, the one that holds the connector's lease pushes. Should two push at once, the identifier is the
-same, and the receiver counts the event once.
+The gateway that holds the connector's lease pushes. If two gateways push at once, both send the same identifier,
+and the receiver counts the event once.
 """
 
 from __future__ import annotations
@@ -63,8 +63,8 @@ class ConnectorPusher:
             await asyncio.sleep(self._section.poll_s)
 
     async def push_due(self) -> int:
-        """Collect usage and send the events that are due, at most BATCH_MAX; none without the lease. Returns how many
-        the receiver has now. Raises DatabaseUnavailable."""
+        """Collect usage and send the events that are due, at most BATCH_MAX; none without the lease. Returns the
+        number of events that the receiver accepted. Raises DatabaseUnavailable."""
         section, write = self._section, self._database.write_in_background
         if not await write(lambda c: connectors.take_lease(c, section.name, self._gateway_id, LEASE_S)):
             return 0
@@ -181,7 +181,7 @@ def _is_duplicate(answer: httpx2.Response) -> bool:
 
 
 def _message(answer: httpx2.Response) -> str:
-    """What a refusal says, of Stripe (`error.message`) or in a problem of RFC 9457 (`detail`)."""
+    """The message of a refusal, of Stripe (`error.message`) or in a problem of RFC 9457 (`detail`)."""
     try:
         body = answer.json()
     except ValueError:

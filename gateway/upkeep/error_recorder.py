@@ -1,6 +1,6 @@
 """Records requests that were refused or failed, off their path: `note` only counts and queues in memory, and a task
-writes rows and counts in groups. A database that hangs delays no answer; what does not fit in the queue is dropped, and
-still counted.
+writes rows and counts in groups. A database that hangs delays no answer; a row that does not fit in the queue is
+dropped, and its request is still counted.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class ErrorRecorder:
         self._now_s = now_s
         self._gateways = gateways
         self._waiting: deque[Row] = deque()
-        self._counts: dict[_CountKey, tuple[int, int]] = {}  # requests, and those of them that were settled
+        self._counts: dict[_CountKey, tuple[int, int]] = {}  # all requests, and the settled requests among them
         self._changed: set[_CountKey] = set()
         self._second = 0  # of `_rows`
         self._rows: dict[str, int] = {}  # queued in this second, by tenant
@@ -151,7 +151,7 @@ class ErrorRecorder:
     async def flush(self) -> None:
         """Write the counts that changed and all rows that wait, ROWS_AT_ONCE in a transaction. Raises
         DatabaseUnavailable; the next flush then writes the same again, which changes nothing that was written."""
-        # A flood adds rows and counts meanwhile: they are the next flush's.
+        # The next flush writes the rows and counts that a flood adds meanwhile.
         for _ in range(math.ceil(len(self._waiting) / ROWS_AT_ONCE) or bool(self._changed)):
             rows = [self._waiting[number] for number in range(min(ROWS_AT_ONCE, len(self._waiting)))]
             changed, self._changed = self._changed, set()
@@ -178,7 +178,7 @@ class ErrorRecorder:
 
 
 def _outcome(line: RequestLine, error: LineError) -> Outcome:
-    """As the list of requests shows it: by the ending of a hold, else by the status."""
+    """The outcome, as in the list of requests: by the ending of a hold, else by the status."""
     by_ending = outcome_of(line.record.ending or "")
     if by_ending != "served":
         return by_ending

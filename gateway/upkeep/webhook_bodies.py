@@ -113,8 +113,8 @@ def _slack(event: AnyEvent, summary: _Summary) -> dict[str, Any]:
 
 
 def _pagerduty(event: AnyEvent, summary: _Summary, routing_key: str | None) -> dict[str, Any]:
-    """An incident has the id of the event that opened it as its `dedup_key`. A test resolves an incident that never
-    was: PagerDuty checks the routing key and calls out to no engineer."""
+    """An incident has the id of the event that opened it as its `dedup_key`. A test resolves an incident that does
+    not exist: PagerDuty checks the routing key and alerts no engineer."""
     resolves = isinstance(event, WebhookTestEvent) or (isinstance(event, ProblemEvent) and event.type == "resolved")
     return {
         "routing_key": routing_key,

@@ -71,8 +71,8 @@ class _Attempt(NamedTuple):
 
 
 class WebhookTestResult(msgspec.Struct, frozen=True):
-    """What came of a test event: whether the server took it, its HTTP status (null: it did not answer), why it failed,
-    and how long it took."""
+    """The result of a test event: whether the server accepted it, the HTTP status (null: no answer), the reason of a
+    failure, and the duration."""
 
     event_id: str
     delivered: bool

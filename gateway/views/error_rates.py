@@ -1,4 +1,4 @@
-"""Error rates: the requests that were refused or failed in each hour or day, by code, and those that were settled."""
+"""Error rates: the requests that were refused or failed in each hour or day, by code, and the settled requests."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ class CodeCount(msgspec.Struct, frozen=True):
 
 
 class RateBucket(msgspec.Struct, frozen=True, kw_only=True):
-    """`requests`: all that ended in it. `settled`: those with usage, of which some may have failed later. The shares
-    are parts of `requests`; null without any."""
+    """`requests`: all requests that ended in the bucket. `settled`: requests with usage, some of which failed later.
+    The shares are parts of `requests`; null without requests."""
 
     start_time: int
     end_time: int
@@ -115,7 +115,7 @@ def _bucket(start: int, end: int, settled: int, errors: _Errors) -> RateBucket:
     refused, failed = (
         sum(one.requests for one in counts if one.outcome == outcome) for outcome in ("refused", "failed")
     )
-    # Usage is written before the counts: a request may be in one of them alone for a second.
+    # Usage is written before the counts: for a second, a request may be in usage only.
     requests = max(settled + refused + failed - sum(count.settled for count in errors.values()), refused + failed)
     return RateBucket(
         start_time=start // SECOND,

@@ -57,8 +57,8 @@ class PeriodView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DocumentView(msgspec.Struct, frozen=True, kw_only=True):
-    """The paper of an invoice or of a credit, as it was issued. Amounts in `…_minor` are integers of the currency's
-    smallest unit, of which there are 10^decimals in one; `exact_picos` is the amount before rounding and taxes."""
+    """The document of an invoice or a credit, as issued. Amounts in `…_minor` are integers of the currency's smallest
+    unit, 10^-decimals of the currency; `exact_picos` is the amount before rounding and taxes."""
 
     number: str
     kind: Literal["invoice", "credit_note"]
@@ -82,8 +82,8 @@ class DocumentView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class InvoiceView(msgspec.Struct, frozen=True, kw_only=True):
-    """What a tenant owes for a closed period before taxes; a total below 0 is owed to the tenant. `document` null:
-    issued by a version without numbers. `payment`: at this moment, of `paid_minor` received."""
+    """The amount that a tenant owes for a closed period, before taxes; a total below 0 is owed to the tenant.
+    `document` null: issued by a version without numbers. `payment`: at this moment, of `paid_minor` received."""
 
     id: str
     tenant_id: str
@@ -137,7 +137,7 @@ class LineView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PaymentView(msgspec.Struct, frozen=True, kw_only=True):
-    """An amount received for an invoice, in the document's smallest unit; below 0: taken back."""
+    """An amount received for an invoice, in the document's smallest unit; below 0: a reversal."""
 
     id: str
     invoice_id: str
@@ -207,9 +207,9 @@ class BillingProfileView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ConnectorView(msgspec.Struct, frozen=True, kw_only=True):
-    """A connector. `gateway_id`: that pushes for it now. `waiting`: hours and meters with tokens that are due and not
-    sent, the oldest of which ended `lag_s` ago. `stuck`: those that wait for an operator. `without_account`: tenants
-    with usage and without an account of the connector."""
+    """A connector. `gateway_id`: the gateway with its lease. `waiting`: hours and meters with tokens that are due and
+    not sent, the oldest of which ended `lag_s` ago. `stuck`: hours and meters that an operator must release.
+    `without_account`: tenants with usage and without an account of the connector."""
 
     name: str
     gateway_id: str | None

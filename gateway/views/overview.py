@@ -282,8 +282,8 @@ def _of_keys(connection: sa.Connection, tenant_id: str | None, now: int) -> list
 
 
 def _of_promises(connection: sa.Connection, tenant_id: str | None, now: int) -> list[Attention]:
-    """Tiers that did not keep a promise in the last whole hour. First tokens of all tenants are left to
-    tier_attention.py, which knows them within seconds."""
+    """Tiers that did not keep a promise in the last whole hour. tier_attention.py reports the first
+    tokens of all tenants, within seconds."""
     end = now - now % HOUR
     found = []
     for tier, figures in sla_reports.figures_by_tier(connection, tenant_id, end - HOUR, end).items():

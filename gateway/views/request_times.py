@@ -22,7 +22,7 @@ class PhaseView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PreemptionCost(msgspec.Struct, frozen=True, kw_only=True):
-    """What preemptions by requests of the tier `by` cost: recomputed tokens, and their part of the steps' seconds."""
+    """The cost of preemptions by requests of the tier `by`: recomputed tokens, and their part of the steps' seconds."""
 
     by: str
     recomputed_tokens: int
@@ -30,7 +30,7 @@ class PreemptionCost(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class VerdictView(msgspec.Struct, frozen=True, kw_only=True):
-    """Whether a request met its targets. `basis`: the targets are those in force when it ran, or today's of its tier.
+    """Whether a request met its targets. `basis`: the targets in force when it ran, or the present targets of its tier.
     `inter_token_s`: the mean time of each token after the first. A verdict is null where there is no such token."""
 
     basis: Literal["request", "today"]

@@ -26,7 +26,7 @@ ListedStatus = Literal["held", "settled", "voided", "expired", "refused", "faile
 
 
 class RequestErrorView(msgspec.Struct, frozen=True, kw_only=True):
-    """The error that a caller got. `status`: of HTTP, or what it would have been in a stream that had begun. `message`:
+    """The error that a caller got. `status`: of HTTP; in a stream that had begun, the status of the error. `message`:
     as the caller got it, and `param`: the field at fault; null if they could quote the request. `limit_value`: of the
     limit `limit_name`, in requests, tokens, bytes, or picos of a money budget."""
 
@@ -49,7 +49,7 @@ class RequestView(msgspec.Struct, frozen=True, kw_only=True):
     word. Measured values are null until it is settled, and `ttft_s` also if no token arrived at the gateway. `ttft_s`
     and `duration_s`: from its arrival at the gateway to its first token and to its end, as in the log, in the tiers'
     attainment and in SLA reports. `queue_s`: its wait in the engine's queue. `trace_id`: as in the log, null also for a
-    request without a trace. `asked`: the request's `model`, if an alias or a fallback stood between. `adapter_version`:
+    request without a trace. `asked`: the request's `model`, if an alias or a fallback replaced it. `adapter_version`:
     of the adapter that served. For a request with a hold that was not settled, `started_at` is the time of its hold.
     `status` refused or failed: it ended with an `error` before it had a hold; `model` is then the name that was asked
     for, or empty. `outcome`: of a request that has ended; one whose client left counts as served."""

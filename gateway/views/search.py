@@ -1,4 +1,4 @@
-"""What one text finds among the objects that an operator works with: tenants, projects, keys, requests, invoices,
+"""Finds objects by a part of their name or by their id: tenants, projects, keys, requests, invoices,
 adapters, models and aliases. Never the secret of a key.
 """
 
@@ -29,7 +29,7 @@ Kind = Literal["tenant", "project", "key", "request", "invoice", "adapter", "mod
 
 
 class SearchHit(msgspec.Struct, frozen=True, kw_only=True):
-    """`name`: what a person calls the object. `note` tells it from others of its name: its tenant's slug, its state.
+    """`name`: the object's name for people. `note`: its tenant's slug and its state, for objects of one name.
     `tenant_id`: of its tenant, null if it belongs to the operator."""
 
     kind: Kind
@@ -103,7 +103,7 @@ class Searcher:
         ]
 
     def _invoices(self, connection: sa.Connection, text: str) -> list[SearchHit]:
-        """By id or month; by the slug of their tenant too, newest first."""
+        """Invoices by id, month or their tenant's slug, newest first."""
         ids = {self._tenant_id} if self._tenant_id else set()
         if not _MONTH.fullmatch(text) and (owner := tenants.by_slug(connection, text.lower())) is not None:
             if self._tenant_id not in (None, owner.id):

@@ -51,11 +51,11 @@ class SlaGroupView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SlaView(msgspec.Struct, frozen=True, kw_only=True):
-    """How the tiers' targets were kept. `tenant` null: all tenants together. A group keeps its promise (`verdict` kept)
-    if `objective` of its requests had their first token within the target, and `objective` of those with a second token
-    had their tokens within the target between tokens. `accuracy`: the relative error of percentiles, at most.
-    `recorded_since`: the first quarter-hour recorded for any tenant; null: none. `as_of`: requests settled until then
-    are counted; null: none was counted yet. Moments in Unix seconds."""
+    """The requests within their targets, by tier. `tenant` null: all tenants together. A group keeps its promise
+    (`verdict` kept) if `objective` of its requests had their first token within the target, and `objective` of its
+    requests with a second token were within the target between tokens. `accuracy`: the largest relative error of
+    percentiles. `recorded_since`: the first quarter-hour recorded for any tenant; null: none. `as_of`: requests settled
+    until then are counted; null: none was counted yet. Moments in Unix seconds."""
 
     tenant: str | None
     tenant_id: str | None
@@ -100,5 +100,5 @@ def sla_csv(view: SlaView) -> str:
 
 
 def file_name(view: SlaView, suffix: str) -> str:
-    """Of an export, for example sla-acme-2026-01-01-2026-01-31.csv."""
+    """The name of an export, for example sla-acme-2026-01-01-2026-01-31.csv."""
     return f"sla-{view.tenant or 'all'}-{view.start_date}-{view.end_date}.{suffix}"

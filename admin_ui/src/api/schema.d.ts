@@ -729,7 +729,7 @@ export interface paths {
         };
         /**
          * GetAlert
-         * @description One alert with its deliveries; for an actor with a tenant, those to its own webhooks.
+         * @description One alert with its deliveries; for an actor with a tenant, deliveries to its own webhooks.
          */
         get: operations["V1AdminAlertsAlertIdGetAlert"];
         put?: never;
@@ -926,7 +926,7 @@ export interface paths {
         };
         /**
          * ListConnectors
-         * @description The connectors that have run: how far they are, and what keeps them.
+         * @description The connectors that have run, with their waiting and stuck amounts and their last error.
          */
         get: operations["V1AdminConnectorsListConnectors"];
         put?: never;
@@ -948,8 +948,8 @@ export interface paths {
         put?: never;
         /**
          * ReleaseConnector
-         * @description Send a connector's stuck events again, with their identifiers and amounts. First check in the other system that
-         *     it does not have them: it may have forgotten the identifiers.
+         * @description Send a connector's stuck events again, with their identifiers and amounts. First check that the other system
+         *     does not have the events: it may have forgotten the identifiers.
          */
         post: operations["V1AdminConnectorsNameReleaseReleaseConnector"];
         delete?: never;
@@ -1116,7 +1116,7 @@ export interface paths {
         };
         /**
          * ListErrorRates
-         * @description Refused and failed requests by code in UTC hours or days, beside those that were settled. start_time and end_time
+         * @description Refused and failed requests by code in UTC hours or days, beside the settled requests. start_time and end_time
          *     are rounded outwards to whole buckets, at most 400; by default the last 24 hours or 30 days. Requests with an
          *     unknown key are not counted here, but in the metric laneway_requests_refused_total.
          */
@@ -1627,7 +1627,7 @@ export interface paths {
         };
         /**
          * ListClosable
-         * @description The open periods of a month with their amounts so far, and why one cannot be closed now.
+         * @description The open periods of a month with their amounts so far, and the reason why a period cannot be closed.
          */
         get: operations["V1AdminPeriodsClosableListClosable"];
         put?: never;
@@ -1669,8 +1669,8 @@ export interface paths {
         put?: never;
         /**
          * CloseAll
-         * @description Close a month permanently for all tenants, CLOSED_AT_ONCE periods a request. A period that cannot be closed stays
-         *     open; the others are closed.
+         * @description Close a month permanently for all tenants, CLOSED_AT_ONCE periods a request. A period that cannot be closed
+         *     remains open; all others are closed.
          */
         post: operations["V1AdminPeriodsCloseAllCloseAll"];
         delete?: never;
@@ -1803,7 +1803,7 @@ export interface paths {
         post?: never;
         /**
          * ArchiveProject
-         * @description Archive a project without usable keys: it takes no key, and lists leave it out. Its usage and its name stay.
+         * @description Archive a project without usable keys: it takes no key, and lists leave it out. It keeps its usage and name.
          *     Archiving it again changes nothing.
          */
         delete: operations["V1AdminProjectsProjectIdArchiveProject"];
@@ -2084,8 +2084,8 @@ export interface paths {
         };
         /**
          * SlaReport
-         * @description How the targets for the first token and between tokens were kept, each request against the targets in force when
-         *     it had its first token: exact counts and percentiles by day. Without a tenant: all tenants together; for an actor
+         * @description The requests within the targets for the first token and between tokens, each against the targets in force at its
+         *     first token: exact counts and percentiles by day. Without a tenant: all tenants together; for an actor
          *     with a tenant, its own.
          */
         get: operations["V1AdminSlaSlaReport"];
@@ -2157,8 +2157,8 @@ export interface paths {
         post?: never;
         /**
          * ArchiveTenant
-         * @description Archive a tenant: its keys are refused, and lists leave it out. Its usage, invoices and slug stay. Archiving
-         *     it again changes nothing.
+         * @description Archive a tenant: its keys are refused, and lists leave it out. It keeps its usage, invoices and slug.
+         *     Archiving it again changes nothing.
          */
         delete: operations["V1AdminTenantsTenantIdArchiveTenant"];
         options?: never;
@@ -2184,7 +2184,7 @@ export interface paths {
         get: operations["V1AdminTenantsTenantIdBillingProfileGetProfile"];
         /**
          * SetProfile
-         * @description Replace a tenant's billing profile. Documents that were issued keep theirs.
+         * @description Replace a tenant's billing profile. Issued documents do not change.
          */
         put: operations["V1AdminTenantsTenantIdBillingProfileSetProfile"];
         post?: never;
@@ -2321,7 +2321,7 @@ export interface paths {
         head?: never;
         /**
          * ChangeWebhook
-         * @description Change the URL or the events of a webhook, pause it, or let it go on.
+         * @description Change the URL or the events of a webhook, pause it, or resume it.
          */
         patch: operations["V1AdminWebhooksWebhookIdChangeWebhook"];
         trace?: never;
@@ -2357,7 +2357,7 @@ export interface paths {
         put?: never;
         /**
          * TestWebhook
-         * @description Send one signed test event now, also to a paused webhook, and answer with what came of it.
+         * @description Send one signed test event now, also to a paused webhook, and answer with the result.
          */
         post: operations["V1AdminWebhooksWebhookIdTestTestWebhook"];
         delete?: never;
@@ -12009,7 +12009,7 @@ export interface operations {
                 tenant?: string | null;
                 /** @description part of a name or an id; case does not count */
                 search?: string | null;
-                /** @description the archived ones, instead of the others */
+                /** @description archived objects instead of all others */
                 archived?: boolean;
                 sort?: "name" | "-name" | "created_at" | "-created_at" | "tenant_id" | "-tenant_id";
                 limit?: number;
@@ -12978,7 +12978,7 @@ export interface operations {
             query?: {
                 /** @description part of a name or an id; case does not count */
                 search?: string | null;
-                /** @description the archived ones, instead of the others */
+                /** @description archived objects instead of all others */
                 archived?: boolean;
                 sort?: "slug" | "-slug" | "name" | "-name" | "tier" | "-tier" | "status" | "-status" | "created_at" | "-created_at";
                 limit?: number;

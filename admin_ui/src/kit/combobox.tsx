@@ -215,7 +215,7 @@ export function ChoiceField<V extends Record<string, string | boolean>>({
   );
 }
 
-/** Of names that are their own values. */
+/** Choices of names that are their own values. */
 export function choicesOf(names: readonly string[]): Choice[] {
   return names.map((name) => ({ value: name, said: name }));
 }

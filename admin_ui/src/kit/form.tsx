@@ -99,7 +99,7 @@ const Fields = createContext<{ error: ApiError | null; known: Set<string>; bump:
   bump: () => undefined,
 });
 
-/** At least one: an error that names no field is a fault of the whole form. */
+/** The faults of an error, at least one: an error that names no field is a fault of the whole form. */
 function faultsOf(error: ApiError): readonly FieldFault[] {
   return error.fields.length > 0 ? error.fields : [{ param: null, message: error.message }];
 }

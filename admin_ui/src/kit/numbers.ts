@@ -63,7 +63,7 @@ export function minorText(minor: Exact, places: number, group = true): string {
   return `${value < 0n ? "−" : ""}${group ? grouped(whole) : whole}${rest}`;
 }
 
-/** A typed decimal as an integer of the smallest unit; null when it is not one, or finer. */
+/** A typed decimal as an integer of the smallest unit; null if the text is no decimal, or finer. */
 export function minorOf(text: string, places: number): bigint | null {
   const picos = picosOf(text);
   const unit = 10n ** BigInt(PLACES - places);

@@ -1,4 +1,4 @@
-// The clock of an IANA time zone: what it shows at a moment, and the first moment of one of its days.
+// The clock of an IANA time zone: its fields at a moment, and the first moment of a local day.
 
 export interface Wall {
   year: number;
@@ -31,7 +31,7 @@ function formatOf(zone: string): Intl.DateTimeFormat {
   return format;
 }
 
-/** What the clock of `zone` shows at `at` (Unix seconds). */
+/** The fields of the clock of `zone` at `at` (Unix seconds). */
 export function wallOf(at: number, zone: string): Wall {
   const parts = new Map(
     formatOf(zone)
@@ -59,6 +59,6 @@ export function dayStart(year: number, month: number, day: number, zone: string)
   };
   const found = [shown - DAY, shown, shown + DAY].map((near) => shown - offset(near));
   const midnights = found.filter((at) => at + offset(at) === shown);
-  // A skipped midnight is none of them: the clock before the change leads to the change.
+  // A skipped midnight is not among them: the offset before the change leads to the change.
   return midnights.length > 0 ? Math.min(...midnights) : found[0]!;
 }

@@ -1,7 +1,7 @@
 """Applies a state file in one transaction: all of it, or nothing.
 
-Each object is written in a savepoint and compared with what was there; a write that changed nothing is rolled back with
-its audit line. So what counts as equal is decided by the writes themselves, and a second run changes nothing. A plan is
+Each object is written in a savepoint and compared with the object before; a write that changed nothing is rolled back
+with its audit line. So the writes themselves decide which values are equal, and a second run changes nothing. A plan is
 the same run, rolled back by the caller.
 """
 
@@ -62,7 +62,7 @@ class StateApplier:
         self.secrets: list[NewSecret] = []
 
     def apply(self, state: WantedState) -> None:
-        """Raises InvalidValue, which names the object that cannot be as the file has it."""
+        """Raises InvalidValue, which names the refused object of the file."""
         for tenant in state.tenants or ():
             self._tenant(tenant)
         for price in state.prices or ():
@@ -72,7 +72,7 @@ class StateApplier:
         if self._prune:
             self._prune_whole(state)
 
-    # ---- tenants and what they have
+    # ---- tenants and their objects
 
     def _tenant(self, wanted: WantedTenant) -> None:
         name = wanted.slug
@@ -255,7 +255,7 @@ class StateApplier:
         with _named("alias", wanted.name):
             self._written("alias", wanted.name, before, write, self._alias_fields)
 
-    # ---- what the file does not name
+    # ---- objects that the file does not name
 
     def _prune_tenant(self, wanted: WantedTenant, tenant: Tenant) -> None:
         if wanted.keys is not None:
@@ -286,7 +286,7 @@ class StateApplier:
     def _written(
         self, kind: str, name: str, before: Row | None, write: Callable[[], Row], fields: Callable[[Row], Fields]
     ) -> Row:
-        """What `write` makes of `before`, if that is a change."""
+        """The object after `write`. A write that changes no field is rolled back; any other is in `changes`."""
         savepoint = self._connection.begin_nested()
         after = write()
         changed = difference({} if before is None else fields(before), fields(after))

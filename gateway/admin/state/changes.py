@@ -1,4 +1,4 @@
-"""What applying a state file changes, as a diff for people."""
+"""The changes that applying a state file makes, as a readable diff."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ Fields = dict[str, Any]
 
 
 class StateChange(msgspec.Struct, frozen=True):
-    """One object that is made (`add`), changed or ended (`remove`). `fields`: the changed ones, each before and after;
-    of an object that is made, those that are set."""
+    """One object that is made (`add`), changed or ended (`remove`). `fields`: each changed field before and after;
+    for a new object, each field that is set."""
 
     action: Literal["add", "change", "remove"]
     kind: str
@@ -32,7 +32,7 @@ _MARKS = {"add": "+", "change": "~", "remove": "-"}
 
 
 def difference(before: Fields, after: Fields) -> dict[str, tuple[Any, Any]]:
-    """The fields of `after` whose values are others than in `before`."""
+    """The fields of `after` whose values differ from `before`."""
     return {name: (before.get(name), value) for name, value in after.items() if before.get(name) != value}
 
 

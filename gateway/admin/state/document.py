@@ -1,6 +1,6 @@
-"""The state file of `laneway apply`: what tenants, aliases and prices should be, as YAML.
+"""The state file of `laneway apply`: the desired tenants, aliases and prices, as YAML.
 
-A field that is left out is not managed: it stays as it is, and has its default in an object that is made.
+A field that is left out is not managed: in an existing object it is not changed, and a new object has its default.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class _Part(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 class WantedBudget(_Part, frozen=True, kw_only=True):
     """The one budget of this period in tokens, or in money of the tenant's currency. `per_end_user`: the limit of each
-    end user; such a budget stands beside an ordinary one."""
+    end user; a tenant can have such a budget beside an ordinary one."""
 
     period: Period
     tokens: Annotated[int, Meta(ge=0, le=PICOS_MAX)] | None = None
@@ -117,7 +117,7 @@ class WantedPrice(_Part, frozen=True, kw_only=True):
 
 
 class WantedState(_Part, frozen=True, kw_only=True):
-    """A whole file. Without `prune`, what the file does not name stays as it is."""
+    """A whole file. Without `prune`, objects that the file does not name are not changed."""
 
     tenants: list[WantedTenant] | None = None
     aliases: list[WantedAlias] | None = None

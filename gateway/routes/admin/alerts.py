@@ -32,8 +32,8 @@ class NewWebhook(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class WebhookChange(msgspec.Struct, forbid_unknown_fields=True):
-    """Only the given fields change. `active` false: the webhook gets no new events; deliveries that are pending go
-    out."""
+    """Only the given fields change. `active` false: the webhook gets no new events; pending deliveries are
+    still sent."""
 
     url: str | None = None
     events: list[str] | None = None
@@ -91,7 +91,7 @@ class WebhookController(Controller):
     async def change_webhook(
         self, services: Services, administration: Administration, webhook_id: str, data: WebhookChange
     ) -> WebhookView:
-        """Change the URL or the events of a webhook, pause it, or let it go on."""
+        """Change the URL or the events of a webhook, pause it, or resume it."""
         fields = msgspec.structs.asdict(data)
         return WebhookView.of(
             await services.database.administer(
@@ -112,7 +112,7 @@ class WebhookController(Controller):
     async def test_webhook(
         self, services: Services, administration: Administration, webhook_id: str
     ) -> WebhookTestResult:
-        """Send one signed test event now, also to a paused webhook, and answer with what came of it."""
+        """Send one signed test event now, also to a paused webhook, and answer with the result."""
         receiver = await services.database.administer(lambda c: administration.webhooks.note_test(c, webhook_id))
         return await services.deliverer.send_test(receiver)
 
@@ -150,7 +150,7 @@ async def list_alerts(
 
 @get("/alerts/{alert_id:str}", opt={"route": "/v1/admin/alerts/{alert_id}", "area": "alerts"})
 async def get_alert(services: Services, by: Actor, alert_id: str) -> ListedAlertView:
-    """One alert with its deliveries; for an actor with a tenant, those to its own webhooks."""
+    """One alert with its deliveries; for an actor with a tenant, deliveries to its own webhooks."""
 
     def query(connection: sa.Connection) -> ListedAlertView:
         found = alerts.get(connection, alert_id)

@@ -33,7 +33,7 @@ KeySort = Literal[
 Tokens = Annotated[int, Meta(ge=1, le=2**24)]
 StoredSeconds = Annotated[int, Meta(ge=tenants.STORED_S_MIN, le=tenants.STORED_S_MAX)]
 Networks = Annotated[list[str], Meta(min_length=1, max_length=NETWORKS_MAX)]
-Archived = Annotated[bool, Parameter(description="the archived ones, instead of the others")]
+Archived = Annotated[bool, Parameter(description="archived objects instead of all others")]
 Models = Annotated[list[str], Meta(min_length=1, max_length=keys.MODELS_MAX)]
 Tags = Annotated[dict[str, str], Meta(max_length=TAGS_MAX)]
 Weight = Annotated[float, Meta(gt=0, le=tenants.SHARE_WEIGHT_MAX)]
@@ -175,8 +175,8 @@ class TenantController(Controller):
 
     @delete("/{tenant_id:str}", opt={"route": "/v1/admin/tenants/{tenant_id}"})
     async def archive_tenant(self, services: Services, administration: Administration, tenant_id: str) -> None:
-        """Archive a tenant: its keys are refused, and lists leave it out. Its usage, invoices and slug stay. Archiving
-        it again changes nothing."""
+        """Archive a tenant: its keys are refused, and lists leave it out. It keeps its usage, invoices and slug.
+        Archiving it again changes nothing."""
         await services.database.administer(lambda c: administration.tenants.archive(c, tenant_id))
 
     @post(
@@ -239,7 +239,7 @@ class ProjectController(Controller):
 
     @delete("/{project_id:str}", opt={"route": "/v1/admin/projects/{project_id}"})
     async def archive_project(self, services: Services, administration: Administration, project_id: str) -> None:
-        """Archive a project without usable keys: it takes no key, and lists leave it out. Its usage and its name stay.
+        """Archive a project without usable keys: it takes no key, and lists leave it out. It keeps its usage and name.
         Archiving it again changes nothing."""
         await services.database.administer(lambda c: administration.projects.archive(c, project_id))
 

@@ -111,7 +111,7 @@ async def list_error_rates(
     start_time: Moment = None,
     end_time: Moment = None,
 ) -> ErrorRates:
-    """Refused and failed requests by code in UTC hours or days, beside those that were settled. start_time and end_time
+    """Refused and failed requests by code in UTC hours or days, beside the settled requests. start_time and end_time
     are rounded outwards to whole buckets, at most 400; by default the last 24 hours or 30 days. Requests with an
     unknown key are not counted here, but in the metric laneway_requests_refused_total."""
     step = WIDTHS[width] // SECOND

@@ -16,7 +16,7 @@ _ARRAYS = "/v1/organization/"
 
 
 def check_query(request: Request[Any, Any, Any], handler: HTTPRouteHandler) -> None:
-    """Raises UnknownParameter, which names the first unknown parameter and those that the route has."""
+    """Raises UnknownParameter, which names the first unknown parameter and the route's parameters."""
     if not request.scope["query_string"]:
         return
     known = _names(handler) - request.path_params.keys()

@@ -1,4 +1,4 @@
-"""/v1/admin/periods/closable and close_all: a month of all tenants; and /v1/admin/connectors."""
+"""/v1/admin/periods/closable and close_all, for one month of all tenants; /v1/admin/connectors."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ class MonthClosing(Struct, forbid_unknown_fields=True):
 
 
 class RefusedClosing(msgspec.Struct, frozen=True, kw_only=True):
-    """A period that stays open, and why."""
+    """A period that remains open, and the reason."""
 
     tenant_id: str
     reason: str
 
 
 class ClosedMonth(msgspec.Struct, frozen=True, kw_only=True):
-    """The invoices of the periods that this request closed, and those that it could not close. `next` null: there are
-    no more open periods of the month."""
+    """`closed`: invoices of the periods that this request closed. `refused`: periods that cannot be closed. `next`
+    null: there are no more open periods of the month."""
 
     month: str
     closed: list[InvoiceView]
@@ -50,7 +50,7 @@ class ClosedMonth(msgspec.Struct, frozen=True, kw_only=True):
 async def list_closable(
     services: Services, month: str, limit: Limit = PAGE_DEFAULT, after: After = None
 ) -> Page[ClosableView]:
-    """The open periods of a month with their amounts so far, and why one cannot be closed now."""
+    """The open periods of a month with their amounts so far, and the reason why a period cannot be closed."""
     begin = period_cursor(after)
 
     def query(connection: sa.Connection) -> list[Closable]:
@@ -62,8 +62,8 @@ async def list_closable(
 
 @post("/periods/close_all", opt={"route": "/v1/admin/periods/close_all", **EVERYONES}, status_code=200)
 async def close_all(services: Services, administration: Administration, data: MonthClosing) -> ClosedMonth:
-    """Close a month permanently for all tenants, CLOSED_AT_ONCE periods a request. A period that cannot be closed stays
-    open; the others are closed."""
+    """Close a month permanently for all tenants, CLOSED_AT_ONCE periods a request. A period that cannot be closed
+    remains open; all others are closed."""
     begin = period_cursor(data.after)
     found = await services.database.read(
         lambda c: periods.listing(
@@ -90,7 +90,7 @@ async def close_all(services: Services, administration: Administration, data: Mo
 
 @get("/connectors", opt={"route": "/v1/admin/connectors", **EVERYONES})
 async def list_connectors(services: Services) -> Page[ConnectorView]:
-    """The connectors that have run: how far they are, and what keeps them."""
+    """The connectors that have run, with their waiting and stuck amounts and their last error."""
     sections = services.config.connectors
     after_s = max((section.after_s for section in sections), default=0.0)
     accounts = [section.name for section in sections if section.needs_account]
@@ -108,8 +108,8 @@ async def list_connectors(services: Services) -> Page[ConnectorView]:
     status_code=200,
 )
 async def release_connector(services: Services, administration: Administration, name: str) -> ConnectorRelease:
-    """Send a connector's stuck events again, with their identifiers and amounts. First check in the other system that
-    it does not have them: it may have forgotten the identifiers."""
+    """Send a connector's stuck events again, with their identifiers and amounts. First check that the other system
+    does not have the events: it may have forgotten the identifiers."""
     return await services.database.write_in_background(
         lambda c: administration.documents.release_connector(c, name=name)
     )

@@ -1,5 +1,5 @@
-"""/v1/admin/tenants/{tenant_id}/billing_profile, invoices/{invoice_id}/payments, credits and corrections/{id}: what is
-printed on documents, and what was received. Money is integer picos: 10⁻¹² of a currency unit."""
+"""/v1/admin/tenants/{tenant_id}/billing_profile, invoices/{invoice_id}/payments, credits and corrections/{id}:
+billing profiles, payments, credits and corrections. Money is integer picos: 10⁻¹² of a currency unit."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Month = Annotated[str, Meta(max_length=7)]
 
 
 class NewProfile(Struct, forbid_unknown_fields=True):
-    """Who a tenant is on its documents. `taxes`: names and rates in percent ("19", "7.5"); `accounts`: its account in
+    """A tenant's data on its documents. `taxes`: names and rates in percent ("19", "7.5"); `accounts`: its account in
     another system, by the name of the connector."""
 
     legal_name: str | None = None
@@ -38,7 +38,7 @@ class NewProfile(Struct, forbid_unknown_fields=True):
 
 
 class NewPayment(Struct, forbid_unknown_fields=True):
-    """An amount received, in the document's smallest unit (cents); below 0: taken back. `paid_at`: Unix seconds, by
+    """An amount received, in the document's smallest unit (cents); below 0: a reversal. `paid_at`: Unix seconds, by
     default now."""
 
     amount_minor: Minor
@@ -48,7 +48,7 @@ class NewPayment(Struct, forbid_unknown_fields=True):
 
 class NewCredit(Struct, forbid_unknown_fields=True):
     """A credit of a tenant, as a positive amount of its currency. `month`: an open one, by default the current one. The
-    other names say what it is for."""
+    other fields only describe the credit."""
 
     tenant: str
     picos: Credit
@@ -77,7 +77,7 @@ async def get_profile(services: Services, by: Actor, tenant_id: str) -> BillingP
 async def set_profile(
     services: Services, administration: Administration, tenant_id: str, data: NewProfile
 ) -> BillingProfileView:
-    """Replace a tenant's billing profile. Documents that were issued keep theirs."""
+    """Replace a tenant's billing profile. Issued documents do not change."""
     made = await services.database.write_in_background(
         lambda c: administration.documents.set_profile(
             c,

@@ -15,7 +15,7 @@ export default function Billing() {
     <>
       <PageHead
         title="Billing"
-        note="A month is open until you close it permanently, which creates its numbered invoice. A correction counts in the month it corrects while that is open, else in the current one."
+        note="A month is open until you close it permanently, which creates its numbered invoice. A correction counts in its month while that month is open, or else in the current month."
       >
         <ReconcileBadge />
       </PageHead>

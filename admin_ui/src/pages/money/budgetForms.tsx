@@ -178,7 +178,7 @@ export function BudgetForm({
             form={form}
             name="per_end_user"
             label="For each end user"
-            hint="The limit of each end user that requests name. Other requests are not limited by it."
+            hint="The limit of each end user that requests name. It does not limit requests without an end user."
           />
         </>
       ) : (
@@ -216,7 +216,7 @@ export function BudgetForm({
           label="Alerts at"
           unit="%"
           placeholder="80, 100"
-          hint="Whole percentages of the limit. Each raises one alert per window, sent to the webhooks."
+          hint="Whole percentages of the limit. Each threshold raises one alert per window, sent to the webhooks."
         />
       )}
     </Form>

@@ -239,7 +239,7 @@ export function BudgetTable({
         open={opened !== null}
         onClose={() => setOpened(null)}
         title="End users"
-        note="The fullest first. Names of end users are not stored: search for one by its exact name."
+        note="The most used budgets first. Names of end users are not stored: search for an end user by its exact name."
         wide
       >
         {opened !== null && <EndUsers of={opened} />}

@@ -69,7 +69,7 @@ function Budgets() {
         open={creating}
         onClose={() => setCreating(false)}
         title="New budget"
-        note="A tenant, a project or a key has one budget per unit and window, and one for each of its end users. Setting it again changes it."
+        note="A tenant, a project or a key has one budget per unit and window, and one more per end user. Setting a budget again changes it."
         keep
       >
         <BudgetForm tenant={tenant} onDone={() => setCreating(false)} />

@@ -1,4 +1,4 @@
-// Closing a month of all tenants: what would be closed, what stays open and why, and the invoices that it made.
+// Closing a month of all tenants: the periods to close, the periods that remain open, and the new invoices.
 import { useState } from "react";
 import { type AnswerOf, type RowOf, api, useList, useWrite } from "../../api";
 import {

@@ -124,7 +124,7 @@ export function Corrections() {
         }
         empty={
           <EmptyState title="No corrections">
-            <p>A correction is added to the month it corrects while that is open. Recorded usage never changes.</p>
+            <p>A correction is added to its month while that month is open. Recorded usage never changes.</p>
           </EmptyState>
         }
       />
@@ -133,7 +133,7 @@ export function Corrections() {
         onClose={close}
         title="New correction"
         keep
-        note="A request’s correction counts in the month of the request while that is open, else in the current one. Budgets do not count corrections."
+        note="A request’s correction counts in the month of the request while that month is open, or else in the current month. Budgets do not count corrections."
       >
         <NewCorrection request={view.values.correct} onDone={close} />
       </Dialog>
@@ -175,7 +175,7 @@ function More({ of }: { of: Correction }) {
 
 type Kind = "credit" | "charge" | "request";
 
-/** What is asked before a correction is made: a sentence, and the write. */
+/** The question before a correction is made: a sentence, and the write. */
 interface Asked {
   sentence: string;
   make: () => Promise<void>;
@@ -209,7 +209,7 @@ function NewCorrection({ request, onDone }: { request: string; onDone: () => voi
   const kind = values.kind as Kind;
   const review = async () => {
     const reason = values.reason.trim();
-    if (reason === "") throw fieldError("reason", "Enter a reason: it is on the invoice and in the audit log.");
+    if (reason === "") throw fieldError("reason", "Enter a reason for the invoice and the audit log.");
     if (kind === "request") {
       const tokens = numberOf(values.tokens, "tokens");
       if (tokens === null) throw fieldError("tokens", "Enter the number of tokens to add, or a negative one.");
@@ -267,7 +267,7 @@ function NewCorrection({ request, onDone }: { request: string; onDone: () => voi
       <SelectField
         form={form}
         name="kind"
-        label="What it is"
+        label="Kind"
         options={[
           ["credit", "A credit: the tenant owes less"],
           ["charge", "A charge: the tenant owes more"],
@@ -318,7 +318,7 @@ function NewCorrection({ request, onDone }: { request: string; onDone: () => voi
               name="tier"
               label="Tier"
               optional
-              hint="The tier whose margin it counts in."
+              hint="The tier in whose margin the correction counts."
               options={[["", "None"], ...tiers]}
             />
             <SelectField form={form} name="model" label="Model" optional options={[["", "None"], ...models]} />
@@ -337,7 +337,7 @@ function Confirm({ asked, back }: { asked: Asked; back: () => void }) {
       <p>
         <b>{asked.sentence}</b>
       </p>
-      <p className="note">It cannot be taken back; another correction can reverse it.</p>
+      <p className="note">A correction is permanent; another correction can reverse it.</p>
     </Form>
   );
 }

@@ -1,4 +1,4 @@
-// The end users of a budget for each end user, the fullest first.
+// The end users of a budget for each end user, the most used first.
 import { useState } from "react";
 import { type RowOf, useList } from "../../api";
 import { Badge, type Column, DataTable, EmptyState, Meter, SearchBox, Time, iso } from "../../kit";

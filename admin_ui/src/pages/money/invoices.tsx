@@ -129,7 +129,7 @@ const COLUMNS: readonly Column<Invoice>[] = [
   },
 ];
 
-/** Of all tenants, or of the tenant `of` (a slug). */
+/** The invoices of all tenants, or of the tenant `of` (a slug). */
 export function Invoices({ of }: { of?: string }) {
   const view = useView({ tenant: "", month: "" });
   const list = useList("/v1/admin/invoices", {

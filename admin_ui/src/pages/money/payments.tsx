@@ -1,4 +1,4 @@
-// Payments of an invoice: what was received, and a form that records more.
+// Payments of an invoice: the received amounts, and a form that records a payment.
 import { useState } from "react";
 import { type AnswerOf, type BodyOf, type RowOf, api, useMay, useSession, useWrite } from "../../api";
 import {
@@ -81,7 +81,7 @@ export function Payments({ invoice, document }: { invoice: Invoice; document: Do
         onClose={close}
         title="Record a payment"
         keep
-        note="A payment is never changed; a negative one takes it back."
+        note="A payment is never changed; a negative payment reverses it."
       >
         <NewPayment invoice={invoice} document={document} onDone={close} />
       </Dialog>

@@ -22,7 +22,7 @@ function own(value: number | null) {
   return value === null ? <span className="faint">default</span> : <Count value={value} />;
 }
 
-/** Of all tenants; with `tenant`, of this tenant and its keys; with `key_id`, of this key. `action`: in place of the
+/** Limits of all tenants; with `tenant`, of it and its keys; with `key_id`, of this key. `action`: in place of the
  * button that sets limits. */
 export function RateLimits({ tenant, key_id, action }: { tenant?: string; key_id?: string; action?: ReactNode }) {
   const view = useView({ tenant: "" });

@@ -66,7 +66,7 @@ function Parts({ whole }: { whole: RequestView }) {
     <>
       <Slowness whole={whole} />
       {whole.error !== null && (
-        <Section title="Error" note="What the caller got.">
+        <Section title="Error" note="The error that the caller got.">
           <ErrorFacts error={whole.error} />
         </Section>
       )}
@@ -82,7 +82,7 @@ function Parts({ whole }: { whole: RequestView }) {
                 </Link>,
               ],
               ["Model or adapter", <AnsweredBy model={whole.model} adapter={whole.adapter} />],
-              ...(whole.asked == null ? [] : [["Asked for", <code>{whole.asked}</code>] as const]),
+              ...(whole.asked == null ? [] : [["Requested model", <code>{whole.asked}</code>] as const]),
               ...(whole.adapter_version == null
                 ? []
                 : [["Version of the adapter", <span className="num">{whole.adapter_version}</span>] as const]),

@@ -1,4 +1,4 @@
-// Parts of the request page: where the time went, whether the targets were met, and the error of a refused request.
+// Parts of the request page: the phases of its time, its targets, and the error of a refused request.
 import type { ReactNode } from "react";
 import type { AnswerOf } from "../../api";
 import { Badge, Facts, Id, Link, Money, Section, Time, count, duration, place } from "../../kit";
@@ -22,7 +22,7 @@ const SHORT_S = 0.00995;
 const lasted = (seconds: number) =>
   seconds > 0 && seconds < SHORT_S ? `${Number((seconds * 1000).toPrecision(2))} ms` : duration(seconds);
 
-/** Where the request's time went since its arrival, against its targets. */
+/** The phases of the request's time since its arrival, against its targets. */
 export function Slowness({ whole }: { whole: RequestView }) {
   const { slowness } = whole;
   if (slowness === null) {
@@ -111,7 +111,7 @@ function Met({ met }: { met: boolean }) {
   return <Badge tone={met ? "good" : "bad"}>{met ? "target met" : "target missed"}</Badge>;
 }
 
-/** What is known of the causes: weights that were not resident, and preemptions. */
+/** The known causes: weights that were not resident, and preemptions. */
 function Causes({ of, model }: { of: SlownessView; model: string }) {
   const lines: ReactNode[] = [];
   if (of.weights_s !== null && of.weights_s > 0) {
@@ -146,7 +146,7 @@ function Causes({ of, model }: { of: SlownessView; model: string }) {
 export function Refused({ whole, error }: { whole: RequestView; error: RequestError | null }) {
   return (
     <>
-      <Section title="Error" note="What the caller got.">
+      <Section title="Error" note="The error that the caller got.">
         {error !== null && <ErrorFacts error={error} />}
       </Section>
       <Section title="Request">
@@ -160,16 +160,16 @@ export function Refused({ whole, error }: { whole: RequestView; error: RequestEr
               </Link>,
             ],
             [
-              "Model asked for",
+              "Requested model",
               whole.model === "" ? (
-                <span className="faint">not known: the request ended before its body was read, or it is no name</span>
+                <span className="faint">not known: the body was not read, or its model is no name</span>
               ) : (
                 <AnsweredBy model={whole.model} adapter={null} />
               ),
             ],
             ["Tier", <Link to="/tiers">{whole.tier}</Link>],
             ["Ended", <Time at={whole.ended_at ?? whole.started_at} absolute />],
-            ["Lasted", <span className="num">{lasted(whole.duration_s ?? 0)}</span>],
+            ["Duration", <span className="num">{lasted(whole.duration_s ?? 0)}</span>],
             ["Charged", "nothing"],
           ]}
         />

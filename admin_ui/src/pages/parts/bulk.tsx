@@ -10,11 +10,11 @@ export interface BulkItem {
 
 interface Result {
   error: ApiError | null;
-  /** What the action gave, such as a new secret. */
+  /** The result of the action, such as a new secret. */
   shown?: ReactNode;
 }
 
-/** `action` runs for one item after the other; what it returns is shown beside the item's name. `word`: must be typed,
+/** `action` runs for one item after the other; its result is shown beside the item's name. `word`: must be typed,
  * for actions that cannot be undone. */
 export function BulkDialog({
   open,
@@ -38,7 +38,7 @@ export function BulkDialog({
   word?: string;
   /** Fields of the action, between the names and the buttons. */
   children?: ReactNode;
-  /** The text of the button that closes the dialog, if results must be kept: it closes in no other way. */
+  /** The text of the button that closes the dialog, if results must be read: only this button closes it. */
   keepUntil?: string;
 }) {
   const [typed, setTyped] = useState("");

@@ -6,7 +6,7 @@ import { Chart, Problem, Skeleton, brief, count } from "../../kit";
 const DAYS = 30;
 const DAY_S = 86_400;
 
-/** `query`: whose usage, as in GET /v1/organization/usage/completions. */
+/** `query`: the filter of the usage, as in GET /v1/organization/usage/completions. */
 export function DailyTokens({ query }: { query: { api_key_ids?: string[]; tenants?: string[] } }) {
   const start = useMemo(() => (Math.floor(Date.now() / 1000 / DAY_S) - DAYS + 1) * DAY_S, []);
   const found = useGet("/v1/organization/usage/completions", {

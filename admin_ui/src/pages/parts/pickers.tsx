@@ -78,7 +78,7 @@ export function ZoneField({ form, hint }: { form: unknown; hint?: React.ReactNod
   );
 }
 
-/** Everything that a request may name as its model, as far as the role may list it. */
+/** The names that a request may have as its model, as far as the role may list them. */
 export function useModelChoices(): readonly Choice[] {
   const may = useMay();
   const models = useGet("/v1/admin/models", undefined, { enabled: may("models:read") }).data?.data;

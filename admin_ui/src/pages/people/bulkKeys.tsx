@@ -54,7 +54,7 @@ export function KeyActions({ keys, onDone }: { keys: readonly Key[]; onDone: () 
         open={open === "rotate"}
         onClose={close}
         title={`Rotate ${said(fresh.length, "key")}?`}
-        note="Each gets a key with the same settings and a new secret, which is shown only here."
+        note="Each key is replaced by a key with the same settings and a new secret. The secrets are shown only here."
         verb="Rotate"
         items={keyItems(fresh)}
         keepUntil="I have stored the secrets"
@@ -72,7 +72,7 @@ export function KeyActions({ keys, onDone }: { keys: readonly Key[]; onDone: () 
         note={
           <>
             Every gateway refuses them within a second. This cannot be undone.
-            {keys.some((key) => key.id === own) && <b> You are signed in with one of them: this ends your session.</b>}
+            {keys.some((key) => key.id === own) && <b> Your own key is among them: your session ends.</b>}
           </>
         }
         verb="Revoke"
@@ -141,7 +141,7 @@ function LimitsDialog({
       open={open}
       onClose={onClose}
       title={title}
-      note="Each has these limits, whatever it had before. Blank: the default in laneway.toml."
+      note="These limits replace all earlier limits. Blank: the default in laneway.toml."
       verb="Set limits"
       items={items}
       action={async ({ id }) => {

@@ -1,4 +1,4 @@
-// The forms of the New customer page. Each saves one step.
+// The forms of the New customer page. Each form saves one step.
 import { useState } from "react";
 import { type AnswerOf, type RowOf, api, useWrite } from "../../api";
 import {
@@ -73,13 +73,13 @@ export function TenantStep({ onDone, onCancel }: { onDone: (slug: string) => voi
           name="slug"
           label="Slug"
           mono
-          hint="Its name in /t/<slug>/v1; it cannot be changed."
+          hint="The tenant's name in /t/<slug>/v1. A slug cannot be changed."
         />
       </div>
       <div className="field-row">
-        <TierField form={shown} hint="The highest tier that its keys may use." />
-        <CurrencyField form={form} hint="The currency of its invoices; it cannot be changed." />
-        <ZoneField form={form} hint="Its days and months start at midnight there." />
+        <TierField form={shown} hint="The highest tier that the tenant's keys may use." />
+        <CurrencyField form={form} hint="The currency of the invoices. A currency cannot be changed." />
+        <ZoneField form={form} hint="The tenant's days and months start at midnight there." />
       </div>
     </Form>
   );
@@ -161,7 +161,7 @@ export function KeyStep({
   );
 }
 
-/** Sets what is filled in. What exists already is not asked for again. */
+/** Sets the filled fields. The form has no fields for a budget or limits that exist already. */
 export function BudgetStep({ tenant, setup, onSkip }: { tenant: Tenant; setup: Setup; onSkip: () => void }) {
   const form = useForm({ limit_amount: "", kind: "hard", requests_per_minute: "", tokens_per_minute: "" });
   const budget = useWrite(
@@ -199,7 +199,7 @@ export function BudgetStep({ tenant, setup, onSkip }: { tenant: Tenant; setup: S
         if (Object.values(rates).some((rate) => rate !== null))
           await limits.mutateAsync({ tenant: tenant.slug, ...rates });
         toast("Saved. Every gateway applies it within a second.");
-        onSkip(); // what was left blank is not asked for again
+        onSkip(); // blank fields are not shown again
       }}
     >
       {!hasBudget && (

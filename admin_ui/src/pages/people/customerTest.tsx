@@ -8,7 +8,7 @@ import { curlOf } from "../parts/secret";
 import { KeyStep } from "./customerForms";
 import type { NewSecret } from "./setup";
 
-/** The secret until it is confirmed as stored. `asked`: the page was to be left. */
+/** The secret until the user confirms that it is stored. `asked`: the user tried to leave the page. */
 export function SecretBlock({ of, asked, onStored }: { of: NewSecret; asked: boolean; onStored: () => void }) {
   if (of.stored) return null;
   return (

@@ -57,7 +57,7 @@ export function LimitFields({ form, usage }: { form: LimitForm; usage: boolean }
           name="models"
           label="Models"
           optional
-          hint="Models, adapters and aliases that it may call. None: all of its tenant."
+          hint="Models, adapters and aliases that the key may call. None: all of its tenant."
         />
       )}
       <TextField form={form} name="allowed_ips" label="Addresses" mono optional hint={NETWORKS_HINT} />

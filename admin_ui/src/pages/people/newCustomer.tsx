@@ -1,5 +1,5 @@
 // A new customer in five steps: tenant, project, key, budget and limits, test call. Each step is saved when it is done,
-// and the page shows what exists, so that it can be left and continued.
+// and the page shows the existing objects, so that the setup can be continued later.
 import { type ReactNode, useState } from "react";
 import { type AnswerOf, useGet, useSession } from "../../api";
 import { Badge, EmptyState, Link, Loaded, PageHead, ShortId, place, useGo, useLeaveGuard, useView } from "../../kit";
@@ -19,7 +19,7 @@ export default function NewCustomer() {
       <PageHead
         title="New customer"
         trail={<Link to="/tenants">Tenants</Link>}
-        note="From the tenant to its first request. Each step is saved when it is done: you can leave, and continue later from the tenant's page."
+        note="From the tenant to its first request. Each step is saved when it is done, and the tenant's page continues the setup later."
       />
       {!operator ? (
         <EmptyState title="Only an operator creates tenants" />
@@ -49,7 +49,7 @@ function Steps({ tenant }: { tenant: Tenant | null }) {
   const names: readonly Name[] = ["tenant", "project", "key", "budget", "test"];
   const open = names.find((name) => !done[name] && !skipped.includes(name)) ?? "test";
   const skip = (name: Name) => setSkipped([...skipped, name]);
-  // What exists is shown for a skipped step too.
+  // Existing objects are shown for a skipped step too.
   const exists = { ...done, project: true, budget: setup.budgets.length + setup.limits.length > 0 };
   const step = (name: Name, title: string, summary: ReactNode, form: () => ReactNode) => (
     <Step number={names.indexOf(name) + 1} title={title} state={open === name ? "open" : done[name] ? "done" : "later"}>

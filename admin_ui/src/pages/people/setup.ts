@@ -1,4 +1,4 @@
-// What a tenant has of all that it needs: for the New customer page, and for the note on the tenant's page.
+// The parts of a tenant's setup that exist: for the New customer page, and for the note on the tenant's page.
 import { type RowOf, useGet, useMay } from "../../api";
 
 type Rows<P extends "/v1/admin/projects" | "/v1/admin/keys" | "/v1/admin/budgets" | "/v1/admin/limits"> =
@@ -22,7 +22,7 @@ export interface NewSecret {
 
 const FIRST = 50;
 
-/** Null until everything is loaded, or if the role may not read all of it. `tenant`: a slug; blank: nothing is asked. */
+/** Null until all parts are loaded, or if the role may not read all parts. `tenant`: a slug; blank: no query. */
 export function useSetup(tenant: string): Setup | null {
   const may = useMay();
   const query = { tenant, limit: FIRST };

@@ -13,7 +13,7 @@ const MAX_TOKENS_HINT =
   "For requests without max_tokens, if their key and project set no default. Blank: the model's default.";
 const WEIGHT_HINT =
   "Of two tenants with waiting requests in a tier, the one with twice the weight is served twice as much.";
-const ZONE_HINT = "The days and months of its budgets start at midnight there.";
+const ZONE_HINT = "The days and months of the tenant's budgets start at midnight there.";
 const DAY_S = 24 * 3600;
 const STORE_HINT =
   "Responses of /v1/responses are stored encrypted, so that later turns can continue them. Empty: none is stored, and those stored already can no longer be read.";
@@ -71,7 +71,7 @@ export function NewTenantForm({ onDone, onCancel }: { onDone: (slug: string) => 
       </div>
       <div className="field-row">
         <TierField form={form} hint={TIER_HINT} />
-        <CurrencyField form={form} hint="The currency of its invoices; it cannot be changed." />
+        <CurrencyField form={form} hint="The currency of the invoices. A currency cannot be changed." />
       </div>
       <div className="field-row">
         <ZoneField form={form} hint={ZONE_HINT} />

@@ -1,4 +1,4 @@
-// The first tab of a tenant's page: the month so far, who uses it, tokens per day, what is missing, settings.
+// The first tab of a tenant's page: the month so far, its keys and models, tokens per day, missing parts, settings.
 import { useMemo } from "react";
 import { type AnswerOf, useGet, useMay } from "../../api";
 import {

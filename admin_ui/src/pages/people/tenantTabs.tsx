@@ -166,7 +166,7 @@ export function TenantBudgets({ tenant }: { tenant: Tenant }) {
         }
         empty={
           <EmptyState title="No budget">
-            <p>Only its rate limits bound what it uses.</p>
+            <p>Only the tenant's rate limits bound its use.</p>
           </EmptyState>
         }
       />
@@ -244,7 +244,7 @@ export function TenantAdapters({ tenant }: { tenant: Tenant }) {
       }
       empty={
         <EmptyState title="No adapter of its own">
-          <p>Adapters that are shared with it belong to their owners.</p>
+          <p>Adapters that are shared with this tenant are listed under their owners.</p>
         </EmptyState>
       }
     />

@@ -1,4 +1,4 @@
-// The arms of an alias, or the versions of an adapter, compared by what they served.
+// The arms of an alias, or the versions of an adapter, compared by the requests that they served.
 import { type AnswerOf, useGet, useMay } from "../../api";
 import {
   Badge,
@@ -149,7 +149,7 @@ function Arms({ label, found, served }: { label: string; found: Found; served?: 
         csv
         empty={
           <EmptyState title={`No settled request in ${DAYS} days`}>
-            <p>Requests from before versions and aliases were recorded are not counted.</p>
+            <p>Requests of releases that did not record versions and aliases are not counted.</p>
           </EmptyState>
         }
       />

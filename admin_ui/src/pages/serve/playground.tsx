@@ -121,7 +121,7 @@ function useModels(key: PlaygroundKey) {
   });
 }
 
-/** `asked`: the models that the address names, such as a version of an adapter, which no list has. */
+/** `asked`: the models in the page's address, such as a version of an adapter, which no list has. */
 function Bench({ with_: key, asked }: { with_: PlaygroundKey; asked: { model: string; beside: string } }) {
   const models = useModels(key);
   const form = useForm({

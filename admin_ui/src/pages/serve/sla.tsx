@@ -212,7 +212,7 @@ function GroupSection({ of: group, answer }: { of: Group; answer: Answer }) {
             <StatTile
               label="Without a first token"
               value={count(total.refused + total.unanswered)}
-              note={`${count(total.refused)} refused with a 503, ${count(total.unanswered)} failed or left by the caller`}
+              note={`${count(total.refused)} refused with a 503, ${count(total.unanswered)} failed, or their caller left`}
             />
             <StatTile
               label="Requests"

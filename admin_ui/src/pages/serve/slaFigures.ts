@@ -19,7 +19,7 @@ export function promised(of: Figures): number {
   return of.ttft_measured + of.refused + of.unanswered;
 }
 
-/** Cut, not rounded: 100 % means all. */
+/** Truncated, not rounded, so that 100 % means all requests. */
 export function share(within: number, of: number): string {
   if (of === 0) return "–";
   return within === of ? "100 %" : `${(Math.floor((10_000 * within) / of) / 100).toFixed(2)} %`;

@@ -4,7 +4,7 @@ import { count } from "../../kit";
 import { type Day, VERDICTS, ms, promised, share } from "./slaFigures";
 
 const HEIGHT = 30;
-/** The height of a day by its verdict: a missed day is told from a kept one without its colour too. */
+/** The height of a day by its verdict: so that a missed day differs from a kept day without its colour. */
 const TALL: Record<Day["verdict"], number> = { kept: 16, missed: HEIGHT, not_measured: 10, no_traffic: 3 };
 
 export function DayStrip({ name, days }: { name: string; days: readonly Day[] }) {

@@ -44,8 +44,8 @@ async def sla_report(
     time_zone: ZoneName = None,
     group: GroupBy = "tier",
 ) -> SlaView:
-    """How the targets for the first token and between tokens were kept, each request against the targets in force when
-    it had its first token: exact counts and percentiles by day. Without a tenant: all tenants together; for an actor
+    """The requests within the targets for the first token and between tokens, each against the targets in force at its
+    first token: exact counts and percentiles by day. Without a tenant: all tenants together; for an actor
     with a tenant, its own."""
     query = _query(tier, model, start_date, end_date, period, time_zone, group)
     return await _report(services, by, tenant, query)
