@@ -2874,7 +2874,7 @@ export interface components {
          * AdapterChange
          * @example {
          *       "shared": [
-         *         "acme"
+         *         "northwind"
          *       ]
          *     }
          */
@@ -2943,7 +2943,7 @@ export interface components {
          * @example {
          *       "models": [
          *         {
-         *           "model": "smollm2-135m-instruct",
+         *           "model": "my-model",
          *           "weight": 95
          *         },
          *         {
@@ -3205,7 +3205,7 @@ export interface components {
          * @example {
          *       "limit_amount": 50000000000000,
          *       "period": "month",
-         *       "tenant": "acme",
+         *       "tenant": "northwind",
          *       "unit": "money"
          *     }
          */
@@ -3338,7 +3338,7 @@ export interface components {
          *           "role": "user"
          *         }
          *       ],
-         *       "model": "smollm2-135m-instruct"
+         *       "model": "my-model"
          *     }
          */
         ChatRequest: {
@@ -3671,7 +3671,7 @@ export interface components {
          * @description The body of a compaction.
          * @example {
          *       "input": "Name three rivers.",
-         *       "model": "smollm2-135m-instruct"
+         *       "model": "my-model"
          *     }
          */
         CompactRequest: {
@@ -3766,7 +3766,7 @@ export interface components {
          * @description The body of a legacy completion. A field without a type is not served: only its neutral values are accepted.
          * @example {
          *       "max_tokens": 16,
-         *       "model": "smollm2-135m-instruct",
+         *       "model": "my-model",
          *       "prompt": "Three rivers are"
          *     }
          */
@@ -4064,7 +4064,7 @@ export interface components {
          *           "role": "user"
          *         }
          *       ],
-         *       "model": "smollm2-135m-instruct"
+         *       "model": "my-model"
          *     }
          */
         CountRequest: {
@@ -4229,7 +4229,7 @@ export interface components {
          * DetokenizeRequest
          * @description Ids of the model's vocabulary, at most as many as its context has tokens.
          * @example {
-         *       "model": "smollm2-135m-instruct",
+         *       "model": "my-model",
          *       "tokens": [
          *         1,
          *         2,
@@ -4773,7 +4773,7 @@ export interface components {
          * LimitsSetting
          * @example {
          *       "requests_per_minute": 600,
-         *       "tenant": "acme"
+         *       "tenant": "northwind"
          *     }
          */
         LimitsSetting: {
@@ -5010,7 +5010,7 @@ export interface components {
          *           "role": "user"
          *         }
          *       ],
-         *       "model": "smollm2-135m-instruct"
+         *       "model": "my-model"
          *     }
          */
         MessagesRequest: {
@@ -5209,7 +5209,12 @@ export interface components {
             quality_limits: components["schemas"]["QualityLimitsView"];
             weights_bytes: number | null;
         };
-        /** MonthClosing */
+        /**
+         * MonthClosing
+         * @example {
+         *       "month": "2026-01"
+         *     }
+         */
         MonthClosing: {
             after?: string | null;
             month: string;
@@ -5271,7 +5276,7 @@ export interface components {
          * @example {
          *       "picos": -25000000000000,
          *       "reason": "goodwill",
-         *       "tenant": "acme"
+         *       "tenant": "northwind"
          *     }
          */
         NewCorrection: {
@@ -5289,7 +5294,14 @@ export interface components {
             tier?: string | null;
             tokens?: number | null;
         };
-        /** NewCredit */
+        /**
+         * NewCredit
+         * @example {
+         *       "picos": 25000000000000,
+         *       "reason": "goodwill",
+         *       "tenant": "northwind"
+         *     }
+         */
         NewCredit: {
             adapter?: string | null;
             key_id?: string | null;
@@ -5307,7 +5319,7 @@ export interface components {
          * NewExport
          * @example {
          *       "month": "2026-01",
-         *       "tenant": "acme"
+         *       "tenant": "northwind"
          *     }
          */
         NewExport: {
@@ -5344,14 +5356,14 @@ export interface components {
          * NewKey
          * @example {
          *       "models": [
-         *         "smollm2-135m-instruct"
+         *         "my-model"
          *       ],
          *       "name": "ci",
          *       "project": "search",
          *       "tags": {
          *         "team": "search"
          *       },
-         *       "tenant": "acme"
+         *       "tenant": "northwind"
          *     }
          */
         NewKey: {
@@ -5405,7 +5417,13 @@ export interface components {
             tenant_id: string | null;
             tier: string | null;
         };
-        /** NewPayment */
+        /**
+         * NewPayment
+         * @example {
+         *       "amount_minor": 11900,
+         *       "reference": "bank 4711"
+         *     }
+         */
         NewPayment: {
             amount_minor: number;
             paid_at?: number | null;
@@ -5419,7 +5437,7 @@ export interface components {
          *         "premium": "3"
          *       },
          *       "output": 1200000,
-         *       "subject": "smollm2-135m-instruct"
+         *       "subject": "my-model"
          *     }
          */
         NewPrice: {
@@ -5441,7 +5459,21 @@ export interface components {
              */
             subject_kind: "model" | "adapter";
         };
-        /** NewProfile */
+        /**
+         * NewProfile
+         * @example {
+         *       "address": [
+         *         "Berlin"
+         *       ],
+         *       "legal_name": "Northwind GmbH",
+         *       "taxes": [
+         *         {
+         *           "name": "VAT",
+         *           "rate": "19"
+         *         }
+         *       ]
+         *     }
+         */
         NewProfile: {
             accounts?: {
                 [key: string]: string;
@@ -5456,7 +5488,7 @@ export interface components {
          * NewProject
          * @example {
          *       "name": "search",
-         *       "tenant": "acme"
+         *       "tenant": "northwind"
          *     }
          */
         NewProject: {
@@ -5468,8 +5500,8 @@ export interface components {
          * NewTenant
          * @example {
          *       "currency": "EUR",
-         *       "name": "Acme",
-         *       "slug": "acme",
+         *       "name": "Northwind",
+         *       "slug": "northwind",
          *       "tier": "standard",
          *       "time_zone": "Europe/Berlin"
          *     }
@@ -5489,7 +5521,7 @@ export interface components {
         /**
          * NewWebhook
          * @example {
-         *       "tenant": "acme",
+         *       "tenant": "northwind",
          *       "url": "https://example.org/laneway"
          *     }
          */
@@ -5873,7 +5905,7 @@ export interface components {
          * PeriodClosing
          * @example {
          *       "month": "2026-01",
-         *       "tenant": "acme"
+         *       "tenant": "northwind"
          *     }
          */
         PeriodClosing: {
@@ -5943,7 +5975,7 @@ export interface components {
          *       "input": 300000,
          *       "month": "2026-01",
          *       "output": 1200000,
-         *       "subject": "smollm2-135m-instruct"
+         *       "subject": "my-model"
          *     }
          */
         PricePreview: {
@@ -6327,7 +6359,7 @@ export interface components {
          * @example {
          *       "input": "Name three rivers.",
          *       "max_output_tokens": 64,
-         *       "model": "smollm2-135m-instruct"
+         *       "model": "my-model"
          *     }
          */
         ResponsesRequest: {
@@ -6916,7 +6948,7 @@ export interface components {
          * TokenizeRequest
          * @description A text as `/v1/completions` reads it (`prompt`), or a conversation as `/v1/chat/completions` reads it.
          * @example {
-         *       "model": "smollm2-135m-instruct",
+         *       "model": "my-model",
          *       "prompt": "Three rivers are"
          *     }
          */
@@ -12950,7 +12982,7 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": string;
+                    "text/csv": string;
                 };
             };
             /** @description A refusal, with its reason */

@@ -175,7 +175,7 @@ def test_a_refusal_does_not_settle_an_earlier_attempt_without_an_answer(sqlite_b
     for at, certain in ((0, False), (30, True), (59, True)):
         [event] = claim(NOW + at * 60 * SECOND)
         failure = PushFailure("it failed", certain=certain)
-        write(lambda c, event=event, failure=failure: connectors.record(c, "stripe", [(event, failure)]))  # type: ignore[misc]
+        write(lambda c, event=event, failure=failure: connectors.record(c, "stripe", [(event, failure)]))
     assert claim(NOW + 61 * 60 * SECOND) == []
     [found] = books.database.read_sync(lambda c: connectors.states(c, after_s=0))
     assert found.stuck == 1
