@@ -73,7 +73,8 @@ long: $(VENV)/.dev
 	PYTHONPATH=. $(BIN)/python tests/programs/guided_schemas.py --seed $(LONG_SEED)
 	PYTHONPATH=. $(BIN)/python tests/programs/hostile_grammars.py --seed $(LONG_SEED)
 	PYTHONPATH=. $(BIN)/python tests/programs/rolling_upgrade.py --requests 50000 --seed $(LONG_SEED)
-	LANEWAY_LONG=1 $(BIN)/python -m pytest -q tests/engine/gpu/test_gpu_quantised.py tests/engine/gpu/test_gpu_quality.py
+	LANEWAY_LONG=1 $(BIN)/python -m pytest -q tests/engine/gpu/test_gpu_quantised.py tests/engine/gpu/test_gpu_quality.py \
+	tests/engine/cpu/test_oracle.py tests/engine/guided/test_guided_schemas.py
 	LANEWAY_SCHEDULE_EXAMPLES=1500 $(BIN)/python -m pytest -q --timeout 0 tests/engine/scheduler
 	LANEWAY_SCHEMAS=20000 $(BIN)/python -m pytest -q tests/engine/text/test_schema_instances.py
 	LANEWAY_FUZZ_EXAMPLES=100 LANEWAY_FUZZ_BODIES=20000 $(BIN)/python -m pytest -q --timeout 0 tests/gateway/api/test_schema_fuzz.py

@@ -29,6 +29,16 @@ if not Path("/dev/nvidia0").exists():
 os.environ |= {"SSL_CERT_FILE": "", "SSL_CERT_DIR": str(Path(__file__).parent)}
 
 
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what is marked `long`: other tests run the same code in CI, on fewer cases."""
+    if os.environ.get("LANEWAY_LONG"):
+        return
+    long = [item for item in items if item.get_closest_marker("long")]
+    if long:
+        config.hook.pytest_deselected(items=long)
+        items[:] = [item for item in items if not item.get_closest_marker("long")]
+
+
 @pytest.fixture(scope="session")
 def postgres_template() -> Iterator[str]:
     """The name of a PostgreSQL database with our tables and no rows: a copy takes less than the migrations."""

@@ -72,11 +72,11 @@ class Stream(threading.Thread):
 
 
 @pytest.mark.slow
-def test_two_rolls_under_load_lose_no_request(make_stack: MakeStack, postgres_url: str) -> None:
+def test_a_roll_under_load_loses_no_request(make_stack: MakeStack, postgres_url: str) -> None:
     stack = make_stack(database_url=postgres_url, workers=2, **settings(linger_s=0.5))
-    tally = play(stack, requests=240, clients=8, rolls=2)
-    assert (tally.rolls, sum(tally.failed.values())) == (2, 0)
-    assert tally.streams >= 240
+    tally = play(stack, requests=120, clients=4, rolls=1)
+    assert (tally.rolls, sum(tally.failed.values())) == (1, 0)
+    assert tally.streams >= 120
 
 
 def test_a_gateway_that_gets_sigterm_lingers_and_finishes(make_stack: MakeStack) -> None:

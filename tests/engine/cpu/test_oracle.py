@@ -35,6 +35,7 @@ MODEL = "smollm2-135m-instruct"
 ARENA_BYTES = 768 * 1024 * 1024  # room for all sequences at once
 # One at a time is slow, and the first ids of each prompt, by the base and by one adapter, show as much. All of them, of
 # all adapters: LANEWAY_ORACLE_TOKENS=16, a few minutes.
+PROMPTS_STEP = 1 if os.environ.get("LANEWAY_LONG") else 3
 ALONE_TOKENS = int(os.environ.get("LANEWAY_ORACLE_TOKENS", "2"))
 NAMES = [oracle.BASE, *oracle.example_adapters()]
 
@@ -52,7 +53,7 @@ class Demo:
 
     def cases(self) -> list[tuple[str, int]]:
         """(adapter, prompt): neighbours differ in their adapter."""
-        return [(name, prompt) for prompt in range(len(self.prompts)) for name in NAMES]
+        return [(name, prompt) for prompt in range(0, len(self.prompts), PROMPTS_STEP) for name in NAMES]
 
     def sequence(self, handle: int, name: str, prompt: int, tier: str = "standard") -> Sequence:
         return Sequence(
@@ -176,7 +177,7 @@ def test_all_in_one_mixed_batch(demo: Demo) -> None:
     scheduler, steps = run(demo, sequences, sequences_max=128, step_tokens_max=8192)
     assert not demo.differing(sequences)
     # The five adapters have 36 MB in float32, more than PLACE_BYTES_MAX: the last of them is placed after a step.
-    assert len(steps[0].chunks) >= len(sequences) - len(demo.prompts)
+    assert len(steps[0].chunks) >= len(sequences) - len(sequences) // len(NAMES)
     assert len(steps[1].chunks) == len(sequences)
     assert scheduler.preemptions == 0
 

@@ -113,6 +113,7 @@ def test_a_published_model_is_compared_with_its_own_numbers(directory: Path, tmp
 
 
 @interpreted
+@pytest.mark.long
 def test_a_layer_over_the_limit_is_kept(directory: Path) -> None:
     model = configured(directory, "int4")
     all_quantised = measure(model).quality
@@ -133,6 +134,7 @@ class ZeroedLayer(GpuMeasuredModel):
 
 
 @interpreted
+@pytest.mark.long
 def test_a_zeroed_layer_is_refused(directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     directory = shutil.copytree(directory, tmp_path / "model")  # results are written there
     model, shape = configured(directory, "int8"), load_config(directory)

@@ -350,6 +350,7 @@ def run_steps(served: Served, number: int, first_page: int, *, poison: bool) -> 
     return found
 
 
+@pytest.mark.long
 def test_models_of_two_formats_leave_nothing_to_each_other(tmp_path: Path) -> None:
     """The counters of products are zero when a step begins, whatever is in their place before."""
     models = [make_model(tmp_path / name, name) for name in ("fp8", "int4 zeros")]
@@ -438,7 +439,8 @@ def warm_up_beside(served: Served, tiny: TinyModel) -> None:
     model.beside(StepMemories(CPU).place(form), common).warm_up()
 
 
-@pytest.mark.parametrize("name", ["fp8", "int4 zeros"] if LONG else ["int4 zeros"])
+@pytest.mark.long
+@pytest.mark.parametrize("name", ["fp8", "int4 zeros"])
 def test_no_step_needs_a_kernel_that_the_warm_up_did_not_launch(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, launches: set[Launch]
 ) -> None:

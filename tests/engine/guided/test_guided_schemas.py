@@ -25,7 +25,7 @@ async def test_the_tiny_model(socket_dir: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.model
-@pytest.mark.slow
+@pytest.mark.long
 async def test_the_demo_model(socket_dir: Path, model_dir: Path, tmp_path: Path) -> None:
     process = guided_schemas.start(socket_dir / "guided-smol.sock", model_dir, 32_000_000)
     try:
