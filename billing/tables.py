@@ -355,6 +355,7 @@ usage = sa.Table(
     *(sa.Column(name, sa.Double) for name in ("submitted_s", "load_s", "weights_s")),
     sa.Column("asked", sa.String(128)),  # the request's model, if an alias or a fallback replaced it; null: neither
     sa.Column("adapter_version", sa.Integer),  # null: no adapter, or settled by a version without this column
+    sa.Column("batch_id", sa.String(64)),  # null: no line of a batch
     sa.Index("ix_usage_tenant_id_sequence", "tenant_id", "sequence"),
     sa.Index("ix_usage_key_id_sequence", "key_id", "sequence"),
     sa.Index("ix_usage_finished_at", "finished_at"),
@@ -366,6 +367,8 @@ UNUSUAL = sa.and_(usage.c.ending != "stop", usage.c.ending != "length")
 sa.Index("ix_usage_unusual", usage.c.finished_at, sqlite_where=UNUSUAL, postgresql_where=UNUSUAL)
 
 # For comparing the arms of an alias and the versions of an adapter.
+_OF_BATCH = usage.c.batch_id.is_not(None)
+sa.Index("ix_usage_batch_id", usage.c.batch_id, usage.c.sequence, sqlite_where=_OF_BATCH, postgresql_where=_OF_BATCH)
 _ASKED, _VERSIONED = usage.c.asked.is_not(None), usage.c.adapter_version.is_not(None)
 sa.Index("ix_usage_asked", usage.c.asked, usage.c.finished_at, sqlite_where=_ASKED, postgresql_where=_ASKED)
 sa.Index(
@@ -723,4 +726,5 @@ export_invoices = sa.Table(
 )
 
 import billing.finance_tables  # noqa: E402 - their tables are in the metadata too
+import billing.output_tables  # noqa: E402
 import billing.sla_tables  # noqa: E402, F401
