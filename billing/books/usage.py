@@ -24,7 +24,7 @@ _recompute = tables.usage_recompute
 class UsageRow(msgspec.Struct, frozen=True):
     """One settled request, in the order of the table's columns. `recomputed`: its recomputes, by the tier whose
     preemptions caused them. `tags`: the key's, when the request began. `asked`: the model that the request named, if an
-    alias or a fallback replaced it. The last four numbers: as in Settlement."""
+    alias or a fallback replaced it. The last four numbers: as in Settlement. `batch_id`: of a line of a batch."""
 
     sequence: int
     request_id: str
@@ -64,6 +64,7 @@ class UsageRow(msgspec.Struct, frozen=True):
     itl_target_s: float | None
     itl_s: float | None
     pause_s: float | None
+    batch_id: str | None = None
 
 
 class Totals(msgspec.Struct, frozen=True):
@@ -93,6 +94,7 @@ class UsageFilter(msgspec.Struct, frozen=True, kw_only=True):
     model: str | None = None
     adapter: str | None = None
     tier: str | None = None
+    batch_id: str | None = None
     tags: tuple[tuple[str, str], ...] = ()
     start: int | None = None
     end: int | None = None

@@ -121,8 +121,9 @@ class Settlement(msgspec.Struct, frozen=True, kw_only=True, tag="settlement"):
     `pause_s`: the longest time between two of its tokens. `submitted_s`: from the arrival until an engine received the
     request; `load_s`: of that, the wait until the engine had the adapter; `weights_s`: as predicted then, until the
     model's weights are resident; None: unknown. `asked`: the model that the request named, if an alias or a
-    fallback replaced it, at most ASKED_CHARS_MAX. `adapter_version`: None without an adapter. `batch_id`: of a line of a batch.
-    `output`: recorded in the settlement's transaction (`billing.ledger.outputs`); never in a journal."""
+    fallback replaced it, at most ASKED_CHARS_MAX. `adapter_version`: None without an adapter.
+    `batch_id`: of a line of a batch. `output`: recorded in the settlement's transaction (`billing.ledger.outputs`);
+    never in a journal."""
 
     request_id: str
     prompt_tokens: int

@@ -34,8 +34,8 @@ class LeaseLost(Exception):
 
 
 class OutputFence:
-    """The outputs of one database transaction. `lock_leases` before hold rows are locked, then `admits` and `add_output`
-    for each output, then `write`."""
+    """The outputs of one database transaction. Call `lock_leases` before hold rows are locked, then `admits` and
+    `add_output` for each output, then `write`."""
 
     def __init__(self) -> None:
         self._epochs: dict[str, int] = {}  # of the leases, by batch

@@ -2,8 +2,9 @@
 of holds, in the order of their arrival.
 
 All transactions lock in the same order: the gateway's lease, leases of batches' workers by batch, hold rows by id,
-templates of budgets by id, budget rows by id. New budgets of end users are inserted between the last two. A request that is
-refused or invalid does not affect the other requests of its transaction. This module knows no thread and no event loop.
+templates of budgets by id, budget rows by id. New budgets of end users are inserted between the last two. A request
+that is refused or invalid does not affect the other requests of its transaction. This module knows no thread and no
+event loop.
 """
 
 from __future__ import annotations
