@@ -80,6 +80,8 @@ tenants = sa.Table(
     sa.Column("store_responses_s", sa.BigInteger, nullable=True),  # how long responses are stored; null: not at all
     # Networks from which its keys may be used, a list of texts; null: all.
     sa.Column("allowed_ips", sa.JSON(none_as_null=True), nullable=True),
+    # What lines of its batches do that a budget does not cover: wait, fail; null: as laneway.toml has it.
+    sa.Column("on_budget", sa.String(8), nullable=True),
     sa.Column("archived_at", sa.BigInteger, nullable=True),  # null: it is not archived; an archived one is suspended
     sa.CheckConstraint("status IN ('active', 'suspended')", name="status"),
 )
@@ -92,6 +94,8 @@ projects = sa.Table(
     sa.Column("name", sa.String(200), nullable=False),
     sa.Column("created_at", sa.BigInteger, nullable=False),
     sa.Column("default_max_tokens", sa.BigInteger),
+    # What lines of its batches do that a budget does not cover: wait, fail; null: as laneway.toml has it.
+    sa.Column("on_budget", sa.String(8), nullable=True),
     sa.Column("archived_at", sa.BigInteger, nullable=True),  # null: it is not archived; an archived one has no keys
     sa.UniqueConstraint("tenant_id", "name"),
 )

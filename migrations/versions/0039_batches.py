@@ -1,6 +1,7 @@
-"""Batches, their lines, the leases of their workers and the outputs of their lines; the batch of a line's usage.
+"""Batches, their lines, the leases of their workers and the outputs of their lines; the batch of a line's usage;
+what a tenant's lines do that a budget does not cover.
 
-The new column of `usage` is nullable, so that the version before can still settle.
+The new columns of `tenants` and `usage` are nullable, so that the version before can still write to them.
 """
 
 from __future__ import annotations
@@ -99,6 +100,7 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("batch_id", "line", name=op.f("pk_line_outputs")),
     )
     op.create_index("ix_line_outputs_is_error", "line_outputs", ["batch_id", "is_error"])
+    op.add_column("tenants", sa.Column("on_budget", sa.String(length=8), nullable=True))
     op.add_column("usage", sa.Column("batch_id", sa.String(length=64), nullable=True))
     of_batch = sa.text("batch_id IS NOT NULL")
     op.create_index(
