@@ -33,6 +33,7 @@ from gateway.files.rows import (
     stored_file,
     visible_files,
 )
+from gateway.metrics import Metrics
 from gateway.stored.texts import TextKey, TextKeys, TextUnreadable
 from gateway.tables import files, text_keys
 
@@ -54,11 +55,14 @@ class FilePage(msgspec.Struct, frozen=True):
 class Files:
     """Of one gateway process."""
 
-    def __init__(self, database: Database, contents: FileContents, keys: TextKeys, section: FilesSection) -> None:
+    def __init__(
+        self, database: Database, contents: FileContents, keys: TextKeys, section: FilesSection, metrics: Metrics
+    ) -> None:
         self.contents = contents
         self.section = section
         self._database = database
         self._keys = keys
+        self._metrics = metrics
 
     async def begin_upload(self, tenant_id: str) -> tuple[TextKey, int]:
         """The key for a further file of the tenant, and the bytes that its quota leaves. Raises QuotaExceeded,
@@ -91,7 +95,7 @@ class Files:
             # The row may have been committed, so the content remains until it is known to be an orphan.
             raise
         except BaseException:
-            await self._remove_content(new.id)
+            await self.remove_content(new.id)
             raise
 
     async def find_file(self, tenant_id: str, file_id: str) -> StoredFile | None:
@@ -161,6 +165,7 @@ class Files:
             try:
                 while await self.remove_unused() == REMOVED_AT_ONCE:
                     pass
+                await self.measure_files()
                 listed_after_s -= every_s
                 if listed_after_s <= 0:
                     listed_after_s = ORPHANS_EVERY_S
@@ -194,7 +199,15 @@ class Files:
                     removed += 1
         return removed
 
-    async def _remove_content(self, file_id: str) -> None:
+    async def measure_files(self) -> None:
+        """Set the gauges of files. Raises DatabaseUnavailable."""
+        query = sa.select(sa.func.count(), sa.func.coalesce(sa.func.sum(files.c.bytes), 0))
+        count, size = await self._database.report(lambda connection: connection.execute(query).one())
+        self._metrics.files_stored.set(count)
+        self._metrics.file_bytes_stored.set(int(size))
+
+    async def remove_content(self, file_id: str) -> None:
+        """Remove the content of an upload that failed. `remove_orphans` removes it later if the store fails."""
         try:
             await self.contents.delete(file_id)
         except ContentStoreFailed as error:
