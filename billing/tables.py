@@ -94,8 +94,6 @@ projects = sa.Table(
     sa.Column("name", sa.String(200), nullable=False),
     sa.Column("created_at", sa.BigInteger, nullable=False),
     sa.Column("default_max_tokens", sa.BigInteger),
-    # What lines of its batches do that a budget does not cover: wait, fail; null: as laneway.toml has it.
-    sa.Column("on_budget", sa.String(8), nullable=True),
     sa.Column("archived_at", sa.BigInteger, nullable=True),  # null: it is not archived; an archived one has no keys
     sa.UniqueConstraint("tenant_id", "name"),
 )

@@ -64,7 +64,7 @@ class UsageRow(msgspec.Struct, frozen=True):
     itl_target_s: float | None
     itl_s: float | None
     pause_s: float | None
-    batch_id: str | None = None
+    batch_id: str | None
 
 
 class Totals(msgspec.Struct, frozen=True):

@@ -39,6 +39,7 @@ from gateway.stored.turns import refuse_without_turn
 SEAL_IN_LOOP_BYTES_MAX = 64 * 1024  # of an output
 RECORDED_AT_ONCE = 64  # outputs of one transaction
 OK = 200
+LOST = frozenset(ending.value for ending in EndingCode if ending.kind is EndingKind.LOST)
 
 
 class LineEnd(enum.Enum):
@@ -77,7 +78,8 @@ class LineRunner:
     async def run_line(self, batch: ClaimedBatch, task: LineTask) -> LineResult:
         """Run the line once. `batch.running` has its answer meanwhile. Raises TextUnreadable for an input file that
         cannot be decrypted any more."""
-        assert batch.reader is not None and batch.caller is not None, "lines run once the batch is open"
+        assert batch.reader is not None, "lines run once the batch is open"
+        assert batch.caller is not None, "lines run once the key of the batch is read"
         task.number += 1
         request_id = line_request_id(batch.id, task.line, batch.epoch, task.number)
         try:
@@ -105,7 +107,7 @@ class LineRunner:
             error = errors.DatabaseDown("The database is unavailable.")
         finally:
             record.status = OK if error is None else error.status
-            is_lost = record.ending is not None and EndingCode(record.ending).kind is EndingKind.LOST
+            is_lost = record.ending in LOST
             log.release()
         if error is None:
             return LineResult(LineEnd.RECORDED if run.is_recorded else LineEnd.LEASE_LOST, request_id)

@@ -7,6 +7,7 @@ their batch's deadline, then by their tenant's running lines over its weight.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import logging
 from collections.abc import Callable
@@ -90,15 +91,11 @@ class BatchWorker:
             while not dispatching.done():
                 try:
                     await self._poll()
-                    if not self._claimed:
-                        await self._database.write_in_background(claims.delete_ended_rows)
+                    await self._delete_ended_rows()
                 except DatabaseUnavailable as error:
                     _log.warning("batches.database_unavailable", extra={"fields": {"reason": str(error)}})
-                with_timeout = asyncio.wait_for(self._poll_now.wait(), POLL_S)
-                try:
-                    await with_timeout
-                except TimeoutError:
-                    pass
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._poll_now.wait(), POLL_S)
                 self._poll_now.clear()
             dispatching.result()
         finally:
@@ -107,6 +104,11 @@ class BatchWorker:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(dispatching, *tasks, return_exceptions=True)
+
+    async def _delete_ended_rows(self) -> None:
+        """Delete rows of lines of ended batches, a group at each poll while lines run. Raises DatabaseUnavailable."""
+        while await self._database.write_in_background(claims.delete_ended_rows) and not self._running:
+            pass
 
     # ---- claims
 
@@ -174,7 +176,8 @@ class BatchWorker:
             del self._claimed[batch.id]
 
     async def _run_batch(self, batch: ClaimedBatch) -> None:
-        """From the state that its row has. Raises LeaseLost, TextUnreadable, ContentStoreFailed, DatabaseUnavailable."""
+        """From the state that its row has. Raises LeaseLost, TextUnreadable, ContentStoreFailed,
+        DatabaseUnavailable."""
         key = await self._preparer.open_batch(batch)
         await self._read_caller(batch)
         if batch.row.status in ("validating", "in_progress"):
@@ -190,8 +193,6 @@ class BatchWorker:
             await self._write(lambda c: claims.decide_end(c, batch.id, batch.epoch, end.code, end.message, end.listed))
         status = await self._assembler.end_batch(batch, key)
         _log.info("batch.ended", extra={"fields": {"batch": batch.id, "status": status}})
-        while await self._database.write_in_background(claims.delete_ended_rows):
-            await asyncio.sleep(0)
 
     async def _read_caller(self, batch: ClaimedBatch) -> None:
         """Read the key of the batch, with the settings of its tenant; the batch ends if the key is no longer usable.

@@ -28,7 +28,8 @@ class Selector:
         self._metrics = metrics
 
     def route(self, caller: Caller, asked: GenerationRequest, line: RequestLine, target: str | None = None) -> Route:
-        """`target`: the only one that may serve the request; None: as the name stands now. Raises ModelNotFound, and InvalidRequest for ids that mean different tokens to the models of the name."""
+        """`target`: the only one that may serve the request; None: any for which the name stands. Raises ModelNotFound,
+        and InvalidRequest for ids that mean different tokens to the models of the name."""
         if target is not None:
             return self._router.pinned(caller, asked.model, target)
         route = self._router.route(caller, asked.model, asked.sticky or line.record.request_id)
