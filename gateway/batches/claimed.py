@@ -15,6 +15,7 @@ from gateway.generation.answer import Answer
 from gateway.stored.texts import TextKey
 
 PAUSE_S_MIN, PAUSE_S_MAX = 0.5, 60.0
+BUDGET_PAUSE_S_MAX = 10.0  # a budget may be raised, or its window end, at any time
 
 
 class Pause:
@@ -33,6 +34,11 @@ class Pause:
 
     def reset(self) -> None:
         self._next_s = PAUSE_S_MIN
+
+    @property
+    def is_doubling(self) -> bool:
+        """The last attempt failed."""
+        return self._next_s > PAUSE_S_MIN
 
 
 @dataclass(slots=True, eq=False)
@@ -73,7 +79,9 @@ class ClaimedBatch:
     queues: list[TargetQueue] = field(default_factory=list)
     running: dict[int, Answer | None] = field(default_factory=dict)  # by line; None: its request has not begun
     tasks: set[asyncio.Task[None]] = field(default_factory=set)  # of these lines
-    budget_pause: Pause = field(default_factory=lambda: Pause(longest_s=30.0))
+    # While a budget refuses lines, one runs at a time: the others would hold what each lacks.
+    budget_pause: Pause = field(default_factory=lambda: Pause(BUDGET_PAUSE_S_MAX))
+    is_out_of_budget: bool = False  # a line was refused while no other line of its tenant ran
     early_end: EarlyEnd | None = None
     is_lost: bool = False  # another gateway has claimed it
     changed: asyncio.Event = field(default_factory=asyncio.Event)  # lines ended, or one of the two before was set
@@ -104,6 +112,12 @@ class ClaimedBatch:
             self.early_end = EarlyEnd(code, message, listed)
         self.changed.set()
 
+    def note_budget(self, *, covers: bool) -> None:
+        """A line was answered, or, if its tenant does not wait, its refusal by a budget is its output. Lines then run
+        at once again."""
+        self.budget_pause.reset()
+        self.is_out_of_budget = not covers
+
     def lose(self) -> None:
         """Another gateway has the batch."""
         self.is_lost = True
@@ -112,6 +126,8 @@ class ClaimedBatch:
     def ready_queue(self, now: float) -> TargetQueue | None:
         """The first queue with a line that may run now; None: no line may."""
         if self.is_stopping or self.caller is None or now < self.budget_pause.until:
+            return None
+        if self.budget_pause.is_doubling and self.running:
             return None
         return next((queue for queue in self.queues if queue.lines and now >= queue.pause.until), None)
 

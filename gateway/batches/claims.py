@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 import sqlalchemy as sa
 
+from billing.accounts.tenants import OnBudget
 from billing.bulk import BulkInsert
 from billing.clock import database_now
 from billing.ledger.leases import is_live
@@ -18,7 +19,6 @@ from billing.tables import leases, tenants
 from gateway.batch_tables import batch_lines, batches
 from gateway.batches.rows import COLUMNS, BatchRow, batch_of, billed_usage, count_outputs
 from gateway.batches.validation import BatchError, ValidLine
-from gateway.config.batches_settings import OnBudget
 from gateway.files.contents import WrittenFile
 from gateway.files.rows import NewFile, end_use, insert_file, lock_quota, new_file_id
 from gateway.stored.texts import TextKey, TextUnreadable

@@ -53,8 +53,8 @@ class LineEnd(enum.Enum):
 
 
 class LineResult(msgspec.Struct, frozen=True):
-    """`error`: of an attempt that has no output. `is_counted`: the line itself may be its cause, so that the line is
-    not repeated without limit."""
+    """`error`: of an attempt that has no output, or whose output the error is. `is_counted`: the line itself may be the
+    cause of the error, so that the line is not repeated without limit."""
 
     end: LineEnd
     request_id: str = ""
@@ -156,7 +156,7 @@ class LineRunner:
         )
         output = LineOutput(batch.id, task.line, batch.epoch, sealed, is_error=True)
         is_recorded = await self._outputs.submit((result.request_id, output))
-        return LineResult(LineEnd.RECORDED if is_recorded else LineEnd.LEASE_LOST, result.request_id)
+        return msgspec.structs.replace(result, end=LineEnd.RECORDED if is_recorded else LineEnd.LEASE_LOST)
 
     async def _seal_answer(
         self, batch: ClaimedBatch, line: int, custom_id: str, request_id: str, body: bytes, status: int = OK

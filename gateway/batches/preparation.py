@@ -78,7 +78,7 @@ class BatchPreparer:
         if batch.is_stopping:
             return True
         row, epoch = batch.row, batch.epoch
-        found = scanner.errors
+        found = sorted(scanner.errors, key=lambda error: error.line or 0)
         if not found:
             await self._insert(batch, scanner.lines, targets)
             error = await self._database.write_in_background(

@@ -15,6 +15,7 @@ from typing import TypeVar
 
 import sqlalchemy as sa
 
+from billing.accounts.tenants import OnBudget
 from billing.database import Database, DatabaseUnavailable
 from billing.ledger.outputs import LeaseLost
 from gateway import errors
@@ -26,7 +27,6 @@ from gateway.batches.claims import LineTask, WorkerView
 from gateway.batches.lines import LineEnd, LineResult, LineRunner, may_run_again, stop_answer
 from gateway.batches.pace import LinePace
 from gateway.batches.preparation import BatchPreparer
-from gateway.config.batches_settings import OnBudget
 from gateway.files.backends import ContentStoreFailed
 from gateway.stored.texts import TextUnreadable
 
@@ -309,7 +309,7 @@ class BatchWorker:
         match result.end:
             case LineEnd.RECORDED:
                 queue.pause.reset()
-                batch.budget_pause.reset()
+                batch.note_budget(covers=not isinstance(result.error, errors.BudgetExceeded))
             case LineEnd.LEASE_LOST:
                 batch.lose()
             case LineEnd.NO_BUDGET:
@@ -331,9 +331,9 @@ class BatchWorker:
             await self._read_caller(batch)
             return result
         if result.end is LineEnd.NO_BUDGET:
-            # Lines of the tenant that run may hold what this line lacks: it is refused for good without them.
-            is_alone = self._running.get(batch.tenant_id, 0) <= 1
-            fails = self._policies.get(batch.tenant_id) == "fail" and is_alone
+            # Other lines of the tenant may hold what this line lacks: it is refused for good without them.
+            batch.is_out_of_budget |= self._running.get(batch.tenant_id, 0) <= 1
+            fails = batch.is_out_of_budget and self._policies.get(batch.tenant_id) == "fail"
             return await self._runner.record_error(batch, line, result) if fails else result
         if not may_run_again(result.error):
             return await self._runner.record_error(batch, line, result)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated
 
 from msgspec import Meta
 
+from billing.accounts.tenants import OnBudget
 from engine.protocol.config import ConfigSection as Section
 from gateway.config.allowance import LIMIT_MAX
-
-OnBudget = Literal["wait", "fail"]
 
 
 class BatchesSection(Section, frozen=True, kw_only=True):
