@@ -73,7 +73,7 @@ batch_lines = sa.Table(
     sa.Column("batch_id", sa.ForeignKey("batches.id", ondelete="CASCADE"), primary_key=True),
     sa.Column("line", sa.BigInteger, primary_key=True, autoincrement=False),  # from 1, in the order of the file
     sa.Column("position", sa.BigInteger, nullable=False),  # in which lines run: by model, adapter and prefix
-    sa.Column("offset", sa.BigInteger, nullable=False),  # bytes of the input file before the line
+    sa.Column("file_offset", sa.BigInteger, nullable=False),  # bytes of the input file before the line
     sa.Column("length", sa.BigInteger, nullable=False),  # bytes of the line without its end
     sa.Column("model", sa.String(200), nullable=False),  # or version of an adapter, for which the line's name stood
     sa.Column("attempts", sa.BigInteger, nullable=False),  # that an engine began and that failed

@@ -102,7 +102,7 @@ class Assembler:
         has_output = sa.exists().where(
             line_outputs.c.batch_id == batch_lines.c.batch_id, line_outputs.c.line == batch_lines.c.line
         )
-        query = sa.select(batch_lines.c.line, batch_lines.c.offset, batch_lines.c.length).where(
+        query = sa.select(batch_lines.c.line, batch_lines.c.file_offset, batch_lines.c.length).where(
             batch_lines.c.batch_id == batch_id, batch_lines.c.line > after, ~has_output
         )
         query = query.order_by(batch_lines.c.line).limit(LINES_READ_MAX)

@@ -195,7 +195,7 @@ def next_lines(
         batch_lines.c,
         sa.exists().where(line_outputs.c.batch_id == batch_lines.c.batch_id, line_outputs.c.line == batch_lines.c.line),
     )
-    query = sa.select(lines.line, lines.offset, lines.length, lines.model, lines.attempts, lines.position)
+    query = sa.select(lines.line, lines.file_offset, lines.length, lines.model, lines.attempts, lines.position)
     query = query.where(lines.batch_id == batch_id, lines.model == target, lines.position > after, ~has_output)
     rows = connection.execute(query.order_by(lines.position).limit(limit)).all()
     return [LineTask(*row[:-1]) for row in rows], rows[-1].position if rows else after

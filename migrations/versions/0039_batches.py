@@ -72,7 +72,7 @@ def upgrade() -> None:
         sa.Column("batch_id", sa.String(length=64), nullable=False),
         sa.Column("line", sa.BigInteger(), autoincrement=False, nullable=False),
         sa.Column("position", sa.BigInteger(), nullable=False),
-        sa.Column("offset", sa.BigInteger(), nullable=False),
+        sa.Column("file_offset", sa.BigInteger(), nullable=False),
         sa.Column("length", sa.BigInteger(), nullable=False),
         sa.Column("model", sa.String(length=200), nullable=False),
         sa.Column("attempts", sa.BigInteger(), nullable=False),
