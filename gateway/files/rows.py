@@ -127,6 +127,16 @@ def lock_quota(connection: sa.Connection, key: TextKey) -> bool:
     return connection.execute(row.with_for_update()).one_or_none() is not None
 
 
+def files_of_key(connection: sa.Connection, tenant_id: str) -> int:
+    """How many files would become unreadable with the tenant's key. No file is added until the transaction ends."""
+    key = sa.select(text_keys.c.id).where(text_keys.c.tenant_id == tenant_id).with_for_update()
+    key_id = connection.execute(key).scalar_one_or_none()
+    unexpired = sa.or_(files.c.expires_at.is_(None), files.c.expires_at > database_now(connection))
+    is_needed = sa.or_(files.c.uses > 0, sa.and_(files.c.deleted_at.is_(None), unexpired))
+    query = sa.select(sa.func.count()).where(files.c.text_key_id == key_id, is_needed)
+    return int(connection.execute(query).scalar_one())
+
+
 def bytes_left(connection: sa.Connection, section: FilesSection, tenant_id: str) -> int:
     """The bytes that a further file of the tenant may have. Files whose content is not removed yet count. Raises
     QuotaExceeded."""
