@@ -183,13 +183,13 @@ class _ReceivedFile:
 
     async def _hand_on(self, data: bytes | None) -> None:
         if self._task is None:
-            self._task = asyncio.create_task(self._run(), name="file-upload")
+            self._task = asyncio.create_task(self._store_parts(), name="file-upload")
         if not self._task.done():
             await self._waiting.put(data)
         if self._task.done():
             self._task.result()
 
-    async def _run(self) -> WrittenFile:
+    async def _store_parts(self) -> WrittenFile:
         try:
             return await self._store(self._parts())
         finally:

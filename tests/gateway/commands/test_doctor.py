@@ -27,7 +27,7 @@ from support.stack import Stack
 
 CHECKS = [
     "configuration", "python", "gpu", "torch", "memory", "port", "database", "schema", "clock", "redis", "disk",
-    "secrets", "models", "console",
+    "files", "secrets", "models", "console",
 ]  # fmt: skip
 
 

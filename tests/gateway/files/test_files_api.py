@@ -183,7 +183,7 @@ def test_a_form_that_is_wrong_names_the_field(stack: Stack) -> None:
 
 
 def test_the_purpose_may_follow_the_file(stack: Stack) -> None:
-    form = [("file", ("a.jsonl", TEXT)), ("purpose", (None, "batch"))]
+    form: Any = [("file", ("a.jsonl", TEXT)), ("purpose", (None, "batch"))]
     answer = httpx.post(f"{stack.url}/v1/files", headers=stack.headers("acme"), files=form)
     assert answer.json()["bytes"] == len(TEXT)
 
@@ -209,18 +209,32 @@ def test_quotas_of_a_tenant(stack: Stack, client: openai.OpenAI, other: openai.O
     upload(other)
 
 
-def test_an_upload_that_its_client_aborts_leaves_nothing(stack: Stack) -> None:
-    request = httpx.Request(
-        "POST", stack.url, data={"purpose": "batch"}, files={"file": ("a", os.urandom(2 * 1024 * 1024))}
-    )
-    body = request.read()
-    head = f"POST /v1/files HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {stack.keys['acme']}\r\n"
-    head += f"content-type: {request.headers['content-type']}\r\ncontent-length: {len(body)}\r\n\r\n"
-    with socket.create_connection(("127.0.0.1", stack.port)) as connection:
-        connection.sendall(head.encode() + body[: len(body) // 2])
-        eventually(lambda: len(contents(stack)) == 1)
-    eventually(lambda: contents(stack) == [])
-    assert stack.read(lambda c: c.execute(sa.select(file_rows)).all()) == []
+class HalfUpload:
+    """A client that has sent the first half of an upload and waits."""
+
+    def __init__(self, stack: Stack) -> None:
+        form: Any = {"data": {"purpose": "batch"}, "files": {"file": ("a", os.urandom(2 * 1024 * 1024))}}
+        request = httpx.Request("POST", stack.url, **form)
+        body = request.read()
+        head = f"POST /v1/files HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {stack.keys['acme']}\r\n"
+        head += f"content-type: {request.headers['content-type']}\r\ncontent-length: {len(body)}\r\n\r\n"
+        self.connection = socket.create_connection(("127.0.0.1", stack.port))
+        self.connection.sendall(head.encode() + body[: len(body) // 2])
+
+
+def test_uploads_that_their_client_aborts_leave_nothing(
+    stack: Stack, client: openai.OpenAI, other: openai.OpenAI
+) -> None:
+    running = [HalfUpload(stack).connection for _ in range(2)]
+    eventually(lambda: len(contents(stack)) == 2)
+    with pytest.raises(openai.RateLimitError, match=r"files\.uploads_per_tenant_max"):
+        upload(client)
+    made = upload(other)
+    for connection in running:
+        connection.close()
+    eventually(lambda: len(contents(stack)) == 1)
+    assert stack.read(lambda c: c.execute(sa.select(file_rows.c.id)).scalars().all()) == [made.id]
+    upload(client)
 
 
 def test_a_revoked_key_ends_its_upload(stack: Stack) -> None:
