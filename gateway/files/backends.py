@@ -114,7 +114,10 @@ class ContentDirectory:
 
     async def check_writable(self) -> None:
         """See ContentBackend."""
-        await _in_thread(self._write_probe)
+        try:
+            await _in_thread(self._write_probe)
+        except ContentMissing as error:  # a file system such as /proc
+            raise ContentStoreFailed("no file can be made in the directory") from error
 
     def _path(self, name: str) -> Path:
         assert CONTENT_NAME.fullmatch(name), "a content's name is the id of its file"

@@ -21,7 +21,6 @@ from gateway.tables import files, text_keys
 FILE_ID = re.compile(r"file-[0-9a-f]{32}")
 FILENAME_CHARS_MAX = 255
 UPLOAD_PURPOSE, OUTPUT_PURPOSE = "batch", "batch_output"
-PURPOSES = (UPLOAD_PURPOSE, OUTPUT_PURPOSE)
 
 
 class StoredFile(msgspec.Struct, frozen=True, kw_only=True):
