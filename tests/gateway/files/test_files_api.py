@@ -6,6 +6,8 @@ import hashlib
 import io
 import os
 import socket
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,6 +20,7 @@ import sqlalchemy as sa
 from gateway.access import keys
 from gateway.files.contents import CHUNK_BYTES
 from gateway.tables import files as file_rows
+from support.documents import DOCS
 from support.stack import MODEL, Stack
 from support.waiting import eventually
 
@@ -99,6 +102,13 @@ def test_a_file_is_uploaded_listed_read_and_deleted(stack: Stack, client: openai
         with pytest.raises(openai.NotFoundError, match=made.id):
             call(made.id)
     assert list(client.files.list()) == []
+
+
+def test_the_documented_calls_run(stack: Stack) -> None:
+    text = (DOCS / "users/files.md").read_text().split("```python\n", 1)[1].split("```", 1)[0]
+    environ = {**os.environ, "LANEWAY_URL": stack.url, "LANEWAY_KEY": stack.keys["acme"]}
+    done = subprocess.run([sys.executable, "-c", text], env=environ, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout) == (0, "['lines.jsonl']\n"), done.stderr
 
 
 def test_the_content_is_stored_encrypted(stack: Stack, client: openai.OpenAI) -> None:
