@@ -10,7 +10,6 @@ import click
 import sqlalchemy as sa
 
 from billing.database import Database, DatabaseUnavailable
-from billing.tables import tenants
 from gateway.admin.refusals import REFUSALS
 from gateway.catalog.base_models import BaseModel, active_models, configured
 from gateway.commands.console import CHECKOUT_FILE, Console, checkout_config, fail, pass_console
@@ -45,11 +44,6 @@ def write(console: Console, change: Callable[[sa.Connection], T]) -> T:
 
 def read(console: Console, query: Callable[[sa.Connection], T]) -> T:
     return with_database(console.config, lambda database: database.read_sync(query))
-
-
-def slugs(connection: sa.Connection) -> dict[str, str]:
-    """Slugs of all tenants by id."""
-    return {row.id: row.slug for row in connection.execute(sa.select(tenants.c.id, tenants.c.slug))}
 
 
 def base_models(console: Console) -> list[BaseModel]:

@@ -74,7 +74,7 @@ class WantedKey(_Part, frozen=True, kw_only=True):
 
 
 class WantedTenant(_Part, frozen=True, kw_only=True):
-    """A tenant, by its slug. `tier` is needed for a new one, and the currency of one that exists cannot change."""
+    """A tenant, by its slug. A new tenant needs `tier`. The currency of an existing tenant cannot change."""
 
     slug: str
     tier: str | None = None

@@ -21,7 +21,7 @@ _IDENTIFIER = re.compile(r"[\x21-\x7e]{1,100}")
 
 class UsageReceiver:
     """Listens on a port of its own from its making until `stop`. `counted`: amounts by (account, event name) or
-    (subject, meter); `refused`: what it would not take, and why."""
+    (subject, meter); `refused`: the events that it refused, each with its reason."""
 
     def __init__(self, kind: Literal["stripe", "openmeter"]) -> None:
         self.kind = kind
