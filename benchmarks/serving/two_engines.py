@@ -148,6 +148,14 @@ def tiers(*, cpu: bool) -> tuple[Tier, ...]:
     )  # fmt: skip
 
 
+def tiers_toml(*, cpu: bool) -> str:
+    """The same for laneway.toml."""
+    return "".join(
+        "[[tiers]]\n" + "".join(f"{name} = {json.dumps(value)}\n" for name, value in tier.items() if value is not None)
+        for tier in msgspec.to_builtins(tiers(cpu=cpu))
+    )
+
+
 def engine_config(model_dir: Path, *, cpu: bool) -> EngineConfig:
     dtype = "float32" if cpu else "bfloat16"
     model = msgspec.convert({"name": MODEL, "path": str(model_dir), "dtype": dtype, "dummy": True}, ModelConfig)
@@ -277,11 +285,7 @@ def staged(directory: Path, database_url: str, options: argparse.Namespace) -> I
     model_dir = model_directory(directory / "model", shape, options.tokenizer)
     config = engine_config(model_dir, cpu=cpu)
     stack = Stack(directory, database_url, model_dir, workers=options.workers)
-    rows = "".join(
-        "[[tiers]]\n" + "".join(f"{name} = {json.dumps(value)}\n" for name, value in tier.items() if value is not None)
-        for tier in msgspec.to_builtins(tiers(cpu=cpu))
-    )
-    stack.toml = f"{UNLIMITED}[fleet]\nresume_wait_s = 60\n{rows}"
+    stack.toml = f"{UNLIMITED}[fleet]\nresume_wait_s = 60\n{tiers_toml(cpu=cpu)}"
     with contextlib.ExitStack() as leave:
         # While this process makes the adapters, the engines compile and capture.
         engines = []
