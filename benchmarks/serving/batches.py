@@ -11,9 +11,9 @@ the whole product over HTTP, with keys, holds and the books in a database:
 - "both": the premium traffic of "premium" beside the batch.
 
 The bound of "batch" is the rate of "engine". The bound of "both" is the part of the device's time that premium's
-requests leave, by their `device_s` in the usage rows, times the rate of "engine". Exit status 1 when a line or a request
-fails, a hold stays open, the ledger is not sound, or a line is not billed at exactly the batch tier's price. Appends
-rows to benchmarks/results/serving_batches.csv; `--cpu`: a small model in float32, appends no rows.
+requests leave, by their `device_s` in the usage rows, times the rate of "engine". Exit status 1 when a line or a
+request fails, a hold stays open, the ledger is not sound, or a line is not billed at exactly the batch tier's price.
+Appends rows to benchmarks/results/serving_batches.csv; `--cpu`: a small model in float32, appends no rows.
 """
 
 from __future__ import annotations
