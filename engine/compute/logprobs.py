@@ -15,7 +15,7 @@ from engine.compute.penalties import Draw
 from engine.protocol.frames import Logprobs, PromptLogprobs
 from engine.step import Chunk
 
-# JSON has no infinity. OpenAI's API says this for what is as good as impossible.
+# JSON has no infinity. OpenAI's API has this value for a token of probability 0.
 LOGPROB_MIN = -9999.0
 # Error of a prompt token whose log probability cannot be computed.
 NO_LOGPROB = "the model's logits are not finite numbers"
@@ -68,8 +68,8 @@ def prompt_report(logits: Tensor, own: Tensor, most: int) -> ReportedRows:
 
 
 def reported_ids(chunks: Many[Chunk]) -> tuple[list[int], int]:
-    """The prompt tokens that follow the reported tokens of the chunks, in order; and the most likeliest ids that a
-    chunk's request wants beside them."""
+    """The prompt tokens that follow the reported tokens of the chunks, in order; and the largest number of likeliest
+    ids that a chunk's request asks for beside them."""
     found = [(chunk, chunk.reported()) for chunk in chunks]
     ids = [index for chunk, rows in found for index in chunk.sequence.prompt_ids[rows.start + 1 : rows.stop + 1]]
     return ids, max([chunk.sequence.sampling.prompt_logprobs for chunk, rows in found if rows], default=0)

@@ -60,7 +60,7 @@ class FetchFailed(OSError):
 
 
 class ContentMismatch(Exception):
-    """The bytes are not those of the digest."""
+    """The bytes do not have the digest."""
 
 
 class ContentFetcher:
@@ -94,7 +94,7 @@ class ContentFetcher:
             try:
                 self._fetch_from_any(wanted, directory)
             except BaseException:
-                with contextlib.suppress(OSError):  # what a cut download left stays for the next one
+                with contextlib.suppress(OSError):  # the bytes of an interrupted download remain for the next
                     directory.rmdir()
                 raise
             self._store.keep_content(directory, wanted.kind, wanted.digest)
@@ -163,7 +163,7 @@ class _Download:
         except ContentMismatch:
             if not kept:
                 raise
-            # The bytes of an earlier download may be the wrong ones: this source gets one try of its own.
+            # The bytes of an earlier download may be the wrong ones: this source is tried once more without them.
             _empty(self._directory)
             self._receive_files(manifest)
         (self._directory / MANIFEST).write_bytes(self._manifest_data)
@@ -177,7 +177,7 @@ class _Download:
         return read_manifest(data, self._wanted.kind, self._wanted.digest)
 
     def _keep_usable(self, manifest: ContentManifest) -> int:
-        """Delete what is no beginning of a file of the manifest; returns the bytes that stay."""
+        """Delete files that are no prefix of a file of the manifest; returns the bytes that remain."""
         kept = 0
         for path in list(self._directory.iterdir()):
             file = manifest.file(path.name)

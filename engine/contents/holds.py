@@ -16,7 +16,7 @@ LOCK = "lock"
 
 
 class EntryHolds:
-    """The holds of this process, in a directory of its own below `root`. Not thread-safe: the caller has the store's
+    """The holds of this process, in its own directory below `root`. Not thread-safe: the caller holds the store's
     lock."""
 
     def __init__(self, root: Path) -> None:

@@ -1,6 +1,6 @@
 """The weights of a CPU's models: resident in the layout that the decoder multiplies with, or only in their files.
 
-A thread of its own loads and frees them while steps run. It must never know a request; the scheduler decides.
+A separate thread loads and frees them while steps run. It must never know a request; the scheduler decides.
 """
 
 from __future__ import annotations

@@ -133,7 +133,7 @@ class DrawState:
         return self._send(slots, mask_rows, words, used, vocab), bad
 
     def idle_changes(self, vocab: int) -> Changes:
-        """Changes of one row that has none, for compiling."""
+        """The changes of a row without penalties and biases, for compiling."""
         self._adopt(vocab)
         return self._send(np.full(1, -1, np.int32), np.full(1, -1, np.int32), None, np.zeros(0, np.int64), vocab)
 
@@ -212,7 +212,7 @@ class DrawState:
         self._settings[index, :size].copy_(host, non_blocking=True)
 
     def _send_tokens(self, index: int, draw: Draw, vocab: int) -> None:
-        """The one place whose work grows with the number of ids: once when a sequence joins or resumes."""
+        """Only this function's work grows with the number of ids; it runs once when a sequence joins or resumes."""
         host = torch.zeros(vocab, dtype=torch.int16, pin_memory=self._pinned)
         tokens = host.numpy()
         if draw.output_ids:

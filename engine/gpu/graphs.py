@@ -23,7 +23,7 @@ from adapters.device.staging import Mark
 # to RUNS_BEFORE_MAX.
 RUNS_BEFORE = 3
 RUNS_BEFORE_MAX = 3000
-# In the text of the driver's error; errors of torch's allocator have a class of their own.
+# In the text of the driver's error; errors of torch's allocator have another class.
 DRIVER_OUT_OF_MEMORY = "CUDA error: out of memory"
 
 _log = logging.getLogger(__name__)
@@ -166,8 +166,8 @@ class Graphs:
 
 
 class CudaRecorder:
-    """Captures on a stream of its own. All graphs share one memory pool, which grows to the size of the largest step: a
-    step leaves nothing in it, and graphs never run at the same time."""
+    """Captures on its own stream. All graphs share one memory pool, which grows to the size of the largest step: a step
+    leaves no data in it, and graphs never run at the same time."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device

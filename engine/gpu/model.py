@@ -44,7 +44,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class SharedStepState:
-    """State shared by the steps of all models, of which one runs at a time."""
+    """State that the steps of all models share: one step runs at a time."""
 
     packer: Packer
     drawn: Tensor  # int32 [sequences]: the ids of the previous step

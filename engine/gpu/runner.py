@@ -324,7 +324,7 @@ class GpuRunner:
 
     @torch.inference_mode()
     def _warm_up_beside(self, opened: OpenedModel, served: GpuModel) -> None:
-        """Compile a new model's kernels in memory and on streams of its own, because steps of other models run
+        """Compile a new model's kernels in separate memory and on separate streams, because steps of other models run
         meanwhile."""
         device, words = self._arena.device, served.warm_words()
         sizes = StepSizes(words, WARM_ROWS, WARM_ROWS, self._limits.sequences)

@@ -63,8 +63,8 @@ class GuidedRequests:
         refused: Callable[[Sequence, GuideRefused], None],
     ) -> None:
         """`mask_wait_s`: see MaskFiller. `tokenizer_of(model)`: the directory with its tokenizer.json, and its
-        vocab_size; None: it has none. Of a request that waited, `ready` or `refused` is called once, unless it is
-        taken out before."""
+        vocab_size; None: it has no tokenizer. For a request that waited, `ready` or `refused` is called once, unless
+        the request is removed before."""
         self.compiler = compiler
         self.filler: MaskFiller | None = None  # None before the first guided request
         self._mask_wait_s = mask_wait_s
@@ -144,7 +144,8 @@ class GuidedRequests:
         return text is not None and bool(text.error)
 
     def begin_masks(self, step: Step) -> bool:
-        """Begin the masks of a step, when all earlier ids are known; `take_masks` follows. False: it has none."""
+        """Begin the masks of a step, when all earlier ids are known; `take_masks` follows. False: the step needs no
+        masks."""
         return self.filler.begin_masks(step, self._texts) if self._texts and self.filler is not None else False
 
     def take_masks(self, wait_s: float | None, is_forward_done: Callable[[], bool] | None = None) -> Masks | None:

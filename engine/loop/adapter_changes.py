@@ -24,7 +24,7 @@ Answer = Callable[[int, AdapterState], None]
 
 
 class AdapterChanges:
-    """For the loop's thread only, except the checking of files, which it does on a thread of its own."""
+    """For the loop's thread only, except the checking of files, which runs on a separate thread."""
 
     def __init__(
         self,

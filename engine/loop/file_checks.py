@@ -33,7 +33,7 @@ class FileFinder(Protocol[Request]):
         ...
 
     def fetch(self, request: Request) -> Request:
-        """The same after a download, on a thread of its own. Raises ValueError, OSError."""
+        """The same after a download, on a separate thread. Raises ValueError, OSError."""
         ...
 
 

@@ -64,7 +64,7 @@ class GatewayStreams:
         return False
 
     def forget_stream(self, stream: int) -> None:
-        """The stream was closed, and its requests have ended: what it did not record is lost."""
+        """The stream was closed, and its requests have ended: tokens that its gateway did not record are lost."""
         self._forget(stream)
 
     def supersede(self, stream: int) -> None:

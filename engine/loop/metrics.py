@@ -30,8 +30,8 @@ REQUEST_BUCKETS_S = (0.05, 0.1, 0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15
 LOAD_BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.04, 0.06, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 # A model's weights are read from files of many GB.
 MODEL_LOAD_BUCKETS_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
-# A model that is removed keeps its series, so that they continue when it is restored. Of more removed models than
-# these, the counts of those removed first are under the name REMOVED_MODELS.
+# The series of a removed model remain, so that they continue when it is restored. Above this number of removed models,
+# the counts of the models removed first are added to the name REMOVED_MODELS.
 REMOVED_NAMED_MAX = 16
 
 
@@ -74,7 +74,7 @@ class EngineMetrics(Collector):
         self.generation_tokens: collections.Counter[tuple[str, str]] = collections.Counter()
         self.finished: collections.Counter[tuple[str, str]] = collections.Counter()  # by model and ending
         self.refused: collections.Counter[str] = collections.Counter()
-        self.tokens_lost = 0  # made for gateways that went away before they recorded them
+        self.tokens_lost = 0  # made for gateways that disconnected before they recorded them
         self.tokens_reclaimed = 0  # of these, received and recorded after all
         self.resumed = 0  # requests whose text another engine began
         self.snapshots = 0  # taken for watchers
@@ -119,7 +119,7 @@ class EngineMetrics(Collector):
             self._fold(self._removed.pop(0))
 
     def _fold(self, model: str) -> None:
-        """What was counted for a model that was removed long ago is counted under REMOVED_MODELS."""
+        """Move the counts of a model that was removed long ago to REMOVED_MODELS."""
         for histograms in (self.first_token, self.inter_token, self.request, self.queue):
             for tier in self._tiers:
                 folded = histograms.pop((model, tier))
@@ -128,11 +128,11 @@ class EngineMetrics(Collector):
             _fold_pairs(counter, model)
 
     def _name(self, model: str) -> str:
-        """The label of what is counted for it."""
+        """The label under which the model is counted."""
         return model if model in self._models or model in self._removed else REMOVED_MODELS
 
     def _by_name(self, by_model: Mapping[str, int]) -> dict[str, int]:
-        """By label, each model that is served or keeps its name among them, at 0 where nothing was counted."""
+        """Counts by label, with 0 for a model that is served or has its own label and was not counted."""
         found = collections.Counter(dict.fromkeys([*self._models, *self._removed], 0))
         for model, count in by_model.items():
             found[self._name(model)] += count

@@ -115,7 +115,7 @@ def _paint_adapters(scheduler: Scheduler, owner_of: Owners, owners: list[PageOwn
 
 
 def _paint_requests(scheduler: Scheduler, owner_of: Owners, owners: list[PageOwnerKey]) -> None:
-    """Tier by tier, the highest last: of what is shared it has the last word."""
+    """Tier by tier, the highest last, so that a page that tiers share is attributed to the highest."""
     numbers: dict[PageOwnerKey, int] = {}
     held = []
     for running in reversed(scheduler.running_entries()):
@@ -128,7 +128,7 @@ def _paint_requests(scheduler: Scheduler, owner_of: Owners, owners: list[PageOwn
 
 
 def _paint(owner_of: Owners, held: Ordered[tuple[int, Ordered[int]]]) -> None:
-    """Of pages that are named twice the last owner stays."""
+    """A page that is named twice has the owner that was named last."""
     counts = [len(pages) for _, pages in held]
     pages = np.fromiter(chain.from_iterable(pages for _, pages in held), np.intp, sum(counts))
     owner_of[pages] = np.repeat(np.array([owner for owner, _ in held], np.uint32), counts)

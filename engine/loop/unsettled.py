@@ -1,5 +1,5 @@
-"""Tokens that no ledger has yet: of finished requests whose settlement their gateway has not confirmed, and those that
-were counted as lost with a gateway's stream and that the gateway may reclaim.
+"""Tokens that no ledger has yet: tokens of finished requests whose settlement their gateway has not confirmed, and
+tokens that were counted as lost with a gateway's stream and that the gateway may reclaim.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class LostTokens:
             self._forget_oldest(next(iter(self._gateways)))
 
     def reclaim(self, gateway: str, attempt: UnrecordedAttempt, tokens: int | None = None) -> int:
-        """The gateway received `tokens` of an attempt's tokens (None: all). Returns how many of those are no longer
+        """The gateway received `tokens` of an attempt's tokens (None: all). Returns how many of them are no longer
         lost: 0 if the attempt is unknown or was reclaimed before."""
         own = self._gateways.get(gateway)
         lost = own.pop(attempt, 0) if own else 0

@@ -1,6 +1,6 @@
 """The prefix cache: full pages of KV, found by the names of `engine.protocol.page_names`.
 
-It knows no sequence's state, and not what a namespace stands for.
+It knows neither a sequence's state nor the tenant of a namespace.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class PageObserver(Protocol):
 
 class PrefixCache:
     """Names of the arena's cached pages. A cached page is immutable. Held pages are shared; idle pages can be evicted:
-    first those of a namespace over its quota, then the least recently used."""
+    first the pages of a namespace over its quota, then the least recently used."""
 
     def __init__(self, arena: Arena, namespace_quota: float = NAMESPACE_QUOTA) -> None:
         if not 0 <= namespace_quota <= 1:
@@ -69,7 +69,7 @@ class PrefixCache:
 
     def publish(self, chain: Chain, tokens: Callable[[int, int], list[int]], index: int, page: int) -> None:
         """Enter `page`, whose KV is computed and whose ids are known, as page `index` of the chain. If an equal page is
-        cached, this one stays private."""
+        cached, `page` remains private."""
         name = chain.name(index, tokens)
         if name in self._pages:
             return

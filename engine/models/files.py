@@ -160,8 +160,8 @@ class WeightFiles:
 
 
 def weight_files(directory: Path) -> list[Path]:
-    """The model's weight files, sorted by name (`weight_names`). Raises ModelRefused if the directory has none, or if
-    its index is invalid or names a missing file."""
+    """The model's weight files, sorted by name (`weight_names`). Raises ModelRefused if the directory has no weight
+    file, or if its index is invalid or names a missing file."""
     try:
         return [directory / name for name in weight_names(directory)]
     except ValueError as error:

@@ -254,7 +254,7 @@ def read_bytes(files: OpenFiles, stored: StoredTensor, at: int, target: Tensor) 
 
 def read_columns(files: OpenFiles, stored: StoredTensor, begin: int, end: int) -> Tensor:
     """Columns begin ≤ column < end of a stored matrix [rows, columns], contiguous on the host. Whole rows are read,
-    READ_BYTES at once: most are in the system's page cache when the next columns are wanted, and a read for each row
+    READ_BYTES at once: most are in the system's page cache when the next columns are read, and a read for each row
     takes as long."""
     rows, columns = stored.shape
     if (begin, end) == (0, columns):

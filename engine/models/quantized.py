@@ -1,7 +1,7 @@
 """The quantised matrices of a model: published quantised, or quantised while they are loaded.
 
-A matrix of the decoder stacks modules of the checkpoint (q, k and v). Its rows are those of the modules in turn, so all
-of them must be in one format.
+A matrix of the decoder stacks modules of the checkpoint (q, k and v). Its rows are the modules' rows in turn, so all
+modules must be in one format.
 """
 
 from __future__ import annotations

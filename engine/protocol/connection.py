@@ -398,7 +398,7 @@ class Link(asyncio.Protocol):
         self._watch = self._loop.call_later(self._silence_s / 8, self._check_silence)
 
     def leave(self) -> None:
-        """Close after what was sent. Its loss is not reported to `on_lost`."""
+        """Close after all written bytes are sent. The close is not reported to `on_lost`."""
         self._on_lost = lambda: None
         if self._transport is not None:
             self._transport.close()

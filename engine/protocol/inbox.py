@@ -109,7 +109,7 @@ class LoopProgress:
     load: EngineLoad | None = None
     tokens: Mapping[str, TokenTimes] = field(default_factory=dict)  # by resident model
     awaited: tuple[str, float] | None = None  # the model of the oldest step in flight, and since when it is the oldest
-    silent_after_s: float = 0.0  # a model that owes a token for longer is silent; 0: none is
+    silent_after_s: float = 0.0  # a model that owes a token for longer is silent; 0: no model is
 
     def token_ages(self, now: float) -> dict[str, TokenAge]:
         """By resident model. The loop may hang in a step: then only this thread can say for how long."""

@@ -1,4 +1,4 @@
-"""What a router knows of one engine: its last heartbeat, and what this gateway sent to it since."""
+"""A router's state of one engine: its last heartbeat, and the requests that this gateway sent to it since."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class RoutedEngine:
         self.bit = 0  # in the page index's masks
         self.draining = False
         self.known = False  # a heartbeat had a load
-        self.waits = [UNKNOWN_S] * ranks  # by rank: the reported wait, and what was sent since
+        self.waits = [UNKNOWN_S] * ranks  # by rank: the reported wait, and the work sent since
         self.fresh_until = float("inf")
         self.beat = 0
         self.tokens_s: dict[str, float] = {}  # by model
@@ -152,12 +152,12 @@ class RoutedEngine:
             self.unfinished -= 1
 
     def _lengthen(self, rank: int, seconds: float) -> None:
-        """Requests of a tier wait for those of its own rank and of higher tiers."""
+        """Requests of a tier wait for requests of its own rank and of higher tiers."""
         for index in range(rank, len(self.waits)):
             self.waits[index] += seconds
 
     def _forget_prefill(self, placement: Placement) -> None:
-        """What was submitted before the last heartbeat is in the reported wait."""
+        """The reported wait includes requests that were submitted before the last heartbeat."""
         if placement.seconds and placement.engine == self.number and placement.beat == self.beat:
             self._lengthen(placement.rank, -placement.seconds)
         placement.seconds = 0.0

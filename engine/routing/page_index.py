@@ -1,6 +1,6 @@
 """Which engines have which cached pages: what the PagesChanged frames of all engines say together.
 
-Names of pages are those of `engine.protocol.page_names`; of each name only the head is known.
+`engine.protocol.page_names` makes the names of pages; the index has only the head of each name.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ class PageIndex:
         return found
 
     def heads(self) -> int:
-        """Distinct heads, with those of removed engines that are not yet swept out."""
+        """Distinct heads, including heads of removed engines that are not yet swept out."""
         return sum(map(len, self._shards))
 
     def memory_bytes(self) -> int:

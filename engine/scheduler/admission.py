@@ -1,5 +1,5 @@
-"""Refuses requests at `submit`: those that can never run, and those that would wait longer than their tier's target.
-It also predicts what a request would wait for.
+"""Refuses requests at `submit`: requests that can never run, and requests that would wait longer than their tier's
+target. It also predicts a request's wait.
 
 It knows no tenants or budgets: the gateway has checked them.
 """

@@ -1,4 +1,4 @@
-"""The scheduler: admits requests, plans each step's tokens tier by tier, preempts, and settles what a step computed.
+"""The scheduler: admits requests, plans each step's tokens tier by tier, preempts, and applies the results of steps.
 
 Deterministic, on the caller's clock, for one thread. It loads no tensor library and knows no tenant, only shares.
 """
@@ -188,8 +188,8 @@ class Scheduler:
     # ---- requests
 
     def submit(self, sequence: Sequence) -> Refusal | None:
-        """Queue a request, or return why it is refused. A queued request ends exactly once. If this raises, nothing of
-        the request is left."""
+        """Queue a request, or return why it is refused. A queued request ends exactly once. If this raises, the request
+        leaves no state."""
         if (sequence.gateway, sequence.handle) in self._entries:
             return Refusal("bad_request", f"handle {sequence.handle} is in use")
         refusal = self.admission.refusal(sequence)
@@ -437,7 +437,8 @@ class Scheduler:
             self._fault(entry, error)
 
     def _remove_from_plan(self, entry: Entry) -> None:
-        """Remove the request's chunk from the open step plan, if there is one. Its chunks in flight stay."""
+        """Remove the request's chunk from the open step plan, if the plan has a chunk of it. Its chunks in flight
+        remain."""
         if self._open_plan is not None:
             self._open_plan.remove_entry(entry)
 

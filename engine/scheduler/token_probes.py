@@ -22,7 +22,7 @@ from engine.scheduler.served import ModelTable
 from engine.scheduler.turns import ModelTurns
 from engine.step import Chunk, Sequence, Step, StepResult
 
-# The stream of probes' sequences. Those of gateways count from 0.
+# The stream of probes' sequences. The streams of gateways count from 0.
 PROBE_STREAM = -1
 # The name in place of a tenant's: namespace, share and request id of every probe.
 PROBE_NAME = "laneway-probe"
@@ -86,7 +86,7 @@ class TokenProbes:
         self._models.pop(model, None)
 
     def due_at(self) -> float | None:
-        """When an idle engine calls `plan_due` again; None: no model is resident, or none is probed."""
+        """When an idle engine calls `plan_due` again; None: no resident model is probed."""
         return self._check_at if self.after_s and self._resident() else None
 
     def is_due(self) -> bool:
@@ -94,8 +94,8 @@ class TokenProbes:
         return self.after_s > 0 and self._clock() >= self._check_at and bool(self._resident())
 
     def plan_due(self, *, waiting: bool) -> StepPlan | None:
-        """The probe that is due for longest, which begins now; None: none is due. `waiting`: requests wait for
-        capacity."""
+        """The probe that has been due for longest, which begins now; None: no probe is due. `waiting`: requests wait
+        for capacity."""
         if not self.after_s or (now := self._clock()) < self._check_at:
             return None
         dues = {model: self._tokens_of(model).due_from() + self.after_s for model in self._resident()}

@@ -77,7 +77,7 @@ class _Conversation:
     draws: random.Random
     turns: int  # still to come
     ids: list[int] = field(default_factory=list)
-    own: int = 0  # ids of its own so far
+    own: int = 0  # ids made for it alone so far
 
 
 class Conversations:

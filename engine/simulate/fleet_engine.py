@@ -38,7 +38,7 @@ class FleetEngine(Protocol):
     """An engine of a simulated fleet: with the real scheduler, or a simple one (`simple_engine.SimpleEngine`)."""
 
     name: str
-    texts: dict[int, FleetText]  # by number: those in flight
+    texts: dict[int, FleetText]  # texts in flight, by number
     busy_s: float
     tokens: int  # made
     requests: int
@@ -58,10 +58,10 @@ class FleetEngine(Protocol):
         """It is taken in by the next `advance`."""
 
     def advance(self) -> float | None:
-        """Do what is due now. Returns when something will be due; None: nothing without a submission."""
+        """Do all due work. Returns when more work will be due; None: none will be without a submission."""
 
     def is_computing(self) -> bool:
-        """A submission makes nothing due before what is due."""
+        """A submission makes no work due earlier than the work that is due next."""
 
     def load(self) -> EngineLoad: ...
 

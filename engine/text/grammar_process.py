@@ -1,4 +1,4 @@
-"""Checks grammars in a process of its own, which is killed when a grammar takes too long.
+"""Checks grammars in a separate process, which is killed when a grammar takes too long.
 
 llguidance's limits bound the states and items of a grammar, but not the time of every regular expression, and its
 recursion can overflow a stack. Such a text ends this process, not the caller's.

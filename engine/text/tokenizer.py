@@ -25,7 +25,7 @@ from engine.text.small_files import TOKENIZER_BYTES_MAX, read_small
 
 # About two milliseconds of encoding: above this many characters an event loop should leave it to another process.
 ENCODE_IN_LOOP_CHARS_MAX = 8 * 1024
-# A character is at most 4 ids of one byte each; a window decoder that still waits after this many shows what it has.
+# A character is at most 4 ids of one byte each; a window decoder that still waits after this many ids shows its text.
 HELD_IDS_MAX = 32
 # `words_at_least` reads a long text in pieces of this size until it has found enough words.
 WORDS_PIECE_CHARS = 16 * 1024
@@ -57,7 +57,7 @@ class Detokenizer(Protocol):
         ...
 
     def flush_text(self) -> str:
-        """What was held back. Call once, after the last push."""
+        """The text that was held back. Call once, after the last push."""
         ...
 
 
@@ -221,8 +221,9 @@ class Tokenizer:
 
 
 def words_at_least(text: str, enough: int | None = None) -> int:
-    """A lower bound on the words that a space follows: runs of an odd number of spaces, less those after another blank.
-    With `enough`, the rest of a text is not read once the bound exceeds it. A whole text takes about 5 ns a character.
+    """A lower bound on the words that a space follows: runs of an odd number of spaces, less the runs after another
+    blank. With `enough`, the rest of a text is not read once the bound exceeds it. A whole text takes about 5 ns a
+    character.
     """
     size = WORDS_PIECE_CHARS if enough is not None else max(1, len(text))
     bound = 0
@@ -249,7 +250,7 @@ class _ByteDetokenizer:
     """For byte-level vocabularies (GPT-2, Llama 3, Qwen, SmolLM): each id is some bytes, the stream is UTF-8."""
 
     def __init__(self, encoder: tokenizers.Tokenizer, bytes_of: dict[int, bytes], skipped: frozenset[int]) -> None:
-        """`bytes_of`: what is known of the vocabulary already; shared, and added to."""
+        """`bytes_of`: the bytes of ids that were decoded before; shared, and added to."""
         self._encoder = encoder
         self._bytes_of = bytes_of
         self._skipped = skipped
@@ -325,7 +326,7 @@ def _bytes_of_token(token: str) -> bytes:
     """Of a byte-level vocabulary."""
     try:
         return bytes([_BYTE_OF_CHAR[char] for char in token])
-    except KeyError:  # an added token, spelled as it is
+    except KeyError:  # an added token, spelled literally
         return token.encode()
 
 
