@@ -1,6 +1,6 @@
 """Adapters in host memory: read from their files on threads, evicted least recently used first.
 
-One thread keeps the index; others read files. It knows no devices and no pages.
+One thread owns the index; others read files. It knows no devices and no pages.
 """
 
 from __future__ import annotations

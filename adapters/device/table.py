@@ -84,7 +84,7 @@ class AdapterRows:
         self.check_room()
         entries = self._entries(form, places)
         if self.table.entries.is_cuda:
-            entries = entries.pin_memory()  # the allocator keeps the memory until the copy is done
+            entries = entries.pin_memory()  # the allocator does not reuse the memory until the copy is done
         row = self._free.pop()
         self.table.entries[row].copy_(entries, non_blocking=True)
         self._rows[digest] = row, form.tiles

@@ -100,7 +100,7 @@ def _no_constant(name: str) -> None:
 
 
 def _shown(name: str) -> str:
-    """A name from the file, cut so that an error message stays one."""
+    """A name from the file, cut so that an error message remains readable."""
     return name if len(name) <= 128 else name[:128] + "…"
 
 
