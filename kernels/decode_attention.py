@@ -216,7 +216,7 @@ def _attend_fp8_item(
     KV_HEADS: tl.constexpr, GROUP: tl.constexpr, HEAD_DIM: tl.constexpr, TOKENS_PER_PAGE: tl.constexpr,
     BLOCK_ROWS: tl.constexpr, BLOCK_DIM: tl.constexpr, BLOCK_KEYS: tl.constexpr, IN_PAIRS: tl.constexpr,
 ):  # fmt: skip
-    """`_attend_item` of K and V in fp8, for the queries at `q`; `scales` are those of the head's keys.
+    """`_attend_item` of K and V in fp8, for the queries at `q`; `scales` are the scales of the head's keys.
 
     The scores are multiplied by K's scales. V's scale is part of its key's weight: the running maximum is that of
     weight · scale, so that p · scale, which is rounded for the product with V, is at most 1 and as exact as p is
@@ -353,7 +353,7 @@ def _decode_kernel(
             at = (item * KV_HEADS + head) * GROUP
             tl.store(partials + at.to(tl.int64) * HEAD_DIM + offset, summed, mask=mine)
             tl.store(weights + at + in_group, highest + tl.log2(total), mask=in_group < GROUP)
-            tl.debug_barrier()  # every thread has written before one of them says so
+            tl.debug_barrier()  # every thread has written before one of them signals it
             arrived = arrivals + tl.load(items + item * RECORD + 4) * KV_HEADS + head
             if tl.atomic_add(arrived, 1, sem="acq_rel", scope="gpu") == count - 1:
                 tl.store(arrived, 0)  # for the next layer

@@ -31,7 +31,7 @@ def find_runs(
 
 @triton.jit
 def query_exponents(queries):
-    """By row, the exponent [rows] of the largest of queries [rows, dim] float32: a division by 2^exponent brings the
+    """By row, the exponent [rows] of the largest of queries [rows, dim] float32: a division by 2^exponent scales the
     row's maximum into [1, 2). 0 for a row of zeros."""
     largest = tl.max(tl.abs(queries), 1)
     exponent = tl.floor(tl.log2(tl.where(largest > 0.0, largest, 1.0)))

@@ -13,8 +13,9 @@ import triton.language as tl
 
 @triton.jit
 def await_previous(PDL: tl.constexpr):
-    """Nothing that an earlier kernel wrote may be read before this, and nothing written: with programmatic dependent
-    launch a kernel starts while the one before it still runs. What that one left alone, weights say, may be."""
+    """Memory that an earlier kernel wrote may not be read before this call, and no memory may be written: with
+    programmatic dependent launch a kernel starts while the kernel before it still runs. Memory that the earlier kernel
+    did not write, such as weights, may be read."""
     if PDL:
         tl.extra.cuda.gdc_wait()
 

@@ -91,7 +91,7 @@ class LoraWork:
 
     `header` int32 [4], `segments` int32 [capacity, 4], `pieces` int32 [capacity, 4]. How many are live is data, so
     that one captured graph serves any mix. A segment is at most `block_rows` rows of one adapter, which the expand
-    takes at once; a piece is one tile's share of a segment, for the shrink.
+    processes at once; a piece is one tile's share of a segment, for the shrink.
     """
 
     header: torch.Tensor
@@ -127,7 +127,8 @@ class WorkLayout(NamedTuple):
         return LoraWork(parts[0], parts[1].view(-1, FIELDS), parts[2].view(-1, FIELDS), self.block_rows)
 
     def plan(self, ranges: list[Range], out: npt.NDArray[np.int32]) -> None:
-        """Write a step's work into `out` int32 [size]. No row is in two ranges. What is not live is left as it was."""
+        """Write a step's work into `out` int32 [size]. No row is in two ranges. Entries beyond the live ones are left
+        unchanged."""
         assert out.shape == (self.size,)
         out[:HEADER] = 0
         if not ranges:

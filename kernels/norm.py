@@ -21,7 +21,7 @@ ELEMENTS_PER_WARP = 256
 
 
 class OutputScales(NamedTuple):
-    """What a product of fp8 numbers lacks: y[r, n] = product[r, n] · rows[r] · columns[n].
+    """Apply the scales that a product of fp8 numbers lacks: y[r, n] = product[r, n] · rows[r] · columns[n].
 
     `rows` [rows] and `columns` [columns] float32, contiguous."""
 

@@ -109,8 +109,8 @@ def _attend_fp8_keys(
     MASKED: tl.constexpr, KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, TOKENS_PER_PAGE: tl.constexpr,
     BLOCK_DIM: tl.constexpr, BLOCK_KEYS: tl.constexpr, STAGES: tl.constexpr, IN_PAIRS: tl.constexpr,
 ):  # fmt: skip
-    """`_attend_keys` of K and V in fp8; `scales` are those of the head's keys; `factor` [rows] is what the
-    scores of `fp8_queries` lack.
+    """`_attend_keys` of K and V in fp8; `scales` are the scales of the head's keys; `factor` [rows] is the factor that
+    the scores of `fp8_queries` lack.
 
     A tile is multiplied by its scales before the products: it has fewer numbers than they have scores."""
     KV_SIZE: tl.constexpr = KV_HEADS * HEAD_DIM
