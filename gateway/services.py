@@ -119,7 +119,7 @@ class Services:
     """The parts of one gateway process, built before the event loop runs. `running()` starts and stops them.
 
     Each part is built after the parts that it uses, so a part may be handed on as soon as it is assigned. Callbacks of
-    this class run only in the event loop, when all parts exist."""
+    this class run only in the event loop, after all parts exist."""
 
     _engine_outdated = False  # models or adapters changed since the last round of `_update_engine_once`
 
@@ -163,7 +163,7 @@ class Services:
     def _build_ledger(self) -> None:
         """Holds, settlements and the lease that they depend on."""
         lease = self.config.lease
-        # An ending that the database does not take at once goes to the journal, so the ledger does not retry.
+        # An ending that the database does not accept at once is written to the journal, so the ledger does not retry.
         self.ledger = Ledger(self.database, self.gateway_id, lease_s=lease.length_s)
         self.settler = _settler(self.config, self.ledger, self.gateway_id)
         self.leases = Leases(self.database, self.gateway_id, lease_s=lease.length_s, renew_s=lease.renew_s)
@@ -201,7 +201,8 @@ class Services:
         )
 
     def _build_engine(self, engine: Engine | None) -> None:
-        """The fleet of engines, and what keeps their models and adapters up to date. `engine`: its only member."""
+        """The fleet of engines, and the tasks that keep their models and adapters up to date. `engine`: its only
+        member."""
         registry, models = self.registry, self.models
         catalog = Catalog(
             self.store,

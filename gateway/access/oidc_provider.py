@@ -383,7 +383,7 @@ class OidcProvider:
 
 
 class _LogoutToken(CodeIDToken):  # type: ignore[misc]  # authlib has no types
-    """Has the claims of an ID token except for `sub` and those of a sign-in."""
+    """Has the claims of an ID token except for `sub` and the claims of a sign-in."""
 
     ESSENTIAL_CLAIMS = ("iss", "aud", "iat", "exp", "jti")
 
@@ -419,7 +419,7 @@ def _auth_method(metadata: ProviderMetadata | None, secret: str | None) -> str:
 
 
 def _tokens(token: Mapping[str, Any], refresh: str | None) -> ProviderTokens:
-    """`refresh`: the refresh token in use, which stays valid unless the answer has a new one."""
+    """`refresh`: the refresh token in use, which remains valid unless the answer has a new one."""
     lasts = token.get("expires_in")
     expires_at = time.time() + float(lasts) if isinstance(lasts, int | float) else 0.0
     given = token.get("refresh_token")

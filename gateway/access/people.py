@@ -48,7 +48,7 @@ class Person(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Identity(msgspec.Struct, frozen=True, kw_only=True):
-    """What a provider says of a person. `groups` in the provider's order."""
+    """A provider's claims about a person. `groups` in the provider's order."""
 
     issuer: str
     subject: str

@@ -299,5 +299,5 @@ def safe_return(path: str) -> str:
 
 
 def _error_code(code: str) -> str:
-    """An error code of the provider's as it is shown: RFC 6749 allows no other characters that matter here."""
+    """A provider's error code in the form that is shown: RFC 6749 allows no other characters that matter here."""
     return "".join(char for char in code[:60] if char.isascii() and (char.isalnum() or char in "_-.")) or "no reason"

@@ -27,7 +27,7 @@ from gateway.config.file import Config
 
 
 class Administration:
-    """The writes of one actor, by what they change. A `tenant_id` may be a slug everywhere."""
+    """The writes of one actor, grouped by the objects that they change. A `tenant_id` may be a slug everywhere."""
 
     def __init__(self, config: Config, actor: Actor, idempotent: IdempotentWrite | None = None) -> None:
         """`idempotent`: of the request that writes, if it has an Idempotency-Key."""

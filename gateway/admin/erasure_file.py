@@ -30,7 +30,7 @@ class ErasuresUnreadable(OSError):
 
 
 def read(path: Path) -> list[Erasure]:
-    """The erasures in the file, in their order; a missing file has none. Raises ErasuresUnreadable, OSError."""
+    """The erasures in the file, in their order; a missing file has no erasures. Raises ErasuresUnreadable, OSError."""
     try:
         return parse(path.read_bytes(), str(path))
     except FileNotFoundError:

@@ -125,7 +125,7 @@ class ModelRollout:
 
 @contextmanager
 def _file_refusals(model: BaseModel) -> Iterator[None]:
-    """Turn what is wrong with a tokenizer's files into InvalidValue, without their paths on the host."""
+    """Raise a fault of a tokenizer's files as InvalidValue, without their paths on the host."""
     try:
         yield
     except OSError as error:

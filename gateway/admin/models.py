@@ -29,7 +29,7 @@ from gateway.catalog.base_models import (
 )
 
 CONTEXT_TOKENS_MAX = 16_777_216
-# Columns of a row that changes nothing of the model, and of one whose files are those of laneway.toml.
+# Columns of a row that changes nothing of the model, and of a row whose files are named in laneway.toml.
 UNCHANGED: dict[str, Any] = {
     "active": True, "pinned": None, "tenants": None, "fallbacks": None, "max_tokens_default": None,
 }  # fmt: skip

@@ -1,4 +1,4 @@
-"""Publishing prices, and previewing what they would have earned."""
+"""Publishing prices, and previewing the charges at new prices."""
 
 from __future__ import annotations
 

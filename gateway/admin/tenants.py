@@ -117,8 +117,8 @@ class TenantWrites:
         return after
 
     def archive(self, connection: sa.Connection, tenant_id: str) -> Tenant:
-        """Refuse the tenant's keys from now on, and leave it out of lists. The tenant keeps its slug and its books,
-        and its open periods are closed as before. Without effect on an archived tenant."""
+        """Refuse the tenant's keys from now on, and leave it out of lists. The tenant's slug and books remain, and its
+        open periods are closed as before. Without effect on an archived tenant."""
         self._writes.lock(connection)
         before = self._writes.tenant(connection, tenant_id)
         self._writes.check_operator("tenants")

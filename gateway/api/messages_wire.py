@@ -66,7 +66,7 @@ class CountRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     cache_control: CacheControl | None = None
     user_profile_id: str | None = None
     workspace_id: str | None = None
-    # In HINTS; those in IGNORED_HINTS are named in `laneway-ignored`.
+    # In HINTS; values in IGNORED_HINTS are named in `laneway-ignored`.
     betas: list[str] | None = None
     billing_policy: dict[str, Any] | None = None
     compaction: dict[str, Any] | None = None

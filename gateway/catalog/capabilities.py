@@ -1,4 +1,4 @@
-"""What a base model can do beside continuing text, as GET /v1/models shows it.
+"""The capabilities of a base model beside continuing text, as GET /v1/models shows them.
 
 A client may rely on a capability that is true: a request that uses it is not refused. It must never know a tenant.
 """

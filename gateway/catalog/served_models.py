@@ -66,8 +66,8 @@ class ModelFiles:
 
 
 class ServedModels:
-    """One per process. `served` is changed in place and never replaced, so other parts may hold it. A request in flight
-    keeps its `ServedModel` when the mapping changes."""
+    """One per process. `served` is changed in place and never replaced, so other parts may hold a reference to it. A
+    change of the mapping does not affect the `ServedModel` of a request in flight."""
 
     def __init__(self, config: Config, database: Database, registry: Registry) -> None:
         """Read the list from the database, or from laneway.toml alone while the database is unavailable, and load the

@@ -47,7 +47,7 @@ def read(console: Console, query: Callable[[sa.Connection], T]) -> T:
 
 
 def base_models(console: Console) -> list[BaseModel]:
-    """The active base models; without a database, those of laneway.toml."""
+    """The active base models; without a database, the models of laneway.toml."""
     config = console.config
     database = Database(config.database_url)
     try:

@@ -167,7 +167,7 @@ class Config(Section, frozen=True, kw_only=True):
 
     @property
     def journal_dir(self) -> Path:
-        """Journal files of this host's gateways, those that ended included."""
+        """Journal files of this host's gateways, including gateways that have ended."""
         return self.data_dir / "journal"
 
     @property

@@ -1,5 +1,5 @@
-"""What the gateway needs of an engine. An engine on this host is one kind (`local`); an upstream server, or several
-engines behind one, is another class of this protocol and no change of the request's path.
+"""The interface of an engine for the gateway. An engine on this host is one kind (`local`); an upstream server, or
+several engines behind one, is another class of this protocol and does not change the request's path.
 
 A kind of engine answers with token ids or with text: each stream says which in `output`. Prompts are given in both
 forms. Values that an engine reports about itself (ModelInfo, EngineUsage, StatusReport, Snapshot) and Sampling are

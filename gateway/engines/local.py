@@ -1,5 +1,6 @@
-"""One engine, over frames on its Unix socket or over TCP: the one module that puts the client's words into those of
-`gateway.engines.engine`. Its streams are the client's own objects, so a token takes no further call on its way.
+"""One engine, over frames on its Unix socket or over TCP: the one module that translates the client's types to the
+types of `gateway.engines.engine`. Its streams are the client's own objects, so a token takes no further call on its
+way.
 """
 
 from __future__ import annotations
@@ -255,7 +256,7 @@ class LocalEngine:
             await self.on_connect(hello.raised)
 
     def drain_engine(self, draining: bool) -> None:
-        """Have it refuse new requests and finish those that run, or serve again. Raises EngineUnavailable."""
+        """Have the engine refuse new requests and finish running ones, or serve again. Raises EngineUnavailable."""
         with _translation():
             self._client.drain(draining)
 
@@ -296,7 +297,7 @@ async def _translated(answer: Awaitable[T]) -> T:
 
 @contextmanager
 def _translation() -> Iterator[None]:
-    """The client's exceptions become those of `gateway.engines.engine`."""
+    """Translates the client's exceptions to the exceptions of `gateway.engines.engine`."""
     try:
         yield
     except (EngineNotConnected, EngineTooOld, ProtocolError) as error:

@@ -29,7 +29,7 @@ class EngineChooser:
     def __init__(self, tiers: Sequence[str]) -> None:
         """`tiers`: names by rank, the highest first."""
         self.router = EngineRouter(tiers)
-        self._beats: dict[str, Heartbeat | None] = {}  # by member: the newest one that the router has
+        self._beats: dict[str, Heartbeat | None] = {}  # by member: the newest heartbeat that the router has
         self._models: dict[str, object] = {}  # by member: the models that the router has
 
     def add_member(self, member: Member) -> None:

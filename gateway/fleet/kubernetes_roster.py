@@ -1,6 +1,6 @@
 """The endpoints of a Kubernetes Service: lists its EndpointSlices once, then follows their changes by a watch.
 
-An endpoint is an engine while it is serving, also when its pod is terminating: such an engine drains, and says so
+An endpoint is an engine while it is serving, also when its pod is terminating: such an engine drains, and reports that
 itself. The pod needs get, list and watch on endpointslices of the namespace.
 """
 
@@ -68,7 +68,7 @@ class _ObjectMetadata(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class _EndpointSlice(msgspec.Struct, frozen=True, rename="camel"):
-    """Of discovery.k8s.io/v1, what is used; in an event also an error's code."""
+    """The fields of discovery.k8s.io/v1 that are used; in an event also an error's code."""
 
     metadata: _ObjectMetadata = _ObjectMetadata()
     address_type: str = ""

@@ -1,4 +1,4 @@
-"""One engine of the fleet: its connection, and what keeps its models and adapters up to date."""
+"""One engine of the fleet: its connection, and the tasks that keep its models and adapters up to date."""
 
 from __future__ import annotations
 

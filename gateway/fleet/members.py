@@ -1,5 +1,5 @@
-"""The engines of the roster as one `Engine`, as far as no text is concerned: who is connected, what they serve, and the
-changes that concern all of them.
+"""The engines of the roster as one `Engine`, without its texts: the connected engines, their models and adapters, and
+the changes that apply to all of them.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class MemberGroup(ABC):
         self._models_of: tuple[bool, ...] = ()  # which members were ready when `_models` was computed
         self._follower: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
-        self._changed = asyncio.Event()  # a member became ready, or what it serves has changed
+        self._changed = asyncio.Event()  # a member became ready, or its served models changed
         self._closed = False
 
     @abstractmethod
@@ -88,7 +88,7 @@ class MemberGroup(ABC):
 
     @property
     def models(self) -> Mapping[str, ModelInfo]:
-        """Of all ready engines; while none is ready, of all."""
+        """Of all ready engines; while no engine is ready, of all."""
         if (only := self.only_member) is not None:
             return only.engine.models
         members = self.members.values()

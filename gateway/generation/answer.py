@@ -37,7 +37,7 @@ class TokenUsage(msgspec.Struct, frozen=True):
 
 
 class TextPiece(msgspec.Struct, frozen=True, gc=False):
-    """New text of one of the texts. `first`: nothing of this text was read before."""
+    """A new piece of one of the texts. `first`: no piece of this text was read before."""
 
     index: int
     first: bool
@@ -87,7 +87,7 @@ class AnswerText:
         self.add_text("", drawn)
 
     def take_piece(self, last: bool) -> TextPiece:
-        """What was added since the last call. `last`: the answer has ended."""
+        """The pieces added since the last call. `last`: the answer has ended."""
         pieces, drawn = self._pieces, self._drawn
         text = pieces[0] if len(pieces) == 1 else "".join(pieces)
         pieces.clear()
@@ -205,7 +205,7 @@ class Answer:
     # ---- the reader's side
 
     def take_pieces(self) -> list[TextPiece]:
-        """What was added since the last call, by text."""
+        """The pieces added since the last call, by text."""
         changed, self._changed = self._changed, {}
         texts, ended = self.texts, self.ended
         return [texts[index].take_piece(ended) for index in changed]

@@ -38,7 +38,7 @@ class ExhaustedBudgets:
         revision: Callable[[], int | None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`now_s`: Unix seconds by the database's clock. `revision`: the last one that this gateway has read."""
+        """`now_s`: Unix seconds by the database's clock. `revision`: the last revision that this gateway has read."""
         self._now_s = now_s
         self._revision = revision
         self._clock = clock

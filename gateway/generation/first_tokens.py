@@ -315,7 +315,7 @@ def _write(
     unserved: Mapping[QuarterKey, UnservedCount],
     now: int | None,
 ) -> None:
-    """Also forget what is too old, unless `now` is None."""
+    """Also drop first tokens that are too old, unless `now` is None."""
     if rows:
         connection.execute(_UPSERT[connection.dialect.name], rows)
     sla.count_unserved(connection, unserved)

@@ -478,8 +478,8 @@ class Generator:
             await asyncio.wait(list(self._owners), timeout=patience_s)
 
     async def stop(self, patience_s: float) -> None:
-        """Abort the requests in flight and wait at most `patience_s` for their settlement; then cancel the owners that
-        are left. Those journal the tokens they have; holds without a token expire with the lease."""
+        """Abort the requests in flight and wait at most `patience_s` for their settlement; then cancel the remaining
+        owners. A cancelled owner journals its tokens; holds without a token expire with the lease."""
         self._stopping = True
         for request in list(self._owners.values()):
             request.answer.stop()

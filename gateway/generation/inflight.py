@@ -122,7 +122,7 @@ class InFlight(msgspec.Struct):
 
     @property
     def in_pieces(self) -> bool:
-        """The caller gets the answer in pieces, and keeps those of an answer that fails."""
+        """The caller receives the answer in pieces, and has already received the pieces of an answer that fails."""
         return self.asked.stream or self.asked.background
 
     @property

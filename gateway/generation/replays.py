@@ -32,7 +32,7 @@ from gateway.tables import replays
 KEEP_S = 600.0  # how long an answer is stored
 BEGIN_S_MAX = 5.0  # the longest wait of a call for the database
 WRITE_S_MAX = 2.0  # the longest wait of an answer for its storage
-ANSWER_BYTES_MAX = 4 * 1024 * 1024  # a longer answer is not stored; a repeated call gets an error that says so
+ANSWER_BYTES_MAX = 4 * 1024 * 1024  # a longer answer is not stored; a repeated call gets an error
 SEALED_HERE_BYTES_MAX = 64 * 1024  # a longer answer is encrypted in a thread, not in the event loop
 # Of one transaction. They are small, since holds and settlements use the same writer thread.
 CALLS_MAX, ENDINGS_MAX, ANSWERS_MAX, REMOVE_MAX = 128, 16, 4, 500
@@ -270,7 +270,7 @@ class Replays:
         fits = len(answer) <= ANSWER_BYTES_MAX and self._keeping_bytes + len(answer) <= KEEPING_BYTES_MAX
         sealed = None
         if fits:
-            self._keeping_bytes += len(answer)  # until `_end` counts what is sealed
+            self._keeping_bytes += len(answer)  # until `_end` counts the sealed bytes
             try:
                 sealed = await _beside_the_loop(self._sealing.seal, answer, asked.owner)
             finally:

@@ -1,4 +1,4 @@
-"""Replaces a gateway process by a successor of the code that is on disk now, without a moment in which nobody listens.
+"""Replaces a gateway process by a successor of the code that is on disk now; at every moment a process listens.
 
 The successor binds the port beside the old process (SO_REUSEPORT). When it is ready, the old process stops listening,
 serves the connections that it has, and exits.

@@ -1,6 +1,6 @@
 """Writes a backup: the database, the adapters' files and the configuration, in one archive.
 
-The archive has no server secret and no key file. What it has of secrets is in the database: hashes of keys, webhooks'
+The archive has no server secret and no key file. Its only secrets are in the database: hashes of keys, webhooks'
 signing secrets, and texts encrypted with the server secret.
 """
 

@@ -64,10 +64,10 @@ class RestoreRefused(Exception):
 
 
 class RestoreReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What a restore did. `lost_since`: entries committed later are lost (microseconds UTC). `rejected`: endings of
-    journals without a hold in the backup, written to endings.rejected, and `rejected_tokens` the tokens that they name.
-    `journals_in_use`: of gateways that run; they settle them themselves. `missing_tokens`: by engine process, made
-    since the backup and in no entry; `verification.py` counts them."""
+    """The result of a restore. `lost_since`: entries committed later are lost (microseconds UTC). `rejected`: endings
+    of journals without a hold in the backup, written to endings.rejected, and `rejected_tokens` the tokens that they
+    name. `journals_in_use`: of gateways that run; they settle them themselves. `missing_tokens`: by engine process,
+    made since the backup and in no entry; `verification.py` counts them."""
 
     id: str
     archive: str
@@ -87,8 +87,8 @@ class RestoreReport(msgspec.Struct, frozen=True, kw_only=True):
 def restore(
     config: Config, archive: Archive, *, replace: bool, step: Step, on_bytes: OnBytes = lambda _count: None
 ) -> RestoreReport:
-    """Restore a checked archive into the configuration's database and data directory. `replace`: overwrite what is
-    there. Raises RestoreRefused, ArchiveRefused, ToolFailed, CannotStart, ErasuresUnreadable, OSError."""
+    """Restore a checked archive into the configuration's database and data directory. `replace`: overwrite existing
+    data. Raises RestoreRefused, ArchiveRefused, ToolFailed, CannotStart, ErasuresUnreadable, OSError."""
     kind = "sqlite" if sqlite_file(config.database_url) is not None else "postgresql"
     if kind != archive.manifest.summary.database:
         raise RestoreRefused(

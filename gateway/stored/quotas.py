@@ -1,4 +1,4 @@
-"""What a tenant may have stored: its quotas, and how long a conversation may be."""
+"""The limits of a tenant's stored data: its quotas, and the length of a conversation."""
 
 from __future__ import annotations
 

@@ -191,8 +191,8 @@ def _conversation_id(field: object) -> str | None:
 
 
 def refuse_without_turn(previous: str | None, conversation_id: str | None) -> None:
-    """Refuse a request that continues what is not stored for its tenant. Raises PreviousResponseNotFound,
-    InvalidRequest."""
+    """Refuse a request that continues a response or conversation that is not stored for its tenant. Raises
+    PreviousResponseNotFound, InvalidRequest."""
     if previous is not None:
         raise not_found(previous)
     if conversation_id is not None:

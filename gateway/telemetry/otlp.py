@@ -34,7 +34,7 @@ class AnswerMalformed(Exception):
 
 
 class PartialSuccess(msgspec.Struct, frozen=True):
-    """What a collector did not accept of an export that it answered with 200."""
+    """The spans that a collector rejected of an export that it answered with 200."""
 
     rejected_spans: int = 0
     message: str = ""

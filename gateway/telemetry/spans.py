@@ -17,7 +17,7 @@ from gateway.log import RequestLine, RequestRecord, RequestTimes, TextTimes
 from gateway.telemetry import names
 from gateway.telemetry.otlp import CLIENT, INTERNAL, SERVER, SPAN_ATTRIBUTE, AttributeValue, attribute, span
 
-TEXTS_MAX = 16  # of a request: further texts have no spans of their own
+TEXTS_MAX = 16  # of a request: further texts have no spans
 CACHED_MAX = 1024  # encoded groups of attributes
 _SECOND = 1_000_000_000  # in nanoseconds
 

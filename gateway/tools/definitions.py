@@ -1,4 +1,4 @@
-"""Tools, output formats and reasoning as a request asks for them, in no dialect's words."""
+"""Tools, output formats and reasoning of a request, in neutral types."""
 
 from __future__ import annotations
 

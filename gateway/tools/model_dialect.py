@@ -64,8 +64,8 @@ def dialect_of(tokenizer: Tokenizer, override: str | None = None) -> ModelDialec
 
 
 def _rendered_call(tokenizer: Tokenizer) -> str | None:
-    """A conversation with a call as the template renders it, without what it says about tools before; None if the
-    template ignores tools or calls."""
+    """A conversation with a call as the template renders it, without the template's text about tools before it; None if
+    the template ignores tools or calls."""
     tool = ToolSpec(_TOOL, "", {"type": "object", "properties": {_VALUE: {"type": "string"}}})
     call = {"name": _TOOL, "arguments": {_VALUE: _VALUE}}
     message = {

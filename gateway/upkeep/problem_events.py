@@ -74,7 +74,8 @@ class OpenProblem(msgspec.Struct, frozen=True):
 
 
 class ProblemsView(msgspec.Struct, frozen=True):
-    """What a gateway reads before it checks its parts. `newest`: the id of the newest event, "" without one."""
+    """The rows that a gateway reads before it checks its parts. `newest`: the id of the newest event, "" without
+    events."""
 
     receivers: list[Receiver]
     rows: int

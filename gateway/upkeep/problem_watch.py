@@ -95,7 +95,7 @@ class _OutageNotice:
         self._delivered.add(receiver.id)
 
     def outage(self) -> Outage | None:
-        """What is to be written after the outage; None: it was too short for an event."""
+        """The event to write after the outage; None: it was too short for an event."""
         return None if self.event is None else Outage(self.event, frozenset(self._delivered))
 
     def _is_due(self, receiver: Receiver, now: float) -> bool:

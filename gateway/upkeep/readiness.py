@@ -78,7 +78,7 @@ class Readiness:
         return describe_silent(silent, self._open_models()) if silent else {}
 
     def worker_state(self, *, number: int, pid: int, requests: int) -> WorkerState:
-        """What the worker's socket answers. `requests`: the number of those that run."""
+        """The answer of the worker's socket. `requests`: the number of running requests."""
         return WorkerState(
             number=number,
             pid=pid,

@@ -59,7 +59,7 @@ class Sweeper:
             return  # the adapter is in use, or the engine is unavailable
 
         def remove(connection: sa.Connection) -> bool:
-            # Every registration takes this lock too: it finds the files in the store, or keeps its own.
+            # Every registration takes this lock too: it finds the files in the store, or stores its own.
             revision.lock(connection)
             if digest in live_digests(connection):
                 return False

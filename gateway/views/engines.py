@@ -180,8 +180,8 @@ def engine_state(member: Member) -> EngineState:
 
 
 def measure_fleet(metrics: Metrics, fleet: Fleet, files: CertificateFiles | None) -> None:
-    """Let the metrics read the fleet whenever they are shown. `files`: this gateway's certificates, which it shows to
-    engines; None: it has none."""
+    """Let the metrics read the fleet whenever they are scraped. `files`: this gateway's certificates, which it shows to
+    engines; None: it has no certificates."""
 
     def count(state: EngineState) -> int:
         return sum(engine_state(member) == state for member in fleet.members.values())

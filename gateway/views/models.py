@@ -107,7 +107,7 @@ class ModelsView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ModelStates(msgspec.Struct, frozen=True, kw_only=True):
-    """What one gateway knows of all models now. `refused` and `draining`: by name."""
+    """One gateway's current view of all models. `refused` and `draining`: by name."""
 
     max_tokens_default: int
     infos: Mapping[str, ModelInfo]

@@ -61,7 +61,7 @@ def describe_silent(models: Mapping[str, SilentModel], shown: Collection[str] | 
 
 
 def makes_no_token(members: Iterable[Member]) -> bool:
-    """Whether each of these engines has resident models, and each of those owes a token."""
+    """Whether each of these engines has resident models, and each of these models owes a token."""
     ages = [token_ages(member) for member in members]
     return bool(ages) and all(own and all(age.silent for age in own.values()) for own in ages)
 

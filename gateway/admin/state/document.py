@@ -43,7 +43,7 @@ class WantedBudget(_Part, frozen=True, kw_only=True):
 
 
 class WantedLimits(_Part, frozen=True, kw_only=True):
-    """Rate limits; null: those of laneway.toml."""
+    """Rate limits; null: the limits of laneway.toml."""
 
     requests_per_minute: Count | UnsetType | None = UNSET
     tokens_per_minute: Count | UnsetType | None = UNSET

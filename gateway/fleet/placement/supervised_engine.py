@@ -1,6 +1,6 @@
-"""One engine of a host as its supervising actor keeps it: adopted or started, and started again when it ends.
+"""One engine of a host under its supervising actor: adopted or started, and restarted when it ends.
 
-It knows nothing of Ray. A thread looks after the process; other threads ask for its state.
+It does not use Ray. One thread supervises the process; other threads read its state.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class SupervisedEngine:
         self._host = host
         self._assigned = assigned
         self._report = EngineReport("waits_for_gpu", node=node)
-        self._supervision: int | None = None  # the lock that keeps other actors away
+        self._supervision: int | None = None  # the lock that excludes other actors
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._keep_engine, name="engine-supervision", daemon=True)
 

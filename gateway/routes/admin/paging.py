@@ -74,7 +74,7 @@ def after_id(items: Sequence[WithId], after: str | None) -> Sequence[WithId]:
 
 
 def decode_sequence(after: str | None) -> int | None:
-    """The row number in a `page` parameter that is one. Raises InvalidRequest."""
+    """The row number in a `page` parameter that holds a row number. Raises InvalidRequest."""
     if after is None:
         return None
     if not (after.isascii() and after.isdigit() and len(after) < 19):
