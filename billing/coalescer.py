@@ -1,7 +1,7 @@
 """Coalesces items into batches: the items submitted while one batch is in flight share the next one.
 
-It knows no SQL, no file and no server: `run_batch` does the work. `billing.ledger.ledger` has a loop of its own, for
-the reasons in its docstring.
+It knows no SQL, no file and no server: `run_batch` does the work. `billing.ledger.ledger` has a separate loop, for the
+reasons in its docstring.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
 """Counts of requests within their targets, folded from usage rows into sla_quarters. Each row is folded once,
-in the order of its sequence, as the roll-ups are (rollups.py), with a cursor of its own, so that a fault here cannot
+in the order of its sequence, as the roll-ups are (rollups.py), with a separate cursor, so that a fault here cannot
 delay the books.
 
-A row is measured if it has targets: those in force at its first token. It is within its target for the first token if
-`ttft_s` ≤ `ttft_target_s`, and within its target between tokens if `itl_s` ≤ `itl_target_s`. `ttft_s` counts from the
-request's arrival at the gateway. `itl_s` is the mean time between the tokens of the request's slowest text as they
-arrived at the gateway; a request with a single token has none. Requests without a usage row are counted by
-`count_unserved`. All moments are microseconds UTC.
+A row is measured if it has targets, which are the targets in force at its first token. It is within its target for the
+first token if `ttft_s` ≤ `ttft_target_s`, and within its target between tokens if `itl_s` ≤ `itl_target_s`. `ttft_s`
+counts from the request's arrival at the gateway. `itl_s` is the mean time between the tokens of the request's slowest
+text as they arrived at the gateway; a request with a single token has no `itl_s`. Requests without a usage row are
+counted by `count_unserved`. All moments are microseconds UTC.
 """
 
 from __future__ import annotations
@@ -141,7 +141,8 @@ def delete_quarters(connection: sa.Connection, before: int, limit: int) -> int:
 
 
 def _merge_stored(connection: sa.Connection, found: Mapping[QuarterKey, SlaCounts]) -> None:
-    """Add the stored sketches to those of `found`. The cursor is locked, so no other transaction writes a sketch."""
+    """Add the stored sketches to the sketches of `found`. The cursor is locked, so no other transaction writes a
+    sketch."""
     keys = [msgspec.structs.astuple(key) for key in found]
     stored = sa.select(*_KEY, *(_quarters.c[name] for name in SKETCHES))
     for at in range(0, len(keys), KEYS_AT_ONCE):

@@ -107,7 +107,8 @@ class Journal:
             _write(self._descriptor, data, self.used)
             os.fsync(self._descriptor)
         except OSError as error:
-            # What is on the disk is unknown now: a further fsync may succeed although these pages were not written.
+            # The contents of the disk are unknown now: a further fsync may succeed although these pages were not
+            # written.
             self.failed = f"{self.path}: {error.strerror}"
             with contextlib.suppress(OSError):  # an adopting process must not settle endings that were reported lost
                 _write(self._descriptor, bytes(_HEADER.size), self.used)
