@@ -2,9 +2,9 @@
 
     python -m benchmarks.billing_exports [--rows 100000,1000000] [--keys 120] [--keep DIRECTORY] [--note TEXT]
 
-Makes a database of its own (LANEWAY_BENCH_POSTGRES, by default on 127.0.0.1), fills it with usage as settlements leave
-it, folds and closes the month, and exports it, each time in a fresh process. The sums are compared with the entries, a
-second export with the first. Appends rows to benchmarks/results/billing_exports.csv.
+Creates a separate database (LANEWAY_BENCH_POSTGRES, by default on 127.0.0.1), fills it with usage rows like those of
+settlements, folds and closes the month, and exports it, each time in a fresh process. The sums are compared with the
+entries, a second export with the first. Appends rows to benchmarks/results/billing_exports.csv.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Billing over a month of usage on PostgreSQL: a usage page, reconciling, closing, and what settling feels of them.
 
-`python -m benchmarks.billing_reports [--rows 1000000]` makes a database of its own beside the one that --admin names,
-and drops it. The month is made by SQL, with entries and holds as the ledger writes them.
+`python -m benchmarks.billing_reports [--rows 1000000]` creates a database on the server that --admin names, and drops
+it at the end. The month is made by SQL, with entries and holds as the ledger writes them.
 """
 
 from __future__ import annotations
@@ -117,7 +117,8 @@ def fill(connection: sa.Connection, first: int, last: int, *, rows: int, start: 
 
 @contextmanager
 def without_indexes(url: str) -> Iterator[None]:
-    """Those that no constraint needs are made when the rows are there: ten million are in within minutes."""
+    """Indexes that no constraint needs are created after the rows are inserted, so that ten million rows take
+    minutes."""
     engine = sa.create_engine(url, isolation_level="AUTOCOMMIT", poolclass=sa.pool.NullPool)
     with engine.connect() as connection:
         found = connection.exec_driver_sql(INDEXES).all()
@@ -229,7 +230,7 @@ def measure(url: str, rows: int) -> dict[str, float]:
         connection.exec_driver_sql("VACUUM ANALYZE")
         found["rollup_rows"] = connection.exec_driver_sql("SELECT count(*) FROM usage_hours").scalar_one()
     found |= pages(database, start, end)
-    # The checkpoint of all but the last minute, which comes now.
+    # The checkpoint of all minutes but the last, which follows now.
     skip = reconcile.Reconciliation(kind="minute", at=now, sequence_from=0, sequence_to=rows, took_s=0)
     database.write_sync(lambda c: reconcile.record(c, skip))
     span = (rows + LAST_MINUTE) * 60 * SECOND // LAST_MINUTE

@@ -52,13 +52,13 @@ def machine() -> str:
 
 
 def pin(pid: int, core: int) -> None:
-    """All threads that a process has, and so those that they will start."""
+    """Pin all threads of a process, and so the threads that they start later."""
     for thread in os.listdir(f"/proc/{pid}/task"):
         os.sched_setaffinity(int(thread), {core})
 
 
 def cpu_s(pid: int) -> float:
-    """What a process used so far, in its code and in the kernel."""
+    """CPU seconds that a process has used, in user and kernel mode."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / TICKS_PER_S
 

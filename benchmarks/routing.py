@@ -103,7 +103,7 @@ def naming(rounds: int) -> list[float]:
 
 
 def pages_of_index(pages: int, engines: int) -> dict[str, float]:
-    """Bytes of a page in the index, and microseconds of one that is added or removed."""
+    """Bytes of a page in the index, and microseconds to add or remove a page."""
     router = EngineRouter(TIERS)
     names = [hashlib.sha256(str(n).encode()).digest()[:8] for n in range(pages * engines)]
     tracemalloc.start()

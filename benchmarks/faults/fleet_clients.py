@@ -58,7 +58,7 @@ class Seen:
 
     requests: int = 0
     failed: list[str] = field(default_factory=list)
-    violations: list[str] = field(default_factory=list)  # of what a fault checks itself
+    violations: list[str] = field(default_factory=list)  # found by a fault's own checks
     refused: int = 0  # by a budget that is used up
     other_text: int = 0
     broken_with_gateway: int = 0  # sent again: the gateway was killed, or had no engine and refused it

@@ -1,4 +1,4 @@
-"""Engines and gateways in network namespaces of their own, over TCP with mutual TLS: what `fleet.py` breaks. One engine
+"""Engines and gateways in separate network namespaces, over TCP with mutual TLS: the target of `fleet.py`. One engine
 is behind a relay. It needs Linux, root, the `ip` command, redis-server, and a PostgreSQL with a Unix socket here."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Batches on one GPU: how much of the device they use alone, and what premium traffic notices of them.
+"""Batches on one GPU: how much of the device they use alone, and how they affect premium traffic.
 
     python -m benchmarks.serving.batches [--seconds 30] [--tokenizer DIR] [--cpu]
 
@@ -58,13 +58,13 @@ BATCH_TENANT, PREMIUM_TENANT = "initech", "acme"
 LEAD_S = 15.0  # of a batch before its window: the worker's pace reaches the engine's capacity
 QUIET_S_MAX = 60.0
 POLL_S = 0.5
-FIRST_ID = 1000  # of random prompts: below are special tokens
+FIRST_ID = 1000  # of random prompts: lower ids are special tokens
 GENERATED = "vllm:generation_tokens_total"
 
 
 @dataclass(frozen=True)
 class Size:
-    """Lengths in tokens; `rate` is premium's, a second; `outstanding` is that of the phase "engine"."""
+    """Lengths in tokens; `rate`: premium requests a second; `outstanding`: requests in the phase "engine"."""
 
     outstanding: int
     prompt: int
