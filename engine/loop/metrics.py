@@ -181,7 +181,7 @@ class EngineMetrics(Collector):
         yield from self._weights(self._gauges.models)
 
     def _adapters(self, now: AdapterCounts) -> Iterator[Metric]:
-        text = "Requests with an adapter, by where it was when they came: device, host or disk."
+        text = "Requests with an adapter, by where it was when they arrived: device, host or disk."
         hits = CounterMetricFamily("laneway_adapter_requests", text, labels=["storage"])
         for storage, count in now.hits.items():
             hits.add_metric([storage], count)
@@ -195,7 +195,7 @@ class EngineMetrics(Collector):
         yield _one(CounterMetricFamily("laneway_adapter_load_failures", text), [], now.failures)
 
     def _weights(self, now: ModelCounts) -> Iterator[Metric]:
-        text = "Requests by where their model's weights were when they came: device, host or disk."
+        text = "Requests by where their model's weights were when they arrived: device, host or disk."
         hits = CounterMetricFamily("laneway_model_requests", text, labels=["storage"])
         for storage, count in now.hits.items():
             hits.add_metric([storage], count)
@@ -280,7 +280,7 @@ class EngineMetrics(Collector):
         for name, text, total in (
             (
                 "laneway_tokens_lost",
-                "Ids made for gateways that went away before they recorded them.",
+                "Ids made for gateways that disconnected before they recorded them.",
                 self.tokens_lost,
             ),
             ("laneway_tokens_reclaimed", "Ids counted as lost that their gateway had received.", self.tokens_reclaimed),
