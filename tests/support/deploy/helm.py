@@ -78,7 +78,7 @@ class Helm:
 
 @contextmanager
 def running_helm(directory: Path) -> Iterator[Helm]:
-    """`directory`: where Helm keeps its own files."""
+    """`directory`: for Helm's files."""
     environ = {**os.environ, "HOME": str(directory)}
     chart = shutil.copytree(CHART, directory / "chart")
     for template in (chart / "templates").iterdir():

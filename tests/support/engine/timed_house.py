@@ -1,4 +1,4 @@
-"""The auditor's house with several models, driven with steps that take what a cost model says."""
+"""The auditor's simulated engine with several models; a cost model gives the duration of each step."""
 
 from __future__ import annotations
 

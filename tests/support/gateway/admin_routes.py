@@ -11,7 +11,7 @@ import msgspec
 
 from support.paths import REPO
 
-# In a process of its own, as the gateway has it: in a test the framework's warnings are errors.
+# In a separate process, like a gateway: in a test the framework's warnings are errors.
 LIST_ROUTES = """
 import json
 from litestar import Litestar

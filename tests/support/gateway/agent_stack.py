@@ -148,7 +148,7 @@ class AgentStack(ScriptedStack):
         return ""
 
 
-# ---- what a client reads in an answer
+# ---- an answer as a client reads it
 
 
 def read_answer(path: str, content: bytes) -> dict[str, Any]:
@@ -195,7 +195,7 @@ def _read_response(whole: dict[str, Any]) -> dict[str, Any]:
 
 
 def _read_response_events(events: list[dict[str, Any]]) -> dict[str, Any]:
-    """The items are those of their events, as Codex reads them."""
+    """The output items are equal to the items of their events, which Codex reads."""
     items = [event["item"] for event in events if event["type"] == "response.output_item.done"]
     return _read_response({"status": events[-1]["response"]["status"], "output": items})
 

@@ -88,7 +88,8 @@ class FleetPeer(http.client.HTTPConnection):
 
 
 class CuttingProxy:
-    """A TCP proxy whose first connections end after so many bytes of the answer each. `passed`: bytes of answers."""
+    """A TCP proxy that cuts its first connections, each after a given number of bytes of the answer. `passed`: bytes of
+    answers."""
 
     def __init__(self, target: int, cuts: list[int]) -> None:
         self._target = target

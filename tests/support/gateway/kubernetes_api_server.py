@@ -109,7 +109,7 @@ class KubernetesApiServer:
         await self._note("DELETED", self.slices.pop(name))
 
     async def bookmark(self) -> None:
-        """A version of its own, as after changes of other objects."""
+        """A new version without a change, as after changes of other objects."""
         await self._note("BOOKMARK", {"kind": "EndpointSlice", "apiVersion": "discovery.k8s.io/v1", "metadata": {}})
 
     async def _note(self, kind: str, found: Any) -> None:

@@ -27,7 +27,7 @@ def metrics_of_rules() -> set[str]:
 
 
 def write_recording(pages: list[Samples], started_at: float) -> None:
-    """`pages`: what was read every STEP_S seconds from `started_at` (Unix seconds) on."""
+    """`pages`: the metrics read every STEP_S seconds from `started_at` (Unix seconds) on."""
     recorded = {}
     for name in sorted(metrics_of_rules()):
         offset = started_at if name.endswith("_timestamp_seconds") else 0.0

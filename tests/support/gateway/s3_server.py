@@ -1,4 +1,4 @@
-"""An S3 server on this host: moto's, a program of its own, whose dependencies exclude some of ours."""
+"""An S3 server on this host: moto's, a separate program, because its dependencies conflict with the product's."""
 
 from __future__ import annotations
 

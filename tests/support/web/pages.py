@@ -15,8 +15,8 @@ AXE = REPO / "admin_ui" / "node_modules" / "axe-core" / "axe.min.js"
 
 
 def held_still(page: Page, path: str) -> Callable[[], Any]:
-    """The API's first answer at `path` is every later one that the page gets, and what the function returns: what goes
-    on changing while it is shown cannot be compared otherwise."""
+    """Repeat the API's first answer at `path` as every later answer to the page, and return it: a changing page could
+    not be compared otherwise."""
     answers: list[Any] = []
 
     def answer(route: Any) -> None:
