@@ -23,7 +23,7 @@ MULTIPLIERS = {"premium": 3, "standard": 1, "batch": 1}
 
 
 def make_models(directory: Path, model_dir: Path) -> None:
-    """The models' files, without weights, which no engine here reads."""
+    """Write the models' files, without weights, which no engine here reads."""
     shape = json.loads((model_dir / "config.json").read_bytes())
     for name in (SMALL, BARE):
         own = directory / "data/models" / name
