@@ -221,7 +221,7 @@ def build_fetcher(arguments: argparse.Namespace, config: EngineConfig) -> Conten
 
 
 def installed_version() -> str:
-    """Of the package; "" where its code runs without being installed."""
+    """The version of the package; "" if its code runs without being installed."""
     try:
         return importlib.metadata.version("laneway")
     except importlib.metadata.PackageNotFoundError:
@@ -229,7 +229,8 @@ def installed_version() -> str:
 
 
 def read_grammar_tokenizers(config: EngineConfig, runner: ServedRunner) -> None:
-    """Before the first request: reading one holds the GIL for about a second, while no step can be taken."""
+    """Read tokenizers before the first request: reading one holds the GIL for about a second, which would block
+    steps."""
     for model in config.models:
         info = runner.models.get(model.name)
         if info is not None and model.path and (Path(model.path) / "tokenizer.json").exists():
@@ -302,7 +303,7 @@ def check_speed(
 
 
 def raised_targets(configured: tuple[Tier, ...], tiers: tuple[Tier, ...]) -> dict[str, RaisedTargets]:
-    """By name, the targets of `tiers` that are not as configured."""
+    """The targets of `tiers` that differ from the configured ones, by name."""
     return {
         tier.name: RaisedTargets(tier.inter_token_ms, tier.ttft_base_ms, tier.queue_target_ms)
         for tier, before in zip(tiers, configured, strict=True)
@@ -376,7 +377,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def host_port(text: str) -> tuple[str, int]:
-    """For argparse: its message has the reason."""
+    """A type for argparse, whose error has the reason."""
     try:
         return parse_host_port(text)
     except ValueError as error:

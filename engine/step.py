@@ -395,7 +395,7 @@ class Runner(Protocol):
 
     @property
     def page_waste(self) -> Mapping[str, int]:
-        """By model: bytes of a page that are too few for one more token. For snapshots."""
+        """Bytes of a page that are too few for one more token, by model. For snapshots."""
         ...
 
     @property

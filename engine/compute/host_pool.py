@@ -53,7 +53,7 @@ class TensorHostPool:
 
 
 def build_host_pool(arena: Tensor, host_pool_bytes: int) -> TensorHostPool | None:
-    """None for 0 bytes. Raises ModelRefused for less than a page."""
+    """Build the host pool; None for 0 bytes. Raises ModelRefused for less than a page."""
     if not host_pool_bytes:
         return None
     slots = host_pool_bytes // arena.shape[1]

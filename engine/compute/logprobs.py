@@ -24,8 +24,9 @@ REPORT_ROWS = 32
 
 
 class ReportedRows(NamedTuple):
-    """Of rows of logits: int32 [rows, 1 + most] ids, each row's own id first, then the likeliest; their log
-    probabilities, float32 [rows, 1 + most]; int32 [rows] ranks of the own ids: 1 + the number of likelier ids."""
+    """Log probabilities of rows of logits: int32 [rows, 1 + most] ids, each row's own id first, then the likeliest;
+    their log probabilities, float32 [rows, 1 + most]; int32 [rows] ranks of the own ids: 1 + the number of likelier
+    ids."""
 
     ids: Tensor
     values: Tensor
@@ -76,8 +77,8 @@ def reported_ids(chunks: Many[Chunk]) -> tuple[list[int], int]:
 
 
 def prompt_parts(chunks: Many[Chunk], report: ReportedRows) -> list[PromptLogprobs | None]:
-    """For each chunk, what its frame carries; None: a log probability of it is no finite number. `report`: of the
-    reported tokens of all `chunks`, in order, on the host."""
+    """For each chunk, the log probabilities for its frame; None: a log probability of it is no finite number. `report`:
+    of the reported tokens of all `chunks`, in order, on the host."""
     parts: list[PromptLogprobs | None] = []
     row = 0
     for chunk in chunks:

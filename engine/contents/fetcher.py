@@ -64,7 +64,7 @@ class ContentMismatch(Exception):
 
 
 class ContentFetcher:
-    """For any thread. Without `sources` a path is used as it is."""
+    """Thread-safe. Without `sources` a path is used as it is."""
 
     def __init__(self, store: ContentStore, contexts: FleetContexts | None = None) -> None:
         """`contexts`: as of `open_source`."""

@@ -37,7 +37,7 @@ class EntryHolds:
         (self._own / name).unlink(missing_ok=True)
 
     def held(self) -> set[str]:
-        """By any live process. The directories of dead ones are removed. Raises OSError."""
+        """Whether any live process holds the entry. The directories of dead ones are removed. Raises OSError."""
         names: set[str] = set()
         for directory in list(self._root.iterdir()) if self._root.is_dir() else []:
             if directory == self._own or _is_locked(directory / LOCK):

@@ -74,7 +74,7 @@ def open_object_store(url: str) -> Any:
 
 
 def object_errors() -> tuple[type[Exception], ...]:
-    """What obstore's functions raise for a request that failed."""
+    """The exceptions of obstore's functions for a failed request."""
     from obstore.exceptions import BaseError
 
     return (BaseError, OSError)

@@ -203,7 +203,7 @@ class ContentStore:
 
 
 def _name(path: Path) -> str:
-    """Of an entry, as `EntryHolds` has it. Of an unfinished download: none that is held."""
+    """The name of an entry for `EntryHolds`. Of an unfinished download: none that is held."""
     return f"{path.parent.name}-{path.name}"
 
 

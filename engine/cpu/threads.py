@@ -69,7 +69,8 @@ def _ratio(seconds: float, fastest: float) -> float:
 
 
 def _measure_products() -> Callable[[int], tuple[float, ...]]:
-    """What measures a product of each of MEASURED_ROWS, after a product that is not counted: it starts the threads."""
+    """Functions that measure a product of each of MEASURED_ROWS, after a product that is not counted: it starts the
+    threads."""
     linear = Linear(torch.rand(MEASURED_SHAPE), packed=True)
     batches = [(torch.rand(rows, MEASURED_SHAPE[1]), torch.empty(rows, MEASURED_SHAPE[0])) for rows in MEASURED_ROWS]
 

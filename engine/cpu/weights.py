@@ -103,7 +103,7 @@ class CpuModel:
 
     @property
     def digest(self) -> str:
-        """Of the content that is served."""
+        """The digest of the served content."""
         config = self.config
         own = config.digest or (dummy_digest(config.name) if config.dummy else model_digest(Path(config.path)))
         return quantized_digest(own, config.quantize, self._kept)

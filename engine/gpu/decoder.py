@@ -272,8 +272,8 @@ class GpuDecoder:
 
 
 class BaseProduct(NamedTuple):
-    """What the consumer of a base product adds: the delta of LoRA, None if no row is adapted; and the scales that the
-    product lacks, None if it has them."""
+    """The terms that the consumer of a base product applies: the delta of LoRA, None if no row is adapted; and the
+    scales that the product lacks, None if it has them."""
 
     delta: Tensor | None
     scales: OutputScales | None

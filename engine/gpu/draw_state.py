@@ -1,4 +1,4 @@
-"""What the draws of sequences depend on beside their logits, in tables on the device: biases, penalties, masks.
+"""The inputs of the draws of sequences beside their logits, in tables on the device: biases, penalties, masks.
 
 A sequence that asks for penalties or biases has a slot. Its tables are built from its ids when it first draws, or draws
 again after another sequence took its slot; each draw updates them on the device. So a step's host work depends on its
@@ -60,7 +60,7 @@ class _Slot:
 
 
 class DrawState:
-    """For one thread and one stream."""
+    """Not thread-safe; uses one stream."""
 
     def __init__(self, device: torch.device, slots: int) -> None:
         """`slots`: at least the rows of a step, which is how many sequences draw at once."""

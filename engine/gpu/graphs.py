@@ -67,7 +67,7 @@ class _Graph:
 
 
 class Graphs:
-    """For the loop's thread, except `paused`."""
+    """Used only by the loop's thread, except `paused`."""
 
     def __init__(self, recorder: Recorder, bytes_max: int, lock: threading.Lock) -> None:
         """`lock`: held during a capture, since nothing may be mapped or unmapped meanwhile."""

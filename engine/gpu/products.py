@@ -1,4 +1,4 @@
-"""What multiplies by a weight matrix on a GPU, for each format of the matrix.
+"""Multiplication by a weight matrix on a GPU, for each format of the matrix.
 
 A product is launched alike eagerly and in a captured graph: which kernel runs depends on the number of rows alone.
 """

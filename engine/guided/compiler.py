@@ -70,7 +70,7 @@ class GrammarQueueFull(Exception):
 
 
 class GrammarCompiler:
-    """For the loop's thread, except where a method says otherwise."""
+    """Used only by the loop's thread, except where a method says otherwise."""
 
     def __init__(
         self,

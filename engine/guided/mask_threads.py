@@ -67,7 +67,7 @@ class MaskBatch:
     """The texts of one step whose words are to be filled. Threads take them group by group."""
 
     def __init__(self, groups: Iterable[list[GuidedText]], words: StepWords, wait_share: float = 1.0) -> None:
-        """All texts are attached to rows of `words`. `wait_share`: a draw waits this share of its time for them."""
+        """All texts must be attached to rows of `words`. `wait_share`: a draw waits this share of its time for them."""
         self.words, self.wait_share = words, wait_share
         self.left = deque(groups)
         self.texts = {text for group in self.left for text in group}  # not known to be filled; for the loop's thread

@@ -17,8 +17,8 @@ SUSPECT_MASKS = 4
 
 
 class MaskTimes:
-    """Of one compiled grammar, for all of its texts. From any thread: a note lost to a race changes little. No numpy
-    here: the compiler makes it."""
+    """Mask times of one compiled grammar, over all of its texts. From any thread: a note lost to a race changes little.
+    No numpy here: the compiler makes it."""
 
     def __init__(self) -> None:
         self._recent_s = 0.0

@@ -51,7 +51,7 @@ def _shared_ends(ends: Ends) -> Ends:
 
 
 class GuidedText:
-    """For one thread at a time. `error` is set when the grammar can continue no more: the request must end."""
+    """Not thread-safe. `error` is set when the grammar can continue no more: the request must end."""
 
     def __init__(
         self,

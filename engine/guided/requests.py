@@ -52,7 +52,7 @@ class GuideRefused(Exception):
 
 
 class GuidedRequests:
-    """For the loop's thread."""
+    """Used only by the loop's thread."""
 
     def __init__(
         self,
@@ -149,7 +149,7 @@ class GuidedRequests:
         return self.filler.begin_masks(step, self._texts) if self._texts and self.filler is not None else False
 
     def take_masks(self, wait_s: float | None, is_forward_done: Callable[[], bool] | None = None) -> Masks | None:
-        """As `engine.loop.flights.StepMasks`. `wait_s`: None: the configured time."""
+        """Implements `engine.loop.flights.StepMasks`. `wait_s`: None: the configured time."""
         return self.filler.take_masks(wait_s, is_forward_done) if self.filler is not None else None
 
     def counts(self) -> GuidedCounts:
@@ -201,6 +201,6 @@ def build_guided_requests(
     ready: Callable[[Sequence], None],
     refused: Callable[[Sequence, GuideRefused], None],
 ) -> GuidedRequests:
-    """Of a loop that takes its commands from `inbox`."""
+    """Build the guided requests of a loop that takes its commands from `inbox`."""
     compiler = GrammarCompiler(lambda function: inbox.put(LoopCall(function)))
     return GuidedRequests(compiler, mask_wait_s, tokenizer_of, ready, refused)

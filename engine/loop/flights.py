@@ -32,7 +32,7 @@ class StepMasks(Protocol):
 
 
 class NoMasks(StepMasks):
-    """Of requests without constraints."""
+    """The masks of requests without constraints."""
 
     def begin_masks(self, step: Step) -> bool:
         return False
@@ -96,7 +96,7 @@ class StepFlights:
 
     @property
     def skipped(self) -> frozenset[int]:
-        """Of the newest step, the chunks whose draw was skipped; for `Scheduler.schedule`."""
+        """The chunks of the newest step whose draw was skipped; for `Scheduler.schedule`."""
         return self._flights[-1].skipped if self._flights else NO_SKIPS
 
     def begin_step(self, step: Step) -> None:

@@ -18,8 +18,8 @@ _log = logging.getLogger(__name__)
 
 
 class GatewayStreams:
-    """For the loop's thread. A stream is the number that the I/O thread gave it; a gateway is the name that its
-    GatewayHello had. One gateway has one stream: an older one of the same gateway is *superseded*. The gateway has
+    """Used only by the loop's thread. A stream is the number that the I/O thread gave it; a gateway is the name that
+    its GatewayHello had. One gateway has one stream: an older one of the same gateway is *superseded*. The gateway has
     closed it, and the engine may not have noticed yet."""
 
     def __init__(self, metrics: EngineMetrics) -> None:

@@ -112,7 +112,7 @@ class EngineMetrics(Collector):
             self.finished[model, reason] += 0
 
     def remove_model(self, model: str) -> None:
-        """It is served no more. Its counters stay, and continue if it is served again."""
+        """Note that the model is not served any more. Its counters remain, and continue if it is served again."""
         self._models.remove(model)
         self._removed.append(model)
         while len(self._removed) > REMOVED_NAMED_MAX:
@@ -145,7 +145,7 @@ class EngineMetrics(Collector):
             self.model_loads[self._name(model), source] += 1
 
     def observe_loads(self, loads: Iterable[tuple[str, float]]) -> None:
-        """From where, and seconds."""
+        """`loads`: the source and the seconds of each load."""
         for source, seconds in loads:
             self.adapter_load[source].observe(seconds)
 

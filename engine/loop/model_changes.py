@@ -41,7 +41,7 @@ class ModelRequest(NamedTuple):
 
 
 class ModelChanges:
-    """For the loop's thread only, except the checking of files, which runs on a separate thread."""
+    """Used only by the loop's thread, except the checking of files, which runs on a separate thread."""
 
     def __init__(
         self,

@@ -23,7 +23,7 @@ RATE_S = 1.0
 
 
 class Reports:
-    """For the loop's thread. It reads the scheduler and the runner."""
+    """Used only by the loop's thread. It reads the scheduler and the runner."""
 
     def __init__(
         self,

@@ -89,8 +89,8 @@ def _arena(scheduler: Scheduler) -> tuple[list[PageOwner], bytes, int]:
 
 
 def _unheld(scheduler: Scheduler, owners: list[PageOwnerKey]) -> Owners:
-    """By page: 0 free, then who adds to `owners`: cached, by the model that its label says, and adapters. Who holds
-    pages is painted over that."""
+    """The owner of each page: 0 is free; cached pages, by their label's model, and adapters are added to `owners`. Who
+    holds pages is painted over that."""
     kinds = np.frombuffer(scheduler.arena.kinds(), np.uint8)
     owner_of = np.zeros(len(kinds), np.uint32)
     cached = kinds == PageKind.CACHED

@@ -25,7 +25,7 @@ class UnrecordedAttempt(NamedTuple):
 
 
 class UnrecordedRequests:
-    """By stream. For the loop's thread."""
+    """Unrecorded requests by stream. For the loop's thread."""
 
     def __init__(self, limit: int = UNRECORDED_MAX) -> None:
         self._limit = limit
@@ -45,7 +45,7 @@ class UnrecordedRequests:
             requests.pop(handle, None)
 
     def take_unrecorded(self, gateway: int) -> dict[int, tuple[UnrecordedAttempt, int]]:
-        """By handle, attempts and tokens that a disconnected gateway did not record: they are lost."""
+        """The attempts and tokens, by handle, that a disconnected gateway did not record: they are lost."""
         return self._gateways.pop(gateway, {})
 
 

@@ -76,7 +76,7 @@ class Arena:
         return len(self._held.get(holder, ()))
 
     def held_of(self, pages: Iterable[int], holder: str) -> int:
-        """How many of `pages` `holder` holds."""
+        """The number of `pages` that `holder` holds."""
         account = self._held.get(holder, {})
         return sum(page in account for page in pages)
 

@@ -83,7 +83,7 @@ class PrefixCache:
             self.observer.note_added(name)
 
     def page_names(self) -> list[bytes]:
-        """Of all cached pages."""
+        """The names of all cached pages."""
         return list(self._pages)
 
     def pages(self) -> int:

@@ -51,7 +51,7 @@ class OpenFiles(Protocol):
     """Files that are open while weights are read: `WeightFiles`, or `StampedFiles`."""
 
     def descriptor(self, path: Path) -> int:
-        """To read `path` with `read_numbers`. Raises OSError."""
+        """A file descriptor to read `path` with `read_numbers`. Raises OSError."""
         ...
 
 
@@ -155,7 +155,7 @@ class WeightFiles:
         read_numbers(self._descriptors[stored.file], stored.file, stored.start, stored.dtype, target)
 
     def stamps(self) -> dict[Path, tuple[int, int]]:
-        """By file: size and modification time when it was opened."""
+        """The size and modification time of each file when it was opened."""
         return {path: stamp(os.fstat(descriptor)) for path, descriptor in self._descriptors.items()}
 
 

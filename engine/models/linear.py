@@ -137,7 +137,7 @@ def multiplies_int8() -> bool:
 
 
 def _seconds(multiply: Callable[[], object]) -> float:
-    """Of the fastest of MEASURED_TURNS turns."""
+    """Seconds of the fastest of MEASURED_TURNS runs."""
     taken = []
     for _ in range(MEASURED_TURNS):
         began = time.perf_counter()

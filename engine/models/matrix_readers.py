@@ -51,7 +51,7 @@ class MatrixReader(ABC):
         return QuantizedMatrix(data, scales, zeros)
 
     def read_part(self, files: OpenFiles, part: Part, start: int, stop: int) -> Tensor:
-        """The same rows of one of the three tensors. "zeros" only with `format.has_zeros`."""
+        """These rows of one of the three tensors. "zeros" only with `format.has_zeros`."""
         assert 0 <= start <= stop <= self.out_features, f"{self.module}: rows {start} to {stop}"
         name, rows = self._read_named(files, part, start, stop)
         shape = self.format.part_shape(part, stop - start, self.in_features)
@@ -205,7 +205,7 @@ class StackedMatrix:
         return sum(reader.part_bytes(part) for reader in self.readers)
 
     def fill_part(self, files: OpenFiles, part: Part, start: int, target: Tensor) -> None:
-        """As `MatrixReader.fill_part`, of the stacked tensors."""
+        """Like `MatrixReader.fill_part`, for the stacked tensors."""
         stop, offset = start + int(target.shape[0]), 0
         for reader in self.readers:
             size = reader.part_bytes(part)

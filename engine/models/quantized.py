@@ -78,7 +78,7 @@ def quantized_matrices(
     quantize: str,
     kept: Collection[int] = (),
 ) -> dict[str, StackedMatrix]:
-    """By the name of the fused tensor: the matrices that are quantised in the files, or are to be quantised as
+    """The matrices, by the name of the fused tensor, that are quantised in the files, or are to be quantised as
     `quantize` ("none" or one of QUANTIZE_FORMATS) says. `kept`: layers that are not quantised on loading. Reads headers
     only. Raises ModelRefused naming the module."""
     if checkpoint is not None and quantize != "none":
@@ -123,8 +123,8 @@ def quantized_digest(digest: str, quantize: str, kept: Collection[int] = ()) -> 
 
 
 def format_name(matrices: Mapping[str, StackedMatrix], checkpoint: CheckpointFormat | None, dtype: str) -> str:
-    """What an operator reads of a model's weights: `bfloat16`, `fp8`, or `int4 g128 (awq)` for a published checkpoint.
-    A group is named where every row has several scales."""
+    """The name of the weights' format for operators: `bfloat16`, `fp8`, or `int4 g128 (awq)` for a published
+    checkpoint. A group is named where every row has several scales."""
     if not matrices:
         return dtype
     names = {

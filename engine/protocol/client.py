@@ -178,7 +178,7 @@ class EngineClient:
 
     @property
     def connect_failure(self) -> str:
-        """Why the last attempt to connect failed; "": it succeeded, or there was none."""
+        """Why the last attempt to connect failed; "": it succeeded, or no attempt was made."""
         return self._failure
 
     @property
@@ -402,7 +402,7 @@ class EngineClient:
             self.on_models(self.models)
 
     async def _serve(self, link: Link) -> bool:
-        """Until the link is lost. True when it had become ready."""
+        """Serve until the link is lost. True when it had become ready."""
         assert self.hello is not None
         self._link = link
         was_ready = False

@@ -79,7 +79,7 @@ class Generation:
     )  # fmt: skip
 
     def __init__(self, link: Link | None = None, handle: int = 0) -> None:
-        """Without a link it is not submitted yet: `EngineClient.submit` attaches it."""
+        """`link` None: not submitted yet; `EngineClient.submit` attaches it."""
         self.handle = handle
         self.cached_tokens = 0  # of the prompt, known with the first id
         self.ending: GenerationEnding | None = None
@@ -122,13 +122,13 @@ class Generation:
 
     @property
     def epoch(self) -> str:
-        """Of the engine process that has the request, or had it last; "" before it is submitted."""
+        """The epoch of the engine process that has the request, or had it last; "" before it is submitted."""
         return "" if self._link is None else self._link.epoch
 
     @property
     def made_tokens(self) -> int:
-        """What the engine reported with the ending; without such a report, the number of ids that arrived here before
-        the request was aborted."""
+        """The number of made tokens that the engine reported with the ending; without such a report, the number of ids
+        that arrived here before the request was aborted."""
         if isinstance(self.ending, Finished):
             return self.ending.usage.completion_tokens
         return self._taken + len(self._ids)
@@ -150,7 +150,7 @@ class Generation:
     # ---- for the connection: `push_id` and `set_ending`, then `announce`
 
     def attach(self, link: Link, handle: int) -> None:
-        """What arrives for `handle` of `link` belongs to this request: at its first Submit, and at each further one of
+        """Direct the frames for `handle` of `link` to this request: at its first Submit, and at each further Submit of
         a request that continues on another engine."""
         self._link, self.handle = link, handle
 
@@ -168,7 +168,7 @@ class Generation:
             self._prompt.append(part)
 
     def set_ending(self, ending: GenerationEnding) -> None:
-        """Nothing more arrives."""
+        """Note the ending; no more output arrives."""
         assert self.ending is None, "a generation ends once"
         self.ending = ending
 

@@ -38,7 +38,7 @@ class CertificateFiles:
 
 
 def server_context(files: CertificateFiles) -> ssl.SSLContext:
-    """For an engine: a gateway without a certificate of the authority fails the handshake. Raises
+    """The context of an engine: a gateway without a certificate of the authority fails the handshake. Raises
     CertificatesUnusable."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     # A ticket would let a gateway resume a session after its authority was removed from the file.
@@ -47,7 +47,7 @@ def server_context(files: CertificateFiles) -> ssl.SSLContext:
 
 
 def client_context(files: CertificateFiles) -> ssl.SSLContext:
-    """For a gateway: it checks that the engine's certificate names the host that it connects to. Raises
+    """The context of a gateway: it checks that the engine's certificate names the host that it connects to. Raises
     CertificatesUnusable."""
     return _complete(ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), files)
 

@@ -115,14 +115,14 @@ class RoutedEngine:
     # ---- loads
 
     def weights_wait(self, model: str, rank: int, now: float) -> tuple[float, float]:
-        """Of a model whose weights are not resident: seconds until they are, and the cost beside it."""
+        """For a model whose weights are not resident: the seconds until they are, and the additional cost."""
         seconds = self.absent_models[model]
         if model in self.model_loads:
             return max(0.0, self.model_loads[model] - now), 0.0
         return seconds, min(seconds, WEIGHTS_COST_MAX_S) if rank else 0.0
 
     def adapter_wait(self, adapter: str, rank: int, now: float) -> tuple[float, float]:
-        """Likewise of an adapter."""
+        """The same for an adapter that is not resident."""
         if adapter in self.loading:
             return max(0.0, self.loading[adapter] - now), 0.0
         seconds = self.adapter_load_s

@@ -20,7 +20,7 @@ WORDS_OF_NAME = 32 // PAGE_HEAD_BYTES
 
 
 class _CachedPages:
-    """What one engine has. `bit` marks it in the masks; 0: nothing is known until a full frame."""
+    """The cached pages of one engine. `bit` marks it in the masks; 0: nothing is known until a full frame."""
 
     __slots__ = ("bit", "number", "repeated")
 

@@ -112,7 +112,7 @@ class StepPlan:
     # ---- decodes beside prefill
 
     def note_decodes(self) -> None:
-        """All decodes are in the plan, and nothing else."""
+        """Note that the plan has all decodes and no other chunk."""
         self._decodes = len(self.chunks)
         self.decoding = sorted({entry.tier for entry in self.chunks})
 

@@ -348,7 +348,7 @@ class Scheduler:
         return len(self._entries)
 
     def running_entries(self) -> list[list[Entry]]:
-        """By rank, oldest first. Not to be modified."""
+        """Running entries by rank, oldest first. Not to be modified."""
         return self._capacity.running
 
     def waiting_entries(self) -> Iterator[Entry]:

@@ -128,7 +128,7 @@ class TokenProbes:
             own.error = error
 
     def token_times(self) -> dict[str, TokenTimes]:
-        """By resident model."""
+        """Token times by resident model."""
         found = {model: self._tokens_of(model) for model in self._resident()}
         return {model: TokenTimes(own.token_at, own.owed_since, own.error) for model, own in found.items()}
 
@@ -140,8 +140,8 @@ class TokenProbes:
         return [model for model in served.live if model not in served.retired and weights.can_join(model)]
 
     def _tokens_of(self, model: str) -> _ModelTokens:
-        """Of a resident model. Weights that have become resident count as a token made then: before, the model could
-        make none."""
+        """The token times of a resident model. Weights that have become resident count as a token made then: before,
+        the model could make none."""
         resident_since = self._weights.models[model].resident_since
         own = self._models.get(model)
         if own is None or resident_since > own.due_from():

@@ -27,7 +27,7 @@ GATEWAY = 0
 
 
 class TextObserver(Protocol):
-    """What an engine reports of the texts that were submitted to it."""
+    """Receives an engine's reports of the texts that were submitted to it."""
 
     def note_token(self, text: FleetText) -> None: ...
     def note_finished(self, text: FleetText) -> None: ...
@@ -49,13 +49,13 @@ class FleetEngine(Protocol):
 
     @property
     def hits(self) -> int:
-        """Of these, found."""
+        """The tokens of these queries that were found."""
 
     @property
     def adapter_loads(self) -> int: ...
 
     def submit_text(self, text: FleetText) -> None:
-        """It is taken in by the next `advance`."""
+        """Submit a text; the next `advance` admits it."""
 
     def advance(self) -> float | None:
         """Do all due work. Returns when more work will be due; None: none will be without a submission."""
@@ -69,7 +69,7 @@ class FleetEngine(Protocol):
         """Send the changes of cached pages since the last call; the first time all."""
 
     def check_the_end(self) -> None:
-        """All texts have ended. Raises AssertionError if something leaked."""
+        """Check that all texts have ended. Raises AssertionError if something leaked."""
 
 
 class CountedAdapters(SimulatedAdapters):

@@ -40,8 +40,8 @@ class GrammarProcess:
         self._closed = False
 
     def check_text(self, directory: Path, vocab_size: int | None, text: str) -> None:
-        """As `check_grammar` with the tokenizer of a model directory. Raises GrammarRefused, and OSError or ValueError
-        when the tokenizer cannot be used."""
+        """Like `check_grammar`, with the tokenizer of a model directory. Raises GrammarRefused, and OSError or
+        ValueError when the tokenizer cannot be used."""
         with self._turn:
             if self._closed:
                 raise OSError("the process that checks grammars is closed")

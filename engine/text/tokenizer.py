@@ -185,8 +185,8 @@ class Tokenizer:
         return [self._encoder.id_to_token(id_) or "" for id_ in ids]
 
     def token_bytes(self, id_: int) -> bytes:
-        """What one id adds to a text, special or not; not always whole characters of UTF-8. b"" for an id that no token
-        owns."""
+        """The bytes that one id adds to a text, special or not; not always whole characters of UTF-8. b"" for an id
+        that no token owns."""
         token = self._encoder.id_to_token(id_)
         if token is None or self._byte_level:
             return b"" if token is None else _bytes_of_token(token)
@@ -323,7 +323,7 @@ _BYTE_FALLBACK = re.compile(r"<0x(?P<byte>[0-9A-Fa-f]{2})>")
 
 
 def _bytes_of_token(token: str) -> bytes:
-    """Of a byte-level vocabulary."""
+    """The bytes of a token of a byte-level vocabulary."""
     try:
         return bytes([_BYTE_OF_CHAR[char] for char in token])
     except KeyError:  # an added token, spelled literally
