@@ -55,7 +55,7 @@ class HostMemory:
         return self._slabs.bytes
 
     def get(self, digest: str) -> torch.Tensor | None:
-        """Its slab; None if it is absent or not read completely."""
+        """The adapter's slab; None if it is absent or not read completely."""
         if digest in self._reading or digest not in self._slabs:
             return None
         return self._slabs.view(digest)

@@ -64,7 +64,7 @@ class AdapterRows:
             raise ValueError(f"{len(self._rows)} adapters are in the arena, and its table has rows for no more")
 
     def form(self, cuts: Sequence[TileSpan], scales: Mapping[tuple[int, str], float]) -> RowForm:
-        """For an adapter with these tiles; `scales` by (layer, module). May run on any thread."""
+        """The entries of an adapter with these tiles; `scales` by (layer, module). May run on any thread."""
         entries = np.zeros(self.table.entries.shape[1:], np.int64)
         ranks: Counter[tuple[int, str]] = Counter()
         spots = []

@@ -48,7 +48,7 @@ Sums = npt.NDArray[np.uint64]
 
 
 class SlabUnusable(Exception):
-    """It is not what its name says. The file that it was made of is."""
+    """The slab does not match its name. The file that it was made of is."""
 
 
 def slab_key(content: str, header: bytes, cuts: Sequence[TileSpan], dtype: str) -> bytes:
@@ -138,7 +138,7 @@ class _Part:
 
 
 def _parts(descriptor: int, name: str, slab: memoryview, stopped: Callable[[], bool], threads: int) -> list[_Part]:
-    """Of equal size, but for the last, and none of it less than is worth a thread."""
+    """Split the slab into parts of equal size, except the last; a part is large enough to be worth a thread."""
     size = max(PART_BYTES_MIN, -(-len(slab) // (threads * SUMMED_BYTES)) * SUMMED_BYTES)
     return [_Part(descriptor, name, at, slab[at : at + size], stopped) for at in range(0, len(slab), size)]
 
@@ -159,7 +159,7 @@ def _summed(raw: FileIO, size: int) -> Sums:
 
 
 def _sum(words: Sums, sums: Sums) -> None:
-    """Of each SUMMED_BYTES, the last of which may be fewer; modulo 2⁶⁴."""
+    """Sum each block of SUMMED_BYTES modulo 2⁶⁴; the last block may be shorter."""
     each = SUMMED_BYTES // WORD_BYTES
     whole = len(words) // each
     np.add.reduce(words[: whole * each].reshape(-1, each), axis=1, out=sums[:whole])

@@ -61,7 +61,7 @@ class IncomingAdapter:
 
     @property
     def bytes(self) -> int:
-        """Of both files."""
+        """The bytes of both files."""
         return sum((self.path / name).stat().st_size for name in FILES)
 
     def sync(self) -> None:
@@ -165,7 +165,7 @@ class AdapterStore:
         return self.path(digest).is_dir()
 
     def digests(self) -> set[str]:
-        """Of all stored adapters."""
+        """The digests of all stored adapters."""
         if not self.root.is_dir():
             return set()
         return {path.name for path in self.root.iterdir() if DIGEST.fullmatch(path.name)}
