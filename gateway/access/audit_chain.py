@@ -54,7 +54,7 @@ class AuditCheckpoint(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def signed(self) -> bytes:
-        """What the signature is over."""
+        """The signed bytes."""
         return f"{self.position} {int(self.pruned)} {self.pruned_to} {self.hash} {self.at}".encode()
 
     def is_signed(self) -> bool:
@@ -76,7 +76,7 @@ class AuditFinding(msgspec.Struct, frozen=True):
 
 
 class VerifiedChain(msgspec.Struct, frozen=True, kw_only=True):
-    """What `verify` read. `pruned_to`: lines up to this position were deleted by retention. `unhashed`: lines of an
+    """The result of `verify`. `pruned_to`: lines up to this position were deleted by retention. `unhashed`: lines of an
     older version that are not in the chain yet. `foreign`: checkpoints of a secret that is not known, whose hashes were
     compared and whose signers were not."""
 

@@ -68,7 +68,7 @@ _log = logging.getLogger(__name__)
 
 
 class ProviderMetadata(msgspec.Struct, frozen=True):
-    """What Laneway reads of a provider's metadata (OpenID Connect Discovery 1.0)."""
+    """The fields that Laneway reads of a provider's metadata (OpenID Connect Discovery 1.0)."""
 
     issuer: str
     authorization_endpoint: str
@@ -168,7 +168,7 @@ class OidcProvider:
     async def _identity(
         self, metadata: ProviderMetadata, claims: Mapping[str, Any], tokens: ProviderTokens, *, again: bool = False
     ) -> Identity:
-        """From the ID token, and from the userinfo endpoint if the ID token does not have everything, or `again`."""
+        """The identity from the ID token, and from the userinfo endpoint if the ID token lacks claims, or `again`."""
         claim = self.section.groups_claim
         if metadata.userinfo_endpoint is not None and (again or claim not in claims):
             found = await self._userinfo(metadata, metadata.userinfo_endpoint, tokens, str(claims["sub"]))

@@ -1,4 +1,4 @@
-"""What an OpenID Connect provider can answer: tokens for a session, a logout, a refusal, or nothing."""
+"""The possible answers of an OpenID Connect provider: tokens for a session, a logout, a refusal, or nothing."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ _log = logging.getLogger(__name__)
 
 
 class ModelRollout:
-    """For one actor. `say` receives a sentence about each stage, for people who wait."""
+    """The rollouts of one actor. `say` receives a sentence about each stage, for people who wait."""
 
     def __init__(
         self,

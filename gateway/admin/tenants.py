@@ -23,7 +23,7 @@ from gateway.tables import erasures
 
 
 class TenantWrites:
-    """For operators without a tenant only."""
+    """Writes of operators without a tenant only."""
 
     def __init__(self, writes: Writes) -> None:
         self._writes = writes

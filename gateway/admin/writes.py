@@ -1,4 +1,4 @@
-"""What all administrative writes share: their actor, the checks of its rights, and the audit line of each change.
+"""Shared by all administrative writes: their actor, the checks of its rights, and the audit line of each change.
 
 It must never know what one write changes.
 """

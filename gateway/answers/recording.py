@@ -193,7 +193,7 @@ class Recordings:
         return True
 
     async def run(self) -> None:
-        """Until cancelled: end the responses that clients cancelled at other gateways."""
+        """Run until cancelled: end the responses that clients cancelled at other gateways."""
         while True:
             await asyncio.sleep(POLL_S)
             if not self._running:

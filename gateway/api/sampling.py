@@ -156,7 +156,7 @@ UNSERVED_SAMPLING: dict[str, UnsupportedField] = {
 
 
 class TextRules(msgspec.Struct, frozen=True):
-    """What ends a text before its maximal length, and whether special tokens are shown."""
+    """The conditions that end a text before its maximal length, and whether special tokens are shown."""
 
     stops: list[str]
     stop_ids: list[int]  # the caller's; the model's own end-of-sequence ids count unless `ignore_eos`

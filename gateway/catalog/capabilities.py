@@ -32,7 +32,7 @@ def capabilities(model: ServedModel) -> ModelCapabilities:
 
 
 def common_capabilities(found: Iterable[ModelCapabilities]) -> ModelCapabilities:
-    """What all of them can do: of an alias, any of whose models may serve. Without a model: nothing."""
+    """The capabilities that all of them have: for an alias, any of whose models may serve. Without a model: nothing."""
     models = list(found)
     names = ModelCapabilities.__struct_fields__
     return ModelCapabilities(**{name: bool(models) and all(getattr(one, name) for one in models) for name in names})

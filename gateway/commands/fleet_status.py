@@ -26,7 +26,7 @@ COLUMNS = ("name", "state", "address", "protocol_version", "running", "waiting",
 
 
 class EngineLine(msgspec.Struct, frozen=True, kw_only=True):
-    """What `laneway fleet status` says of one engine. `state`: "ready", "draining", "stuck" or "unreachable"."""
+    """The line of `laneway fleet status` for one engine. `state`: "ready", "draining", "stuck" or "unreachable"."""
 
     name: str
     address: str

@@ -117,7 +117,7 @@ def follow_cluster(ray_cluster: Any, spec: EngineSpec, engines: int, gpus_per_en
 
 
 def engine_spec_of(config: Config, *, fake: bool) -> EngineSpec:
-    """What every host starts engines with: this configuration's engine, models and certificates."""
+    """The settings with which every host starts engines: this configuration's engine, models and certificates."""
     section = config.fleet.ray
     if section.port and config.certificates is None:
         fail("fleet.ray.port needs fleet.certificate_file, key_file and authority_file; of one host alone, set it to 0")

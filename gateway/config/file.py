@@ -137,7 +137,7 @@ class Config(Section, frozen=True, kw_only=True):
 
     @property
     def certificates(self) -> CertificateFiles | None:
-        """With which engines and gateways of several hosts know each other; None without."""
+        """The certificates with which engines and gateways of several hosts authenticate each other; None without."""
         fleet = self.fleet
         if not fleet.certificate_file:
             return None

@@ -161,11 +161,12 @@ class TokenStream(Protocol):
         ...
 
     def take_logprobs(self) -> list[Logprobs]:
-        """Of a stream of ids, if requested: one entry for each id that was taken last. A second call gives none."""
+        """The log probabilities of a stream of ids, if requested: one entry for each id that was taken last. A second
+        call gives none."""
         ...
 
     def take_prompt(self) -> list[PromptLogprobs]:
-        """Of an engine that reports them, if requested: log probabilities of prompt tokens since the last call, all of
+        """If requested and reported by the engine: log probabilities of prompt tokens since the last call, all of
         them before the first output."""
         ...
 

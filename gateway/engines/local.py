@@ -130,12 +130,12 @@ class LocalEngine:
 
     @property
     def protocol_version(self) -> int | None:
-        """Of the connection; None while there is none."""
+        """The version of the connection; None without a connection."""
         return self._client.version
 
     @property
     def build(self) -> str:
-        """Of the engine's code, for people; "" before the first connection."""
+        """The build of the engine's code, for people; "" before the first connection."""
         return "" if self._client.hello is None else self._client.hello.build
 
     @property
@@ -145,7 +145,7 @@ class LocalEngine:
 
     @property
     def connect_failure(self) -> str:
-        """Why the last attempt to connect failed; "": it succeeded, or there was none."""
+        """Why the last attempt to connect failed; "": it succeeded, or no attempt was made."""
         return self._client.connect_failure
 
     @property
@@ -261,7 +261,7 @@ class LocalEngine:
             self._client.drain(draining)
 
     def reclaim_tokens(self, attempts: list[AttemptTokens]) -> None:
-        """As EngineClient.reclaim; an engine that is not connected, or too old, receives nothing."""
+        """Like EngineClient.reclaim; to an engine that is not connected, or too old, no frame is sent."""
         with contextlib.suppress(EngineNotConnected, EngineTooOld):
             self._client.reclaim(attempts)
 

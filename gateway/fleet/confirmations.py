@@ -17,7 +17,7 @@ RECORDED_MAX = 32_768
 
 
 class Confirmations:
-    """Of one gateway process."""
+    """One per gateway process."""
 
     def __init__(self) -> None:
         self._reclaims: OrderedDict[tuple[str, str, int, int], AttemptTokens] = OrderedDict()  # epoch first

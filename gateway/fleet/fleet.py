@@ -64,8 +64,8 @@ class Fleet(MemberGroup):
         self._clock = clock
 
     def submit(self, request: EngineRequest) -> TokenStream:
-        """At the engine with the least predicted time to the first token. Raises EngineUnavailable when no engine is
-        ready."""
+        """Submit to the engine with the least predicted time to the first token. Raises EngineUnavailable when no
+        engine is ready."""
         choice = self._choose(request, ())
         if choice is None:
             raise EngineUnavailable("no engine is ready")
@@ -110,7 +110,7 @@ class Fleet(MemberGroup):
         self.confirmations.note_recorded(epoch, tokens)
 
     def reclaim_tokens(self, epoch: str, tokens: AttemptTokens) -> None:
-        """Of `streams.Mover`: sent now, and again at each new connection to the engine process."""
+        """Implements `streams.Mover`: the frame is sent now, and again at each new connection to the engine process."""
         self.confirmations.note_reclaimed(epoch, tokens)
         for member in self.members.values():
             if member.engine.epoch == epoch:

@@ -89,14 +89,14 @@ class SideAttempt(LocalStream):
         return self._link, self.handle
 
     def hand_over(self, text: FleetStream) -> None:
-        """What arrives for this attempt from now on is the text's."""
+        """Direct the frames of this attempt to the text from now on."""
         link = self._link
         assert link is not None
         link.generations[self.handle] = text
         text.attach(link, self.handle)
 
     def take_over(self, text: FleetStream) -> None:
-        """What arrives for the text's present attempt from now on is this attempt's."""
+        """Direct the frames of the text's present attempt to this attempt from now on."""
         link, handle = text.connection
         assert link is not None
         if link.generations.get(handle) is text:

@@ -35,7 +35,7 @@ class ApiUnavailable(Exception):
 
 @dataclass(frozen=True, slots=True)
 class PodAccount:
-    """Where the API server is, and the files of this pod's service account."""
+    """The address of the API server, and the files of this pod's service account."""
 
     host: str
     port: int

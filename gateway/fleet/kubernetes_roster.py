@@ -138,7 +138,7 @@ class KubernetesRoster:
         self._version = listed.metadata.resource_version
 
     async def _watch_slices(self, on_engines: OnEngines) -> None:
-        """Until the API server ends the watch. Raises ApiUnavailable, DecodeError."""
+        """Watch until the API server ends the watch. Raises ApiUnavailable, DecodeError."""
         query = urlencode({
             "watch": "1",
             "allowWatchBookmarks": "true",

@@ -120,7 +120,7 @@ class FleetStream(LocalStream):
 
     @property
     def cached_tokens(self) -> int:
-        """Of the prompt, found in the prefix cache by the first engine that made a token."""
+        """Prompt tokens that the first engine that made a token found in its prefix cache."""
         return self._cached
 
     @cached_tokens.setter
@@ -205,7 +205,7 @@ class FleetStream(LocalStream):
 
     @property
     def connection(self) -> tuple[EngineLink | None, int]:
-        """Where the present attempt's frames arrive."""
+        """The connection of the present attempt."""
         return self._link, self.handle
 
     @property

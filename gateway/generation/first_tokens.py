@@ -157,7 +157,7 @@ class FirstTokens:
             self._changed.discard(oldest)
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Run until cancelled."""
         while True:
             await asyncio.sleep(FLUSH_S)
             try:

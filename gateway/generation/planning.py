@@ -76,7 +76,7 @@ class TokenizedPrompt(msgspec.Struct, frozen=True):
 
 
 class RequestPlanner:
-    """Of one gateway process."""
+    """One per gateway process."""
 
     def __init__(
         self,

@@ -301,7 +301,7 @@ class Replays:
         return True
 
     async def run(self, every_s: float) -> None:
-        """Until cancelled: remove expired rows."""
+        """Run until cancelled: remove expired rows."""
         while True:
             try:
                 while self._forget_later:

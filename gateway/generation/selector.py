@@ -20,7 +20,7 @@ from gateway.metrics import Metrics
 
 
 class Selector:
-    """Of one gateway process."""
+    """One per gateway process."""
 
     def __init__(self, router: Router, planner: RequestPlanner, metrics: Metrics) -> None:
         self._planner = planner

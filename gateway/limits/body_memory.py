@@ -12,7 +12,7 @@ RETRY_S = 1.0
 
 
 class BodyMemory:
-    """Of one gateway process. `total_max`, `tenant_max`: bytes."""
+    """One per gateway process. `total_max`, `tenant_max`: bytes."""
 
     def __init__(self, total_max: int, tenant_max: int) -> None:
         self._total_max = total_max

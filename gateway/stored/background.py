@@ -89,7 +89,7 @@ class BackgroundState(msgspec.Struct, frozen=True):
 
 
 class BackgroundStore:
-    """Of one gateway process."""
+    """One per gateway process."""
 
     def __init__(self, database: Database, gateway_id: str, keys: TextKeys, usage_data: UsageData) -> None:
         self._database = database

@@ -63,7 +63,7 @@ def item_not_found(item_id: str) -> errors.NotFound:
 
 
 class ConversationStore:
-    """Of one gateway process. Its methods raise NotFound for an id that is unknown, another tenant's or expired, and
+    """One per gateway process. Its methods raise NotFound for an id that is unknown, another tenant's or expired, and
     DatabaseUnavailable."""
 
     def __init__(self, database: Database, keys: TextKeys, quotas: ResponseQuotas) -> None:

@@ -49,7 +49,7 @@ class StoredTurn(msgspec.Struct, frozen=True):
 
 
 class ResponseStore:
-    """Of one gateway process."""
+    """One per gateway process."""
 
     def __init__(self, database: Database, gateway_id: str, keys: TextKeys, quotas: ResponseQuotas) -> None:
         self._database = database

@@ -72,7 +72,7 @@ class TraceExporter:
             self._full.set()
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Run until cancelled."""
         while True:
             try:
                 async with asyncio.timeout(EXPORT_S):

@@ -49,7 +49,7 @@ class Retention:
         self._limit = DELETED_AT_ONCE_SQLITE if database.is_sqlite else DELETED_AT_ONCE
 
     async def run(self, every_s: float = EVERY_S) -> None:
-        """Until cancelled; a first round at once."""
+        """Run until cancelled; a first round at once."""
         while True:
             try:
                 await self.run_once()

@@ -54,7 +54,7 @@ class _KeptManifest(msgspec.Struct):
 
 
 class ContentManifests:
-    """For any thread. `cache`: the directory of kept manifests, which the workers of a host share."""
+    """Thread-safe. `cache`: the directory of kept manifests, which the workers of a host share."""
 
     def __init__(self, store: AdapterStore, cache: Path) -> None:
         self._store = store

@@ -46,7 +46,7 @@ class FleetStore:
             self._server.start()
 
     async def run(self, every_s: float) -> None:
-        """Until cancelled: copy to the object store in rounds."""
+        """Run until cancelled: copy to the object store in rounds."""
         if self._mirror is None:
             await asyncio.Event().wait()
         else:

@@ -34,7 +34,7 @@ class SlabMaker:
         self._failed: set[str] = set()  # contents that this process does not try again
 
     async def run(self, every_s: float) -> None:
-        """Until cancelled; a first round at once."""
+        """Run until cancelled; a first round at once."""
         while True:
             try:
                 await self.make_missing_slabs()

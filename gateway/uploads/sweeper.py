@@ -32,7 +32,7 @@ class Sweeper:
         self._unused: set[str] = set()  # contents that no version had in the last round
 
     async def run(self, every_s: float) -> None:
-        """Until cancelled; a first round at once."""
+        """Run until cancelled; a first round at once."""
         while True:
             try:
                 await self.sweep_once()

@@ -19,7 +19,7 @@ FILES_MODE = 0o600
 
 
 class EngineStart(msgspec.Struct, frozen=True):
-    """What to start. `record` is complete except for pid and time."""
+    """The engine to start. `record` is complete except for pid and time."""
 
     record: EngineRecord
     record_file: str

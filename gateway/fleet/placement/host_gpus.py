@@ -139,7 +139,7 @@ class HostGpus:
         return self._claim(free[:number]) if len(free) >= number else None
 
     def _recorded_gpus(self) -> set[str]:
-        """Of running engines. A process whose lock file was deleted still uses its GPUs."""
+        """The GPUs of running engines. A process whose lock file was deleted still uses its GPUs."""
         return {gpu for record in self.read_records() for gpu in record.gpus}
 
     def _is_locked(self, gpu: str) -> bool:

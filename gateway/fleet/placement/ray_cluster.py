@@ -92,7 +92,7 @@ def connected(address: str, namespace: str) -> Iterator[None]:
 
 
 def count_gpus() -> int:
-    """Of all nodes that the cluster has now."""
+    """The GPUs of all nodes that the cluster has now."""
     return int(ray.cluster_resources().get("GPU", 0))
 
 
@@ -156,7 +156,7 @@ def is_placed(name: str) -> bool:
 
 
 def find_placement_group(name: str) -> Any:
-    """None: there is none of this name."""
+    """The placement group of this name; None: it does not exist."""
     try:
         return ray.util.get_placement_group(name)
     except ValueError:

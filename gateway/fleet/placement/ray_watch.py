@@ -23,7 +23,7 @@ REPORTS_S = 2.0
 
 
 def watch_actors(file: Path, parent: int) -> None:
-    """Until the parent ends. Raises Ray's errors when the head is lost."""
+    """Watch until the parent ends. Raises Ray's errors when the head is lost."""
     known = read_watched(file)
     engines = EngineList(known.engines if known else ())
     reports = ray_cluster.ActorReports()

@@ -24,7 +24,7 @@ class WatchedEngines(msgspec.Struct, frozen=True):
 
 
 class EngineList:
-    """What the actors report over time."""
+    """The engines from the actors' reports over time."""
 
     def __init__(self, engines: Sequence[EngineAddress]) -> None:
         self._engines = {engine.name: engine for engine in engines}
