@@ -61,7 +61,7 @@ class Coalescer(Generic[Item, Answer]):
             _answer(self._backlog.popleft()[1], error)
 
     async def wait_idle(self) -> None:
-        """Until no item waits and no batch is in flight."""
+        """Wait until no item waits and no batch is in flight."""
         while self._task is not None:
             await asyncio.wait([self._task])
 

@@ -41,8 +41,8 @@ class TierMargin(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Margins(msgspec.Struct, frozen=True, kw_only=True):
-    """By currency, then tiers by rank. Usage rows up to `sequence` are included. `device_second_prices`: the cost of a
-    device second by currency; `device_second_picos`: of currencies that `device_second_prices` lacks."""
+    """Margins by currency, then tiers by rank. Usage rows up to `sequence` are included. `device_second_prices`: the
+    cost of a device second by currency; `device_second_picos`: of currencies that `device_second_prices` lacks."""
 
     month: str
     sequence: int

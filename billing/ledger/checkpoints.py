@@ -47,7 +47,7 @@ def record_checkpoint(connection: sa.Connection, checkpoint: Checkpoint) -> bool
 
 
 def usage_so_far(connection: sa.Connection, request_id: str) -> Checkpoint | None:
-    """What the request is billed; while its hold is open, its checkpoint. None: it has neither."""
+    """The billed usage of a request; while its hold is open, its checkpoint. None: it has neither."""
     columns = (_usage.c.prompt_tokens, _usage.c.cached_tokens, _usage.c.completion_tokens)
     billed = sa.select(_usage.c.request_id, *columns).where(_usage.c.request_id == request_id)
     if (row := connection.execute(billed).one_or_none()) is not None:

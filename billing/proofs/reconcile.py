@@ -171,7 +171,8 @@ def listing(connection: sa.Connection, *, before: int | None = None, limit: int 
 
 
 def open_findings(connection: sa.Connection) -> OpenFindings:
-    """For gauges, which should be 0. A finding of a minute counts until the whole ledger is reconciled."""
+    """The open findings, for gauges that should be 0. A finding of a minute counts until the whole ledger is
+    reconciled."""
     last = newest_result(connection)
     if last is None:
         return OpenFindings(0, 0, None)
