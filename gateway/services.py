@@ -220,7 +220,7 @@ class Services:
         self.engine.on_models = self._on_models
 
     def _build_generation(self) -> None:
-        """What plans, runs and replays requests."""
+        """Build the parts that plan, run and replay requests."""
         config, database, watch, models = self.config, self.database, self.watch, self.models
         quotas = ResponseQuotas(config.responses.count_max, config.responses.bytes_max)
         text_keys = TextKeys(self.secrets)
@@ -425,7 +425,8 @@ class Services:
             await self._update_engine_once()
 
     async def _update_engine_once(self) -> None:
-        """One round. An adapter is loaded after its model: a model that becomes ready causes another round."""
+        """One round of the engine's updates. An adapter is loaded after its model: a model that becomes ready causes
+        another round."""
         if not await self.models.load_files() and self._retry is None:
             self._retry = asyncio.get_running_loop().call_later(RETRY_S, self._retry_update)
         self.engine.follow_models()

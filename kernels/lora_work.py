@@ -39,7 +39,7 @@ class Stack(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TileTable:
-    """Where each adapter's tiles lie. All at fixed addresses, on one device.
+    """The positions of each adapter's tiles. All at fixed addresses, on one device.
 
     `arena` [elements] in the weights' dtype, its storage aligned to 64 bytes.
     `entries` int64 [rows, layers, modules, 1 + tiles_max]: the first number of a module is its rank (low half) and its
@@ -109,7 +109,8 @@ class WorkLayout(NamedTuple):
 
     @classmethod
     def of(cls, rows: int, ranges: int, tiles_max: int, block_rows: int) -> WorkLayout:
-        """For steps of at most `rows` rows in at most `ranges` ranges, of adapters of at most `tiles_max` tiles."""
+        """The layout for steps of at most `rows` rows in at most `ranges` ranges, of adapters of at most `tiles_max`
+        tiles."""
         segments = min(rows, ranges + rows // block_rows)
         return cls(segments, segments * tiles_max, block_rows)
 
@@ -168,7 +169,7 @@ SYNC = 32
 
 @dataclass(frozen=True, slots=True)
 class LoraScratch:
-    """What launches write between shrink and expand. All at fixed addresses, on one device; for one stream.
+    """The buffers that launches write between shrink and expand. All at fixed addresses, on one device; for one stream.
 
     `planes` float32 [splits, rows, rank rows of the stacked modules]: the shrink's partial sums, which the expand adds
     in one order, so that the same work gives the same bits. `sync` int32 [layers, modules, 32]: tickets drawn and
@@ -180,7 +181,7 @@ class LoraScratch:
 
     @classmethod
     def empty(cls, rows: int, modules_stacked: int, table: TileTable) -> LoraScratch:
-        """For steps of at most `rows` rows and stacks of at most `modules_stacked` modules."""
+        """An empty scratch for steps of at most `rows` rows and stacks of at most `modules_stacked` modules."""
         device = table.entries.device
         width = modules_stacked * table.tiles_max * TILE_RANK
         planes = torch.empty(SPLITS_MAX, rows, width, dtype=torch.float32, device=device)

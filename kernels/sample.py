@@ -54,7 +54,7 @@ class Draws(NamedTuple):
 
 
 class Scratch(NamedTuple):
-    """What one launch leaves to the next; at fixed addresses, so that both may be captured."""
+    """Buffers that one launch leaves to the next, at fixed addresses, so that both may be captured."""
 
     maxima: torch.Tensor  # [rows, chunks] float32; NaN where the chunk holds one
     firsts: torch.Tensor  # [rows, chunks] int32, the lowest id of the maximum
@@ -68,7 +68,7 @@ class Scratch(NamedTuple):
 
 
 def new_scratch(rows: int, vocab: int, device: torch.device | str) -> Scratch:
-    """For launches of at most `rows` rows of `vocab` logits."""
+    """A scratch for launches of at most `rows` rows of `vocab` logits."""
     chunks = triton.cdiv(vocab, CHUNK)
     sizes = [chunks] * 5 + [chunks * (CHUNK // SPAN)] * 2 + [CANDIDATES_MAX] * 2
     floats, ints = torch.float32, torch.int32

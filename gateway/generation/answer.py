@@ -129,7 +129,7 @@ class Answer:
     )
 
     def __init__(self, texts: int = 1, *, stream: bool) -> None:
-        """Without `stream` only the end wakes the reader."""
+        """`stream` False: only the end wakes the reader."""
         self._stream = stream
         self.granted: int | None = None  # completion tokens of all texts, once they are held
         self.model: str | None = None  # the name shown to the caller; None while a fallback may still serve
@@ -211,7 +211,7 @@ class Answer:
         return [texts[index].take_piece(ended) for index in changed]
 
     def take_all(self) -> list[TextPiece]:
-        """After the end: the rest of every text."""
+        """The rest of every text. Call it after the end."""
         assert self.usage is not None or self.error is not None
         self._changed.clear()
         return [text.take_piece(True) for text in self.texts]
@@ -236,7 +236,7 @@ class Answer:
             self._waiter = None
 
     async def pushed(self, push: Callable[[], None]) -> None:
-        """As `changed`, but an addition does not end the wait. Instead `push` is called inside the owner's `add`: it
+        """Like `changed`, but an addition does not end the wait. Instead `push` is called inside the owner's `add`: it
         takes the addition, must not raise, and calls `stop_pushing` to end the wait."""
         self._push = push
         try:

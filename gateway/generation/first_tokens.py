@@ -124,7 +124,7 @@ class FirstTokens:
         return TokenTargets(section.ttft_target_ms(prompt_tokens) / 1000, section.inter_token_ms / 1000)
 
     def observe(self, tier: str, seconds: float, prompt_tokens: int) -> TokenTargets:
-        """From a request's arrival to its first token. Returns the targets that it was compared with."""
+        """`seconds`: from a request's arrival to its first token. Returns the targets that it was compared with."""
         targets = self.targets(tier, prompt_tokens)
         within = seconds <= targets.ttft_s
         self._totals[tier, "met" if within else "missed"].inc()
@@ -253,7 +253,7 @@ def bound_ms(number: int) -> float:
 def summaries(
     connection: sa.Connection, windows_s: Sequence[int]
 ) -> tuple[dict[int, tuple[int, Mapping[str, FirstTokenSummary]]], int | None]:
-    """By interval its beginning (a whole minute, in Unix seconds) and a summary by tier, over the rows that all
+    """For each interval its beginning (a whole minute, in Unix seconds) and a summary by tier, over the rows that all
     gateways have written; and the first minute with a row. A tier without requests is left out."""
     now = database_now(connection)
     found: dict[int, tuple[int, Mapping[str, FirstTokenSummary]]] = {}

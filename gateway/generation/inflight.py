@@ -1,4 +1,4 @@
-"""One admitted request: what its owner and the renderer of its answer need to know."""
+"""One admitted request: the state that its owner and the renderer of its answer share."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class RequestPlan(msgspec.Struct, frozen=True):
 
     @property
     def prompt_tokens(self) -> int:
-        """Each prompt once, however many texts it gets."""
+        """The prompts' tokens; a prompt counts once, however many texts are generated from it."""
         return sum([len(prompt.ids) for prompt in self.prompts])
 
     @property

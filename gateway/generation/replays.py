@@ -140,7 +140,7 @@ ReplayVerdict = str | errors.ApiError | None
 
 
 class _Ending(msgspec.Struct, frozen=True):
-    """Of a row. Without `answer` nothing is replayed; `forget`: the call may run again."""
+    """The ending of a row. Without `answer` nothing is replayed; `forget`: the call may run again."""
 
     request_id: str
     answer: bytes | None = None
@@ -219,7 +219,7 @@ class Replays:
         return IdempotentCall(self, IdempotencyKey(tenant_id or "", key_id, name, fingerprint, request_id))
 
     async def look_up(self, asked: IdempotencyKey) -> Replayed | None:
-        """As `IdempotentCall.look_up`."""
+        """See `IdempotentCall.look_up`."""
         answered = await _within(BEGIN_S_MAX, _ask(self._looks, asked))
         return None if answered is None else await self._answer(asked, answered)
 
@@ -234,7 +234,7 @@ class Replays:
         return False
 
     async def begin_call(self, asked: IdempotencyKey) -> FirstCall | Replayed:
-        """As `IdempotentCall.begin_call`."""
+        """See `IdempotentCall.begin_call`."""
         while True:
             answered = await self._begun(asked)
             if answered is None:
@@ -266,7 +266,7 @@ class Replays:
             raise errors.AnswerUnreadable() from None
 
     async def keep_answer(self, asked: IdempotencyKey, answer: bytes) -> None:
-        """As `FirstCall.keep_answer`. If it fails, the call counts as in flight until its hold has ended."""
+        """See `FirstCall.keep_answer`. If it fails, the call counts as in flight until its hold has ended."""
         fits = len(answer) <= ANSWER_BYTES_MAX and self._keeping_bytes + len(answer) <= KEEPING_BYTES_MAX
         sealed = None
         if fits:
@@ -278,7 +278,7 @@ class Replays:
         await self._end_call(_Ending(asked.request_id, sealed))
 
     async def forget_call(self, request_id: str) -> None:
-        """As `FirstCall.forget_call`. If it fails, it is tried again later."""
+        """See `FirstCall.forget_call`. If it fails, it is tried again later."""
         if not await self._end_call(_Ending(request_id, forget=True)) and len(self._forget_later) < FORGET_LATER_MAX:
             self._forget_later.add(request_id)
 
@@ -361,7 +361,7 @@ def _begin(connection: sa.Connection, asked: Sequence[IdempotencyKey], gateway_i
 
 
 def _contend(connection: sa.Connection, asked: IdempotencyKey, gateway_id: str, now: int) -> ReplayVerdict:
-    """For a row of an earlier call."""
+    """The verdict on a call for which an earlier call has a row."""
     while True:
         # Of two calls that find the same expired row, the second finds the row of the first.
         _LOCK_CALL.rows(connection, {"calls": json.dumps([asked.pair])})

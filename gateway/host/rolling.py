@@ -68,7 +68,7 @@ async def _until_ready(successor: Child, path: Path) -> None:
 
 
 async def _show_progress(leaving: asyncio.Task[None], name: str, path: Path, say: Say) -> None:
-    """Until the old process has ended."""
+    """Show progress until the old process has ended."""
     began = time.monotonic()
     while True:
         done, _ = await asyncio.wait([leaving], timeout=PROGRESS_S)

@@ -376,7 +376,7 @@ def chars_of(prompt: Prompt) -> int:
 
 
 def _structure_chars(prompt: ChatPrompt) -> int:
-    """Of calls, reasoning and tools, as JSON."""
+    """Characters of calls, reasoning and tools, as JSON."""
     said: list[Any] = [tool.definition() for tool in prompt.tools]
     said += [{**message, "content": ""} for message in prompt.messages if len(message) > 2]
     return len(msgspec.json.encode(said)) if said else 0

@@ -50,7 +50,7 @@ class BodyMemory:
 
 
 class HeldBody:
-    """What counts of one body. `release` may be called several times."""
+    """The counted bytes of one body. `release` may be called several times."""
 
     __slots__ = ("_memory", "_size", "_tenant")
 

@@ -130,7 +130,7 @@ def _add_database(archive: ArchiveWriter, connection: sa.Connection, url: str) -
 
 
 def _summary(connection: sa.Connection, store: AdapterStore) -> tuple[BackupSummary, list[str]]:
-    """What the view has, and the digests of the adapters that the store has."""
+    """The counts of the snapshot, and the digests of the adapters in the store."""
     taken_at = database_now(connection)  # first: PostgreSQL's view begins with the first query
     entries = tables.entries
     newest = sa.select(entries.c.sequence, entries.c.recorded_at).order_by(entries.c.sequence.desc()).limit(1)

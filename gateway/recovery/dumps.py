@@ -116,7 +116,7 @@ def _without_driver_transactions(dbapi_connection: Any, _record: object) -> None
 
 
 def _public_url(url: str) -> str:
-    """As libpq reads it, without the password: other users of the host can read command lines."""
+    """The URL in libpq's form, without the password: other users of the host can read command lines."""
     target = sa.make_url(url).set(drivername="postgresql")
     query = {name: value for name, value in target.query.items() if name != "password"}
     return sa.URL.create(

@@ -262,7 +262,8 @@ async def _settle_journals(config: Config, database: Database, report: RestoreRe
 
 
 def _erasures_of_replaced(url: str) -> list[Erasure]:
-    """Of the database that is replaced, as far as it can be read: it may be damaged, or older than erasures are."""
+    """The erasures of the replaced database, as far as it can be read: it may be damaged, or older than the table of
+    erasures."""
     path = sqlite_file(url)
     if path is not None and not path.exists():
         return []
@@ -311,7 +312,7 @@ def _restore_configuration(config: Config, archive: Archive) -> None:
 
 
 def newest_report(connection: sa.Connection) -> RestoreReport | None:
-    """Of the newest finished restore."""
+    """The report of the newest finished restore."""
     query = sa.select(restores.c.report).where(restores.c.finished_at.is_not(None)).order_by(restores.c.began_at.desc())
     found: Any = connection.execute(query.limit(1)).scalar_one_or_none()
     return None if found is None else msgspec.convert(found, RestoreReport)

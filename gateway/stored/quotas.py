@@ -14,7 +14,7 @@ NOT_STORED = ", or send 'store': false"
 
 
 class ResponseQuotas(msgspec.Struct, frozen=True):
-    """Of one tenant: of its responses and conversations together."""
+    """The quotas of one tenant, for its responses and conversations together."""
 
     count_max: int
     bytes_max: int

@@ -241,7 +241,7 @@ def _chain(connection: sa.Connection, tenant_id: str, response_id: str) -> list[
 
 
 def input_place(response_id: str) -> str:
-    """To which a response's input is bound, as its answer is to `answer_place`."""
+    """The associated data of the encryption of a response's input; `answer_place` is that of its answer."""
     return f"{response_id} input"
 
 

@@ -111,7 +111,7 @@ class OpenTurn:
         return before + _NOT_STORED + after
 
     def added_items(self, status: str, response: bytes) -> TurnItems | None:
-        """What the conversation gets when the turn ends with this response object; None: nothing."""
+        """The items that are added to the conversation when the turn ends with this response object; None: none."""
         if self._conversation_id is None or status not in _ANSWERED:
             return None
         return TurnItems(self._conversation_id, self._items, response)

@@ -1,5 +1,5 @@
-"""How one model speaks of tools and reasoning: found by rendering its chat template with marked values, or named by the
-operator in `[[models]] tools`."""
+"""The dialect of one model for tools and reasoning: found by rendering its chat template with marked values, or named
+by the operator in `[[models]] tools`."""
 
 from __future__ import annotations
 

@@ -96,7 +96,7 @@ class WatcherLimits:
 
 
 class LiveFeed:
-    """Of one engine, over this process's own connection to it. `open` returns a new watcher."""
+    """The feed of one engine, over this process's own connection to it. `open` returns a new watcher."""
 
     def __init__(
         self,
@@ -154,7 +154,7 @@ class LiveFeed:
         return snapshot
 
     async def _latest_snapshot(self, age_s_max: float) -> tuple[str, Snapshot]:
-        """As `latest_snapshot`, with the engine's name."""
+        """Like `latest_snapshot`, with the engine's name."""
         name, engine = self._find_engine()
         if engine.ready and self._snapshot is not None:
             at, of, snapshot = self._snapshot

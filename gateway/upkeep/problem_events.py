@@ -84,7 +84,7 @@ class ProblemsView(msgspec.Struct, frozen=True):
 
 
 class _Report(msgspec.Struct, frozen=True):
-    """What one gateway finds about one part."""
+    """One gateway's finding about one part."""
 
     part: str
     host: str

@@ -61,7 +61,7 @@ class _OutageNotice:
         return self._known.database is None or self._known.database.status != "down"
 
     def make_event(self, host: str) -> ProblemEvent:
-        """Its id depends on what all gateways have read last, so all of them make the same one."""
+        """Make an event. Its id depends on the rows that all gateways have read, so all of them make the same id."""
         if self.event is None:
             first = min((receiver.id for receiver in self._known.receivers), default="")
             id_ = "evt_" + hashlib.sha256(f"{self._known.newest} {first}".encode()).hexdigest()[:32]

@@ -24,8 +24,8 @@ from gateway.config.file import Config
 
 @dataclass(slots=True, frozen=True)
 class AdapterBase:
-    """What adapters of a base model must fit. `rank_max`: the largest rank that the engine computes. `slabs`: each
-    adapter is also stored as a slab file, in the engine's memory layout."""
+    """The shape of a base model that its adapters must fit. `rank_max`: the largest rank that the engine computes.
+    `slabs`: each adapter is also stored as a slab file, in the engine's memory layout."""
 
     name: str
     path: Path

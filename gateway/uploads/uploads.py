@@ -86,7 +86,7 @@ class UploadSpace:
         await asyncio.to_thread(self._resize)
 
     async def keep_slabs(self) -> None:
-        """After the last byte: keep only the slab's space reserved."""
+        """Call it after the last byte: only the slab's space remains reserved."""
         await asyncio.to_thread(self._reserve.resize, self._slab_bytes())
 
     async def release_for(self, slab: Path) -> None:

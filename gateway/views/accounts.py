@@ -324,7 +324,7 @@ class AddedAdapterView(Adapter, frozen=True, kw_only=True):
 
 
 class AuditView(msgspec.Struct, frozen=True, kw_only=True):
-    """What does not add up in the ledger. `sound` is false only for findings that are faults at any moment."""
+    """Imbalances in the ledger. `sound` is false only for findings that are faults at any moment."""
 
     sound: bool
     findings: Annotated[LedgerAudit, Body(schema_component_key="Findings")]

@@ -169,7 +169,7 @@ def quality_limits_view(limits: QualityLimits) -> QualityLimitsView:
 
 
 def _reason(model: BaseModel, now: ModelStates, *, paths: bool) -> str | None:
-    """Why it is refused. Without `paths` a general text: errors of unreadable files name their paths."""
+    """Why the model is refused. Without `paths` a general text: errors of unreadable files name their paths."""
     reason = now.refused.get(model.name) if model.active else None
     return reason if reason is None or paths else "it cannot be loaded; the roles owner and operator see why"
 

@@ -29,7 +29,8 @@ class SilentModel(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def token_ages(member: Member) -> Mapping[str, TokenAge]:
-    """By model whose weights are resident; empty for an engine that is not connected, or of an earlier build."""
+    """Token ages by model whose weights are resident; empty for an engine that is not connected, or of an earlier
+    build."""
     beat = member.engine.last_heartbeat
     return {} if beat is None or beat.tokens is None else beat.tokens
 

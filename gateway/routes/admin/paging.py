@@ -1,4 +1,4 @@
-"""What the lists of the admin API share: their parameters, and the cursors of their pages."""
+"""Shared by the lists of the admin API: their parameters, and the cursors of their pages."""
 
 from __future__ import annotations
 
