@@ -27,7 +27,7 @@ MESSAGES = [{"role": "user", "content": TEXT}]
 
 
 def requests(tokens: int) -> dict[str, tuple[str, dict[str, Any]]]:
-    """By dialect: the path and the body of a stream of `tokens` tokens."""
+    """The path and the body of a stream of `tokens` tokens, by dialect."""
     common = {"model": MODEL, "stream": True}
     return {
         "chat": ("/v1/chat/completions", {**common, "messages": MESSAGES, "max_tokens": tokens}),

@@ -1,4 +1,4 @@
-"""What one core carries of the gateway with everything on, beside the aims: a fake engine, real HTTP.
+"""The requests that one core of the gateway serves with everything on, beside the aims: a fake engine, real HTTP.
 
     python -m benchmarks.gateway_capacity [--services] [--note TEXT] [--only PHASE …] [--rate R] [--long]
         [--quota SHARE] [--repeat N] [--litellm VENV/bin/litellm]
@@ -81,7 +81,7 @@ def tool_figures(prefix: str, report: dict[str, Any]) -> Figures:
 
 
 def ledger_seconds(stack: Stack) -> dict[str, tuple[float, float]]:
-    """By the gateway's own metrics so far: how many holds and settlements, and the seconds that they took."""
+    """From the gateway's metrics: the number of holds and settlements so far, and their seconds."""
     sums = dict(re.findall(r"^laneway_(\w+_seconds_(?:sum|count)) (\S+)$", stack.metrics(), re.M))
     return {
         name: (float(sums[f"{name}_seconds_count"]), float(sums[f"{name}_seconds_sum"])) for name in ("hold", "settle")
@@ -96,7 +96,7 @@ async def warm(stack: Stack) -> None:
 
 
 async def closed(stack: Stack, _: Figures) -> Figures:
-    """As many requests as go through, 64 at once."""
+    """A closed loop: 64 requests in flight, as many as the gateway serves."""
     pid = gateway_pid(stack)
     cpu, services_cpu, began = cpu_s(pid), services_cpu_s(), time.monotonic()
     at_once, seconds = CLOSED["at_once"], CLOSED["seconds"]

@@ -1,4 +1,4 @@
-"""What one routing decision costs a gateway, and how much memory the index of cached pages takes.
+"""A gateway's cost of one routing decision, and the memory of the index of cached pages.
 
     python -m benchmarks.routing [--engines 1,8,64,1000] [--pages N] [--note TEXT]
 

@@ -1,4 +1,4 @@
-"""What one step costs the host: 256 requests that decode while others wait for their places, through the real
+"""The host's cost of one step: 256 requests decode while others wait for their slots, through the real
 scheduler and loop, over a runner whose device takes no time.
 
     python -m benchmarks.scheduler_step [--sequences N] [--waiting 0,50,5000] [--steps N] [--note TEXT]

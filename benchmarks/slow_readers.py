@@ -1,4 +1,4 @@
-"""What 200 readers at a byte a second cost everybody else: the gateway's inter-token times without and with them.
+"""The effect of 200 readers at a byte a second on other clients: the gateway's inter-token times without and with them.
 
     python -m benchmarks.slow_readers [--note TEXT]
 

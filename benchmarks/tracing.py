@@ -81,7 +81,7 @@ async def cpu_per_request(stack: Stack, receiver: OtlpReceiver, recorded: bool, 
 
 
 def cpu_ns(pid: int) -> int:
-    """What the threads of a process used so far, finer than the kernel's ticks."""
+    """CPU time that the threads of a process have used, finer than the kernel's ticks."""
     return sum(int(file.read_text().split()[0]) for file in Path(f"/proc/{pid}/task").glob("*/schedstat"))
 
 

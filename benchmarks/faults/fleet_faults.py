@@ -35,7 +35,7 @@ Fault = Callable[["FaultRun"], Awaitable[None]]
 
 @dataclass
 class FaultRun:
-    """What the faults work on."""
+    """The engines, gateways and clients of the faults."""
 
     stage: FleetStage
     clients: FleetClients
@@ -58,7 +58,7 @@ class FaultRun:
         return engine
 
     async def streams(self) -> Counter[str]:
-        """Of all gateways, by engine."""
+        """The streams of all gateways, by engine."""
         streams = Counter[str]()
         for gateway in self.stage.gateways:
             streams.update({name: view.streams for name, view in (await self.stage.views(gateway)).items()})
@@ -92,7 +92,7 @@ async def delay_engine(run: FaultRun) -> None:
 
 
 async def silence_engine(run: FaultRun) -> None:
-    """Nothing arrives at one engine or from it, and no connection ends; later everything arrives late."""
+    """Hold all bytes to and from one engine without ending a connection; deliver them later."""
     engine = await run.relayed_with_text()
     ended = engine.ended_leases()
     run.stage.relay.hold()

@@ -21,7 +21,7 @@ def run_ip(*arguments: str) -> None:
 
 
 def own_address(side: Side) -> str:
-    """Of this host."""
+    """This host's address."""
     return f"{NETWORKS[side]}.0.1"
 
 

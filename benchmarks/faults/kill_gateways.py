@@ -259,7 +259,7 @@ async def kill_at_random(plan: Plan, fleet: Fleet, proxy: CutProxy | None, chanc
 
 
 async def run(plan: Plan, stack: Stack, proxy: CutProxy | None) -> Books:
-    """Everything on a stack whose engine runs and whose gateway does not."""
+    """Run the whole test on a stack whose engine runs and whose gateway does not."""
     chance = random.Random(plan.seed)
     fleet, told, stop = Fleet(stack, plan.workers), Told(), asyncio.Event()
     await fleet.start()
@@ -284,7 +284,8 @@ async def run(plan: Plan, stack: Stack, proxy: CutProxy | None) -> Books:
 
 
 async def quiescence(stack: Stack, workers: int) -> StatusReport:
-    """Until no hold is open, every dead gateway's journal is settled, and the engine rests. Then its last report."""
+    """Wait until no hold is open, every dead gateway's journal is settled, and the engine is idle. Then its last
+    report."""
     client = EngineClient(stack.config.socket_path)
     await client.start()
     await client.wait_ready(10)

@@ -253,7 +253,7 @@ def drive(kind: str, bench: Bench, scheduler: Scheduler, guided: Guided, seed: i
 
 
 def measure(bench: Bench, seconds: float) -> dict[str, list[Run]]:
-    """By kind, its run in each round. A first round warms every kernel and does not count. Then rounds begin until
+    """The runs of each round, by kind. A first round warms every kernel and does not count. Then rounds begin until
     `seconds` have passed, and at least ROUNDS_MIN rounds run. Every second round runs the kinds in reverse order."""
     found: dict[str, list[Run]] = {kind: [] for kind in KINDS}
     scheduler = new_scheduler(bench)

@@ -150,7 +150,7 @@ def tiers(*, cpu: bool) -> tuple[Tier, ...]:
 
 
 def tiers_toml(*, cpu: bool) -> str:
-    """The same for laneway.toml."""
+    """The tiers as text for laneway.toml."""
     return "".join(
         "[[tiers]]\n" + "".join(f"{name} = {json.dumps(value)}\n" for name, value in tier.items() if value is not None)
         for tier in msgspec.to_builtins(tiers(cpu=cpu))

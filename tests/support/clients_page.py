@@ -66,7 +66,7 @@ class Snippet:
 
     @property
     def is_agent(self) -> bool:
-        """It calls tools."""
+        """Whether the client calls tools."""
         return self.title.endswith(", an agent") or self.title == "Claude Code"
 
     def filled(self, url: str, model: str) -> str:
@@ -82,7 +82,7 @@ class Snippet:
         return text
 
     def with_places(self) -> str:
-        """With a place for the base URL and one for the model. Raises ValueError as `filled`."""
+        """The text with placeholders for the base URL and the model. Raises ValueError as `filled`."""
         return self.filled(URL_PLACE, MODEL_PLACE)
 
 

@@ -72,7 +72,7 @@ class Helm:
         return [found for found in yaml.safe_load_all(text) if found]
 
     def lint(self) -> str:
-        """What `helm lint --strict` says. Raises HelmRefused."""
+        """The output of `helm lint --strict`. Raises HelmRefused."""
         return self._run("helm_lint", {"paths": [str(CHART)], "strict": True})
 
 

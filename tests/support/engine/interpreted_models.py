@@ -99,7 +99,7 @@ class TinyModel:
 
 
 class NoStream:
-    """Of a device that computes everything in order."""
+    """The stream of a device that computes everything in order."""
 
     def wait_stream(self, other: object) -> None:
         pass

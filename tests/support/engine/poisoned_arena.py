@@ -25,7 +25,7 @@ PAGES = 260
 
 
 class Traps:
-    """Everything that an engine must not touch, made to tell."""
+    """Poison in all memory that an engine must not touch, so that a read or write is detected."""
 
     def __init__(self, engine: Drive) -> None:
         self._arena = engine.scheduler.arena

@@ -40,7 +40,7 @@ class Clock:
 
 
 def state_after(state: int, token: int) -> int:
-    """What the KV of a token stands for: all ids up to it."""
+    """The state that a token's KV represents: all ids up to it."""
     return (state * 1_000_003 + token + 1) % (2**61 - 1)
 
 
@@ -67,7 +67,7 @@ def uninterrupted(sequence: Sequence) -> list[int]:
 
 
 class Memory:
-    """What every page holds: rows of KV (state, namespace), or tiles of adapters."""
+    """The contents of every page: rows of KV (state, namespace), or tiles of adapters."""
 
     def __init__(self) -> None:
         self.rows: dict[tuple[int, int], tuple[int, str]] = {}
@@ -449,7 +449,7 @@ class House:
         return self.scheduler.add_model(model, self.limits(), pinned=pinned)
 
     def forget_model(self, model: str) -> bool:
-        """As the worker does it: once nothing uses it."""
+        """Forget the model as the worker does: once no request or step uses it."""
         self.scheduler.retire_model(model)
         if self.scheduler.uses_model(model):
             return False
@@ -528,7 +528,7 @@ class House:
             self.pinned |= {adapter} if pinned else set()
 
     def unload(self, adapter: str) -> None:
-        """As the worker does it when nothing uses it any more."""
+        """Unload as the worker does, once no request or step uses it."""
         self.pinned.discard(adapter)
         self.scheduler.remove_adapter(adapter)
         assert not any(adapter in tiles for tiles in self.memory.tiles.values()), "an unloaded adapter left tiles"
@@ -649,7 +649,7 @@ class House:
         return count
 
     def idle(self, seconds: float = 0.01) -> None:
-        """Nothing is computed for so long."""
+        """Advance the clock without a step."""
         self.clock.now += seconds
 
     def running(self) -> list[Sequence]:
@@ -787,7 +787,7 @@ class House:
         self.left_out = {sequence.handle for sequence in left_out}
 
     def _crowds(self, sequence: Sequence) -> bool:
-        """As the scheduler has it: test_crowding.py says whether that is right."""
+        """Whether the share crowds, by the scheduler's rule, which test_crowding.py tests."""
         entry = self.scheduler._entries[sequence.gateway, sequence.handle]
         return self.scheduler._queues[entry.tier].crowds(entry)
 
@@ -882,7 +882,7 @@ class House:
         return sum(len(tiers) - 1 for tiers in self._holders().values())
 
     def _shared_pages(self) -> int:
-        """As `_common_pages`, and each page of an adapter at least once: it is freed only by its last holder."""
+        """Like `_common_pages`, with each page of an adapter at least once: it is freed only by its last holder."""
         holders = self._holders()
         pages = holders.keys() | self.memory.tiles.keys()
         return sum(max(len(holders.get(page, ())) - 1, page in self.memory.tiles) for page in pages)

@@ -25,7 +25,7 @@ class Timed:
         self._costs = costs or {}
 
     def run(self, until: Callable[[], bool] = lambda: False, seconds: float = 1000.0) -> None:
-        """Until all have ended, or `until`, or so long."""
+        """Run until all requests have ended, until `until` holds, or for the given time."""
         house, end = self.house, self.house.clock.now + seconds
         while not until() and house.clock.now < end:
             while len(house.flights) <= house.steps_ahead and house.schedule():

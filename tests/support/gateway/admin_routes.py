@@ -41,7 +41,7 @@ class ServedRoute(msgspec.Struct, frozen=True):
 
 
 def served_routes() -> list[ServedRoute]:
-    """Everything but the description of the API."""
+    """All routes except the description of the API."""
     listed = subprocess.run([sys.executable, "-c", LIST_ROUTES], cwd=REPO, check=True, capture_output=True)
     return [ServedRoute(*route) for route in json.loads(listed.stdout)]
 

@@ -152,7 +152,8 @@ class AgentStack(ScriptedStack):
 
 
 def read_answer(path: str, content: bytes) -> dict[str, Any]:
-    """Of a whole answer or a stream: its text, its calls (name and arguments) and its endings, without ids."""
+    """The parts of a whole answer or a stream: its text, its calls (name and arguments) and its endings, without
+    ids."""
     text = content.decode()
     whole_readers = {"/v1/messages": _read_message, "/v1/responses": _read_response}
     if not text.startswith(("data:", "event:", ":")):

@@ -28,7 +28,7 @@ MEMBERS = [
 
 
 def fleet_files(directory: Path, name: str) -> CertificateFiles:
-    """Of a member of MEMBERS; made at the first call."""
+    """The files of a member of MEMBERS; made at the first call."""
     if not (directory / "authority.pem").exists():
         make_certificates(directory, MEMBERS, 1)
     return CertificateFiles(directory / f"{name}.pem", directory / f"{name}.key", directory / "authority.pem")
@@ -50,7 +50,7 @@ class GatewayStore:
         self.server.close()
 
     def keep_adapter(self, source: Path, model: Path) -> str:
-        """Its digest."""
+        """Store an adapter. Returns its digest."""
         return add_directory(self.adapters, source, BaseShape.from_directory(model)).digest
 
     def sources(self, port: int | None = None) -> HostSources:

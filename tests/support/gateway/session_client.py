@@ -43,7 +43,7 @@ class Browser:
         self.cookies = {cookie_name(self.url): other.cookies[cookie_name(other.url)]}
 
     def cookie(self) -> str:
-        """As a header's value."""
+        """The cookie as a header's value."""
         return "; ".join(f"{name}={value}" for name, value in self.cookies.items())
 
     def get(self, path: str, **more: Any) -> httpx.Response:

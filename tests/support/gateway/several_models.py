@@ -51,7 +51,7 @@ def publish(stack: Stack) -> None:
 
 
 def sections(**extra: str) -> str:
-    """For `toml` of a stack: settings of the demo model, of the other models, and after them."""
+    """Sections for `toml` of a stack: settings of the demo model, of the other models, and after them."""
     return (
         f"{extra.get('first', '')}\n"
         f'[[models]]\nname = "{SMALL}"\n{extra.get("small", "")}\n'
@@ -61,7 +61,7 @@ def sections(**extra: str) -> str:
 
 
 class ManyModels(Stack):
-    """With the fake engine's process."""
+    """A stack with the fake engine's process."""
 
     def prepare(self) -> None:
         make_models(self.directory, self.model_dir)

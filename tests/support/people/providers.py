@@ -135,7 +135,7 @@ class Visitor:
         return self.follow(answer.headers["location"], sub)
 
     def follow(self, url: str, sub: str) -> str:
-        """From the provider's page for signing in to the URL of the gateway's callback."""
+        """Follow the sign-in from the provider's page to the URL of the gateway's callback."""
         for _ in range(12):
             answer = self.client.get(url)
             if not answer.has_redirect_location:

@@ -1,4 +1,4 @@
-"""What tests of the console do with a page: axe's findings, and an answer of the API held still."""
+"""Shared by tests of the console's pages: axe's findings, and a repeated answer of the API."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def held_still(page: Page, path: str) -> Callable[[], Any]:
 
 
 def serious_faults(page: Page) -> list[str]:
-    """What axe finds of the kinds serious and critical. Run from the page's own world, as its policy forbids strangers'
+    """Axe's findings of the kinds serious and critical. Run from the page's own world, as its policy forbids strangers'
     scripts."""
     page.evaluate(AXE.read_text() + "; 0")
     found = page.evaluate("() => axe.run(document, {resultTypes: ['violations']})")

@@ -1,4 +1,4 @@
-"""What pages of one thing are opened with: for each parameter of a route, something that is there."""
+"""The parameters for pages of one object: for each parameter of a route, the id of an existing object."""
 
 from __future__ import annotations
 
