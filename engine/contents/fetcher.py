@@ -37,7 +37,7 @@ from engine.contents.store import ContentStore
 # After a cut the rest of a file is requested again, at most this often without a byte more, after these waits.
 CUT_WAITS_S = (0.2, 1.0, 3.0)
 PROGRESS_S = 5.0
-# Bytes between two looks at the free disk space.
+# Bytes between two checks of the free disk space.
 SPACE_CHECK_BYTES = 64 * 1024 * 1024
 READ_BYTES = 1024 * 1024
 FULL = (errno.ENOSPC, errno.EDQUOT)
@@ -149,7 +149,7 @@ class _Download:
         self._directory = directory
         self._began = self._said = time.monotonic()
         self._received = 0
-        self._unchecked = 0  # bytes since the last look at the free space
+        self._unchecked = 0  # bytes since the last check of the free space
         self._bytes = 0  # of all files
 
     def run(self) -> None:

@@ -1,7 +1,7 @@
 """How many threads multiply a few rows on a CPU: measured at the engine's start.
 
-More threads are not always faster: a product of few rows waits for the memory or for the other threads. The threads
-that bring nothing are left to the gateways. Products of many rows, as of prompts, use all cores.
+More threads are not always faster: a product of few rows waits for the memory or for the other threads. Threads that do
+not increase the speed are left to the gateways. Products of many rows, as of prompts, use all cores.
 """
 
 from __future__ import annotations

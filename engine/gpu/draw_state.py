@@ -110,8 +110,8 @@ class DrawState:
     def prepare(
         self, rows: Many[DrawRow | None], words: NDArray[Any] | None, word_rows: Many[int], vocab: int
     ) -> tuple[Changes | None, dict[int, str]]:
-        """Send what the draw of these rows needs, without waiting. None in `rows`: a row whose id is not used. `words`:
-        int32 [masks, mask_words(vocab)] or None; `word_rows` [rows]: each row's index there, or −1.
+        """Send the inputs of the draw of these rows, without waiting. None in `rows`: a row whose id is not used.
+        `words`: int32 [masks, mask_words(vocab)] or None; `word_rows` [rows]: each row's index there, or −1.
 
         Returns the changes, None if no row has any, and by place the errors of rows that cannot be prepared. The
         caller launches the draw next, which counts the ids of the rows with a slot."""

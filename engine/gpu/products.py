@@ -82,7 +82,7 @@ class PlainProduct:
         _multiply(x, self._transposed, self._bias, out)
 
     def warm_up_product(self, dtype: torch.dtype, rows_max: int, memory: ProductMemory) -> None:
-        """No kernel of ours multiplies."""
+        """No kernel of this project multiplies."""
 
 
 class Fp8Product:

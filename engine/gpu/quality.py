@@ -54,7 +54,7 @@ class GpuMeasuredModel:
         self._device = device
         self._base = BaseShape.from_directory(directory)
         self._source = FileSource(directory, shape, dtype, model.quantize)
-        # What the files hold: before they are quantised on loading, or published quantised.
+        # The matrices of the files: unquantised before loading, or published quantised.
         self._files = FileSource(directory, shape, dtype) if self.may_keep_layers else self._source
         self._is_published = load_quantization(directory) is not None
         self._one_layer = dataclasses.replace(shape, layers=1)

@@ -84,7 +84,7 @@ class GatewayStreams:
             self._note_reclaimed(gateway, sum(self._lost.reclaim(gateway, attempt, count) for attempt, count in named))
 
     def _forget(self, stream: int) -> dict[int, UnrecordedAttempt]:
-        """Count what the stream did not record as lost, by handle."""
+        """Count tokens that the stream did not record as lost, by handle."""
         self.open.discard(stream)
         unrecorded = self._unrecorded.take_unrecorded(stream)
         for attempt, tokens in unrecorded.values():

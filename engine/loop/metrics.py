@@ -1,4 +1,4 @@
-"""What the engine counts, under vLLM's names where vLLM has one and `laneway_*` where not, in Prometheus text format.
+"""The engine's metrics, under vLLM's names where vLLM has one and as `laneway_*` otherwise, in Prometheus text format.
 
 Labels come from known sets only: model, tier, reason, code. It must never know a tenant, a request's id or its text.
 """
@@ -75,7 +75,7 @@ class EngineMetrics(Collector):
         self.finished: collections.Counter[tuple[str, str]] = collections.Counter()  # by model and ending
         self.refused: collections.Counter[str] = collections.Counter()
         self.tokens_lost = 0  # made for gateways that disconnected before they recorded them
-        self.tokens_reclaimed = 0  # of these, received and recorded after all
+        self.tokens_reclaimed = 0  # lost tokens that were received and recorded later
         self.resumed = 0  # requests whose text another engine began
         self.snapshots = 0  # taken for watchers
         self.step_errors = 0  # steps in which the runner itself raised

@@ -126,7 +126,7 @@ def impossible_targets(tiers: tuple[Tier, ...], step_s: float) -> list[str]:
 
 
 def unreachable_targets(tiers: tuple[Tier, ...], step_s: float, shown_s: float | None = None) -> list[str]:
-    """A sentence for each target below `step_s`. Not even a single request can keep it: the time between tokens is at
+    """A sentence for each target below `step_s`. Not even a single request can meet it: the time between tokens is at
     least a step, and so is the time to the first token. `shown_s`: the step named in the sentence, if another."""
     step_ms, found = (step_s if shown_s is None else shown_s) * 1000, []
     for tier in tiers:

@@ -1,4 +1,4 @@
-"""What the loop reports to gateways about its state: a StatusReport on demand, and an EngineLoad in each heartbeat."""
+"""The loop's reports to gateways about its state: a StatusReport on demand, and an EngineLoad in each heartbeat."""
 
 from __future__ import annotations
 

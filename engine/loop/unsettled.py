@@ -11,7 +11,7 @@ from typing import NamedTuple
 # Requests of one gateway. Above this the oldest count as recorded, so that a gateway which never confirms cannot fill
 # the memory.
 UNRECORDED_MAX = 65_536
-# Lost attempts that are remembered: of one gateway, and of all. Above these the oldest stay lost.
+# Lost attempts that are remembered: of one gateway, and of all. Above these the oldest remain lost.
 LOST_MAX = 65_536
 LOST_TOTAL_MAX = 4 * LOST_MAX
 

@@ -367,7 +367,7 @@ class EngineLoop:
         self._outbox.add_ending(gateway, answer)
 
     def _sequence(self, gateway: int, frame: Submit, at: float) -> Sequence:
-        """Raises BadRequest for what the scheduler does not check."""
+        """Raises BadRequest for faults that the scheduler does not check."""
         if self._stopping:
             raise BadRequest("shutting_down", "the engine is shutting down")
         if self._progress.draining:

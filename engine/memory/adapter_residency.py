@@ -60,7 +60,7 @@ class AdapterResidency:
         self._waiting: dict[str, Counter[int]] = {}  # digest → waiting requests by their tier's rank
         self._deferred: dict[str, None] = {}  # waited for, and not requested yet: host memory was full
         self._hidden = False  # a step is in flight
-        self._not_ready: set[str] = set()  # not ready since the last `poll_loads`; the table is asked once
+        self._not_ready: set[str] = set()  # not ready since the last `poll_loads`; the table is queried once
 
     def is_known(self, digest: str, model: str) -> bool:
         return self._table.is_known(digest, model)

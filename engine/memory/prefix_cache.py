@@ -117,7 +117,7 @@ class PrefixCache:
         return 0 if victims is not self._idle else next(iter(victims.values()), None)
 
     def forget_label(self, label: int) -> None:
-        """Free the idle pages of a label. Held pages stay: requests of an equal content share them."""
+        """Free the idle pages of a label. Held pages remain: requests of an equal content share them."""
         pages = [page for page in self._idle if self.labels[page] == label]
         for page in pages:
             self._forget_page(page)

@@ -36,8 +36,8 @@ LOADS_MAX = 10_000
 
 # Evacuate(model, rank) prepares the eviction of the model's weights and returns whether the model runs no request.
 # With a rank it preempts all running requests of the model, for a request of the tier of that rank. If one of them must
-# finish, it preempts none, since the weights stay until that request has ended. With None it preempts nothing and only
-# answers.
+# finish, it preempts none, since the weights remain until that request has ended. With None it preempts nothing and
+# only answers.
 Evacuate = Callable[[str, int | None], bool]
 
 
@@ -72,7 +72,7 @@ class WeightResidency:
         residence_s: float,
         eviction_value: EvictionValue = by_use,
     ) -> None:
-        """`live`: requests by model and tier; the caller updates it in place. `table` None: all weights stay on the
+        """`live`: requests by model and tier; the caller updates it in place. `table` None: all weights remain on the
         device. `evacuate(model, rank)`: see Evacuate."""
         self.models: dict[str, ModelWeights] = {}
         self.hits = Counter(device=0, host=0, disk=0)  # requests by the location of their model on arrival

@@ -1,4 +1,4 @@
-"""What the published formats of quantised checkpoints have in common: fields of their configs, and tensors that their
+"""Shared by the published formats of quantised checkpoints: fields of their configs, and tensors that their
 matrices consist of."""
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ from torch import Tensor
 from engine.contents.manifests import INDEX, weight_names
 from engine.models.config import ModelRefused
 
-# Of weights that are not quantised. The readers of quantised ones name theirs.
+# Of weights that are not quantised. The readers of quantised matrices name their dtypes.
 DTYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 LENGTH_BYTES = 8
 # Of one file. The header of a model of LAYERS_MAX layers has 6 MB.

@@ -1,7 +1,7 @@
 """Rows of a quantised matrix, read from the tensors of a published checkpoint into the layout of `matrices`.
 
-Readers hold only what the files' headers say. They keep no file open and no numbers, so several threads may read from
-one at once.
+Readers hold only the data of the files' headers. They keep no file open and no numbers, so several threads may read
+from one at once.
 """
 
 from __future__ import annotations

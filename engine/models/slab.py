@@ -56,7 +56,7 @@ class SlabLayout:
     formats: Mapping[str, MatrixFormat]
 
     def view(self, slab: Tensor, name: str) -> Tensor:
-        """A part as a view of `slab`. The names of a quantised matrix's parts are those of `part_name`."""
+        """A part as a view of `slab`. `part_name` gives the names of a quantised matrix's parts."""
         part = self.parts[name]
         return slab[part.offset : part.offset + part.nbytes].view(part.dtype).view(part.shape)
 

@@ -61,7 +61,7 @@ class FakeFaults(ConfigSection, frozen=True, kw_only=True):
     device_lost_id: int | None = None  # nothing is computed any more: the process ends
     stall_id: int | None = None  # the step takes stall_s
     stall_s: Annotated[float, Meta(ge=0, le=600)] = 10.0
-    weights_error_model: str | None = None  # the weights of models whose names begin so fail to come
+    weights_error_model: str | None = None  # loads of models whose names have this prefix fail
 
 
 class FakeConfig(ConfigSection, frozen=True, kw_only=True):

@@ -43,7 +43,7 @@ ALIVE_S = 1.0
 
 
 class NoCommonVersion(ProtocolError):
-    """The ranges of protocol versions of gateway and engine do not overlap. `hello`: what the engine said."""
+    """The ranges of protocol versions of gateway and engine do not overlap. `hello`: of the engine."""
 
     def __init__(self, hello: Hello) -> None:
         super().__init__(
@@ -320,8 +320,8 @@ class Link(asyncio.Protocol):
                 self.hello.set_result(frame)
 
     def greet(self, hello: Hello, gateway: str) -> None:
-        """Agree on a version with an engine that said `hello`; from version 5 on, say who connects and send signs of
-        life. Raises NoCommonVersion."""
+        """Agree on a version with an engine that said `hello`; from version 5 on, identify the gateway and send
+        keep-alives. Raises NoCommonVersion."""
         version = min(hello.version, PROTOCOL_VERSION)
         common = version >= max(oldest_version(hello), PROTOCOL_OLDEST)
         if hello.version >= FLEET_VERSION:

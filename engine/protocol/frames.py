@@ -115,7 +115,8 @@ class Guide(msgspec.Struct, frozen=True, array_like=True):
     fields."""
 
     grammar: str | None = None  # llguidance's text (engine.text.grammars); it applies to the ids after the reasoning
-    # Ids that open the reasoning when the model draws them first. Empty: the prompt's end opened it, or there is none.
+    # Ids that open the reasoning when the model draws them first. Empty: the prompt's end opened it, or the request has
+    # none.
     reasoning_start_ids: list[int] = []
     reasoning_end_ids: list[int] = []  # ids that end the reasoning; empty: the model does not reason
     reasoning_open: bool = False  # the prompt's end opened it
@@ -296,7 +297,7 @@ class Reclaim(Frame, frozen=True, tag="reclaim", array_like=True):
 
 
 class DrainEngine(Frame, frozen=True, tag="drain", array_like=True):
-    """Refuse new requests as "shutting_down", and finish those that run. `draining` False: serve again."""
+    """Refuse new requests as "shutting_down", and finish running ones. `draining` False: serve again."""
 
     draining: bool = True
 
@@ -444,7 +445,7 @@ class Snapshot(Frame, frozen=True, tag="snapshot", array_like=True):
 
 
 class EngineLoad(msgspec.Struct, frozen=True, array_like=True):
-    """What a new request would wait for, as the engine predicts it from its measured speed."""
+    """The predicted wait of a new request, from the engine's measured speed."""
 
     waits: dict[str, float]  # by tier: seconds until a new request's first chunk begins
     queued: dict[str, int] = {}  # by tier: waiting requests

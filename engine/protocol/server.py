@@ -327,7 +327,7 @@ class Server:
     def _watch_parent(self) -> None:
         if self._parent is None:
             return
-        # Asked, not signalled: PR_SET_PDEATHSIG follows the parent's *thread*, and stdin may be no pipe.
+        # Polled, not signalled: PR_SET_PDEATHSIG follows the parent's *thread*, and stdin may be no pipe.
         if os.getppid() == self._parent:
             self._loop.call_later(PARENT_CHECK_S, self._watch_parent)
             return

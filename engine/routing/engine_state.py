@@ -8,7 +8,7 @@ import msgspec
 
 from engine.protocol.frames import EngineLoad
 
-# A load older than this counts with pessimism: a second for each further second. Heartbeats come every second.
+# A load older than this counts with pessimism: a second for each further second. Heartbeats arrive every second.
 STALE_S = 3.0
 # The wait of an engine before its first heartbeat: it is ranked after all others.
 UNKNOWN_S = 3600.0

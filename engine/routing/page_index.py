@@ -1,4 +1,4 @@
-"""Which engines have which cached pages: what the PagesChanged frames of all engines say together.
+"""Which engines have which cached pages, according to the PagesChanged frames of all engines.
 
 `engine.protocol.page_names` makes the names of pages; the index has only the head of each name.
 """

@@ -63,7 +63,7 @@ class Scheduler:
       it waits. It joins again only when none of its chunks is in flight.
 
     Pages are freed, and adapters released, while a step in flight may still use them. That is safe because the device
-    works in order (step.Runner): the next owner's writes come later. Only known ids and valid KV enter the prefix
+    works in order (step.Runner): the next owner's writes are later. Only known ids and valid KV enter the prefix
     cache: a page is published when the step that filled it is completed, if its request still runs.
     """
 
@@ -458,7 +458,7 @@ class Scheduler:
     # ---- results and endings
 
     def _displace_for(self, entry: Entry) -> None:
-        """If the tier's queue is full, refuse the newest request of its largest share: admission found that one."""
+        """If the tier's queue is full, refuse the newest request of its largest share: admission found this request."""
         queue = self._queues[entry.tier]
         if len(queue) < self.tiers[entry.tier].queue_max:
             return

@@ -149,7 +149,7 @@ class TokenProbes:
         return own
 
     def _plan(self, model: str, now: float) -> StepPlan:
-        """The page is free again at once: its next owner's writes come after the probe's (Scheduler)."""
+        """The page is free again at once: its next owner's writes are after the probe's (Scheduler)."""
         pages = self._arena.allocate(1, PROBE_NAME)
         self._arena.release(pages, PROBE_NAME)
         sequence = Sequence(

@@ -75,7 +75,7 @@ class _Conversation:
     adapter: str | None
     model: str
     draws: random.Random
-    turns: int  # still to come
+    turns: int  # not yet sent
     ids: list[int] = field(default_factory=list)
     own: int = 0  # ids made for it alone so far
 

@@ -1,4 +1,4 @@
-"""Text ↔ ids for one model directory: the chat template, the encoder, and decoding as the ids come in.
+"""Text ↔ ids for one model directory: the chat template, the encoder, and decoding as ids arrive.
 
 The gateway loads this, so it knows `tokenizers` and `jinja2` only, never torch or transformers.
 """
@@ -88,7 +88,7 @@ class Tokenizer:
         self._markers = Markers(self._encoder, texts, self._encode_plain)
         self._byte_level = isinstance(self._encoder.decoder, tokenizers.decoders.ByteLevel)
         self.ends_at_words = self._byte_level and _ends_at_words(self._encoder)
-        self._bytes_of: dict[int, bytes] = {}  # of a byte-level vocabulary, as they are asked for; no larger than it is
+        self._bytes_of: dict[int, bytes] = {}  # of a byte-level vocabulary, filled on demand; at most its size
         self.eos_ids = self._find_eos_ids(directory)
         self.vocab_size = self._encoder.get_vocab_size(with_added_tokens=True)
 

@@ -30,7 +30,7 @@ MODEL_FILES = (
 
 
 class ConversionError(RuntimeError):
-    """The model directory could not be made; the message says what is missing and what to do about it."""
+    """The model directory could not be made; the message names the missing part and the remedy."""
 
 
 def make(directory: Path, source: object, write: Callable[[Path, Progress], None], progress: Progress | None) -> None:
