@@ -41,7 +41,7 @@ IDLE_CONNECTION_S = 75
 # Threshold of the collector's youngest generation. Python's default of 700 objects makes it run hundreds of times a
 # second here.
 YOUNG_OBJECTS_MAX = 20_000
-FINISH_CHECK_S = 0.05  # between two looks at the requests that are left
+FINISH_CHECK_S = 0.05  # between two polls of the remaining requests
 
 
 class GatewayServer(uvicorn.Server):

@@ -69,7 +69,7 @@ class Metrics:
         )
 
     def _build_tokens_and_ledger(self, registry: CollectorRegistry) -> None:
-        """Tokens, and what the database and the journal take."""
+        """Metrics of tokens, of the database and of the journal."""
         self.tokens = Counter(
             "laneway_tokens", "Tokens settled: prompt, cached, completion", ["tier", "kind"], registry=registry
         )

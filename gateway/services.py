@@ -471,7 +471,7 @@ class Services:
                 await self.callers.flush_used()
                 await self.first_tokens.flush()
                 await self.request_errors.flush()
-                if not self.settler.bytes_used:  # otherwise the holds stay until the next start settles the journal
+                if not self.settler.bytes_used:  # otherwise the holds remain until the next start settles the journal
                     await self.leases.release_lease()
         except (DatabaseUnavailable, TimeoutError) as error:
             _log.error("stop.unclean", extra={"fields": {"reason": repr(error)}})

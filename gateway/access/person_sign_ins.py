@@ -49,7 +49,7 @@ _log = logging.getLogger(__name__)
 
 
 class NoGroupHasARole(SignInRefused):
-    """The person is who they say, and may not do anything here."""
+    """The person is authenticated, but has no role here."""
 
 
 class StartedSignIn(msgspec.Struct, frozen=True):
@@ -202,7 +202,7 @@ class PersonSignIns:
         request_id: str,
     ) -> bool:
         revision.lock(connection)
-        # Read again: an erasure meanwhile removed what the provider says, and a logout the session.
+        # Read again: an erasure may have removed the claims meanwhile, and a logout the session.
         person = people.by_subject(connection, identity.issuer, identity.subject)
         if person is None or person.id != session.person_id:
             return False

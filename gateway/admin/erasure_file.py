@@ -1,5 +1,5 @@
 """Erasures outside the database: a file of JSON lines that is only ever appended to. A restore reads it, so that a
-backup from before an erasure does not bring the tenant back.
+backup from before an erasure does not restore the tenant.
 
 The file names tenants by id and has no personal data. This module knows no database.
 """

@@ -27,8 +27,8 @@ from gateway.config.file import Config
 
 
 class Actor(msgspec.Struct, frozen=True):
-    """Who reads or writes: a key or a person in a session, with the request that it made, or a user of the host. An
-    actor with a `tenant_id` sees the rows of this tenant only."""
+    """The actor of reads and writes: a key or a person in a session, with the request that it made, or a user of the
+    host. An actor with a `tenant_id` sees the rows of this tenant only."""
 
     id: str
     request_id: str | None = None

@@ -313,7 +313,7 @@ def _assistant_message(blocks: Sequence[Block], names: dict[str, str], index: in
 
 
 def _user_messages(role: str, blocks: Sequence[Block], names: dict[str, str], index: int) -> list[dict[str, Any]]:
-    """The results come first, as the API demands, and then the text."""
+    """The results are first, as the API requires, and then the text."""
     found: list[dict[str, Any]] = []
     for number, block in enumerate(blocks):
         if isinstance(block, ToolUseBlock):

@@ -155,7 +155,7 @@ class ServedModels:
         self._faults[model.name] = fault
 
     def _apply(self) -> None:
-        """Bring `served` and the registry's names in line with the list, the loaded files and the engine's refusals."""
+        """Update `served` and the registry's names from the list, the loaded files and the engine's refusals."""
         served: dict[str, ServedModel] = {}
         names: list[ServedName] = []
         for model in self.active().values():

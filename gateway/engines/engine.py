@@ -121,7 +121,7 @@ class EngineRequest(msgspec.Struct, frozen=True, kw_only=True):
     max_tokens: int
     sampling: Sampling
     stop_ids: list[int]  # end-of-sequence ids among them; the id that ends the text is counted
-    stops: list[str]  # the gateway looks for them itself; an engine may look for them too
+    stops: list[str]  # the gateway searches for them itself; an engine may do so too
     guide: Guide | None = None  # an engine that cannot follow it refuses the request as BAD_REQUEST
     conversation: str = ""  # requests with an equal key prefer one engine where several are as fast
     resumed: int = 0  # of `prompt_ids`, the last ones: output of another engine, which this engine continues

@@ -17,7 +17,7 @@ from gateway.fleet.member import Member
 
 
 class EngineChoice(NamedTuple):
-    """Where a text is submitted; `ranked`: what the router predicted, if it had a choice."""
+    """Where a text is submitted; `ranked`: the router's predictions, if it had a choice."""
 
     member: Member
     ranked: RankedEngine | None
@@ -74,7 +74,7 @@ class EngineChooser:
             self.router.note_ended(member.name, placement)
 
     def _refresh_member(self, member: Member, now: float) -> None:
-        """Give the router what the member has reported since the last choice."""
+        """Pass the member's reports since the last choice to the router."""
         models = member.engine.models
         if self._models.get(member.name) is not models:
             self._models[member.name] = models

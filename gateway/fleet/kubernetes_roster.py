@@ -153,7 +153,7 @@ class KubernetesRoster:
                     raise ApiUnavailable(event.object.message, event.object.code)
                 self._apply_event(event)
                 self._report(on_engines)
-        if time.monotonic() - began < BACKOFF_MIN_S:  # a server that ends watches at once is not asked without pause
+        if time.monotonic() - began < BACKOFF_MIN_S:  # pause between requests to a server that ends watches at once
             await asyncio.sleep(BACKOFF_MIN_S)
 
     def _apply_event(self, event: _WatchEvent) -> None:

@@ -27,7 +27,7 @@ from gateway.fleet.confirmations import Confirmations
 from gateway.fleet.member import Member
 from gateway.fleet.roster import EngineAddress, Roster
 
-# Between two looks at the members, for changes that nothing announces.
+# Between two polls of the members, for changes without an event.
 WAIT_S = 0.25
 STATUS_S_MAX = 2.0
 # For which the connection of an engine that left the roster waits for the ledger to have the texts that ended on it.
@@ -364,8 +364,8 @@ class MemberGroup(ABC):
         _log.info("engine.listed", extra={"fields": {"engine": address.name, "address": address.address}})
 
     async def _close_idle(self, member: Member) -> None:
-        """Close the connection of an engine that left the roster, once it has no text of this gateway. It counts what
-        is not confirmed by then as lost."""
+        """Close the connection of an engine that left the roster, once it has no text of this gateway. It counts tokens
+        that are not confirmed by then as lost."""
         while member.drains_here and member.engine.ready and member.streams:
             await self._wait_change()
         deadline = time.monotonic() + CONFIRM_S_MAX

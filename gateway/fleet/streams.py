@@ -103,7 +103,7 @@ class FleetStream(LocalStream):
         self.number = 0  # of the present attempt
         self.member: Member | None = None
         self.last_member: Member | None = None  # of the attempt that ended last
-        self.signature: tuple[str, str, str] | None = None  # what an engine that continues the text must have
+        self.signature: tuple[str, str, str] | None = None  # that an engine must have to continue the text
         self.fruitless = 0  # attempts in a row whose engine was lost before it made an id
         self.tried: set[str] = set()  # names of members that refused the text since it last moved
         self.placement: Placement | None = None  # of the router, for the present attempt

@@ -2,7 +2,7 @@
 before the bodies are read.
 
 The ledger decides: an entry expires after REMEMBER_S, at the end of the budget's window, and when an administrative
-write moves the revision. This module must never know what a request contains.
+write moves the revision. This module must never know a request's contents.
 """
 
 from __future__ import annotations

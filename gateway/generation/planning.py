@@ -60,7 +60,7 @@ CountedPrompts = dict[tuple[str, int], list[CountedPrompt]]
 
 
 class TokenizedPrompt(msgspec.Struct, frozen=True):
-    """The ids of a prompt, and what the model that reads them says of them."""
+    """The ids of a prompt, and their properties for the model that reads them."""
 
     ids: list[int]
     context_tokens: int

@@ -422,7 +422,7 @@ async def _beside_the_loop(convert: Callable[[bytes, AnswerOwner], bytes], data:
 
 
 async def _within(wait_s: float, answer: asyncio.Future[T]) -> T:
-    """Raises DatabaseUnavailable, and what the answer raises."""
+    """Raises DatabaseUnavailable, and the exceptions of the answer."""
     await asyncio.wait([answer], timeout=wait_s)
     if not answer.done():
         raise DatabaseUnavailable(f"the calls with an {HEADER} could not be reached within {wait_s:g} s")

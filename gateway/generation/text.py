@@ -88,7 +88,7 @@ class PromptReport:
 
 
 class DrawnTexts(DrawnIds):
-    """The logprobs of tokens that have no ids of ours: their ids are places in `vocabulary`."""
+    """The logprobs of tokens without ids of the tokenizer: their ids are indices in `vocabulary`."""
 
     __slots__ = ("vocabulary",)
 
@@ -218,8 +218,8 @@ class TextOfIds:
 
 class TextOfTexts:
     """For one text of an engine that answers with text. `tokens` counts whole pieces, up to and including the piece
-    that completed a stop sequence: a piece cannot be divided, as only the engine knows its tokens. Before `min_tokens`
-    tokens no stop sequence is looked for."""
+    that completed a stop sequence: a piece cannot be divided, as only the engine knows its tokens. Stop sequences are
+    searched only after `min_tokens` tokens."""
 
     __slots__ = ("_chars", "_drawn", "_min_tokens", "_scanner", "_vocabulary", "reasoning", "tokens")
 

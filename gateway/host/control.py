@@ -91,7 +91,7 @@ async def _carry_out(
 
 
 async def ask_supervisor(data_dir: Path, command: str) -> AsyncIterator[ProgressLine]:
-    """Send the command, and yield what the supervisor answers, until it has ended. Raises NoSupervisor."""
+    """Send the command, and yield the supervisor's answers until the command has ended. Raises NoSupervisor."""
     try:
         async with asyncio.timeout(CONNECT_S_MAX):
             reader, writer = await asyncio.open_unix_connection(os.fspath(control_path(data_dir)))

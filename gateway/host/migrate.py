@@ -1,4 +1,4 @@
-"""Brings the database's schema to the newest version, before the processes of a host start."""
+"""Upgrades the database's schema to the newest version, before the processes of a host start."""
 
 from __future__ import annotations
 

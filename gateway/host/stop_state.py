@@ -109,7 +109,7 @@ class StopState:
         return self._now() - self._began_at if self.is_stopping else 0.0
 
     def stops_listening(self) -> bool:
-        """Whether the listener is to be closed now. Without a successor it stays open for `linger_s`."""
+        """Whether the listener is to be closed now. Without a successor it remains open for `linger_s`."""
         if self.reason in (StopReason.DRAIN, StopReason.STOP):
             return self.seconds >= self._linger_s
         return self.is_stopping

@@ -85,7 +85,7 @@ class _JobProcess:
         async with asyncio.timeout(JOB_S_MAX):
             for data in (encoded, body):
                 self.writer.write(HEADER.pack(len(data)))
-                for start in range(0, len(data), PIECE_BYTES):  # the transport copies what the socket does not take
+                for start in range(0, len(data), PIECE_BYTES):  # the transport copies bytes that the socket refuses
                     self.writer.write(data[start : start + PIECE_BYTES])
                     await self.writer.drain()
             if isinstance(job, GrammarJob):

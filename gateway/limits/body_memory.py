@@ -1,7 +1,7 @@
 """Bounds the bytes of request bodies in this process's memory, of each tenant and in all.
 
 A body counts from before it is read until it has been parsed and its prompts counted; with fallbacks, until the request
-ends. It must never know what a body contains.
+ends. It must never know a body's contents.
 """
 
 from __future__ import annotations

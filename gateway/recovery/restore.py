@@ -238,7 +238,7 @@ def _finish(connection: sa.Connection, report: RestoreReport) -> None:
 
 
 async def _settle_journals(config: Config, database: Database, report: RestoreReport) -> RestoreReport:
-    """Settle what the journals of this host have, before the holds of the backup expire. Holds made since the backup
+    """Settle the endings of this host's journals, before the holds of the backup expire. Holds made since the backup
     are not in it: their endings are rejected."""
     ledger = Ledger(database, new_id("gw"))
     settler = Settler(ledger, config.journal_dir, new_id("gw"), bytes_max=JOURNAL_BYTES, disk_free_min_bytes=0)

@@ -133,8 +133,8 @@ OUTBOX = WebhookOutbox(
 
 
 def read_problems(connection: sa.Connection) -> ProblemsView:
-    """The webhooks that receive problems, the number of rows about problems, and what an outage of the database would
-    continue."""
+    """The webhooks that receive problems, the number of rows about problems, and the open problems that an outage of
+    the database would continue."""
     rows = [
         int(connection.execute(sa.select(sa.func.count()).select_from(table)).scalar_one())
         for table in (problems, problem_reports)
