@@ -1,6 +1,6 @@
 """Changes of a row's logits before its draw, on the device: biases, penalties for earlier ids, and a mask of ids.
 
-What an id's logit becomes follows from tables on the device alone, so nothing is copied: the draw's kernels apply the
+The changed logit of an id follows from tables on the device alone, so no data is copied: the draw's kernels apply the
 changes to each logit as they read it, in float32. Same numbers and order as `engine/compute/penalties.py`.
 """
 

@@ -74,9 +74,9 @@ def allocate_decode_plan(
     programs: int | None = None,
     tuning: DecodeTuning = TUNING,
 ) -> DecodePlan:
-    """Space for up to `capacity` sequences; `nbytes` says how much. `programs` is the grid: by default what the device
-    holds at once. `tuning`: FP8_TUNING for K and V in fp8. 256 sequences of Llama-3.1-8B on 132 multiprocessors take 9
-    MB."""
+    """Space for up to `capacity` sequences; `nbytes` says how much. `programs` is the grid: by default as many as the
+    device can run at once. `tuning`: FP8_TUNING for K and V in fp8. 256 sequences of Llama-3.1-8B on 132
+    multiprocessors take 9 MB."""
     assert capacity > 0
     assert heads % kv_heads == 0
     if programs is None:
@@ -172,7 +172,7 @@ def _attend_item(
     for start in tl.range(begin, end, BLOCK_KEYS, num_stages=STAGES):
         key = start + tl.arange(0, BLOCK_KEYS)
         token = page.to(tl.int64) * page_stride + (key % TOKENS_PER_PAGE) * (2 * KV_SIZE)
-        # A tile ahead: K and V then wait for no other load, and all stages of the pipeline are theirs.
+        # A tile ahead: K and V then wait for no other load, and use all stages of the pipeline.
         page = tl.load(pages + (key + BLOCK_KEYS) // TOKENS_PER_PAGE, mask=key + BLOCK_KEYS < end, other=0)
         # The loads are masked, not the products: what lies beyond the end may be another's NaN, and 0 · NaN is NaN.
         there = (key[:, None] < end) & (dim[None, :] < HEAD_DIM)

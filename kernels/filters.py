@@ -78,7 +78,7 @@ def _search(
     SHIFT: tl.constexpr,
 ):
     """The largest key within [low, high) from which on there are `wanted` values, or weights that sum to as much; `low`
-    if there is none."""
+    if no such key exists."""
     while high - low > 1:
         middle = (low + high) >> 1
         number, total = _measure(values_ptr, count, middle, largest, scale, min_p, change, BLOCK, SHIFT)

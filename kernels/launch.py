@@ -22,7 +22,8 @@ def await_previous(PDL: tl.constexpr):
 
 @triton.jit
 def let_next_start(PDL: tl.constexpr):
-    """The next kernel may be launched from here on: until it awaits this one's end, it only takes up room."""
+    """The next kernel may be launched from here on: until it waits for the end of this kernel, it only occupies
+    space."""
     if PDL:
         tl.extra.cuda.gdc_launch_dependents()
 

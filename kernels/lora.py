@@ -144,7 +144,7 @@ def _walk(
 
 @triton.jit
 def _prefetch(pointers, count):
-    """Bring `count` bytes (a multiple of 16) at each pointer into the second-level cache."""
+    """Prefetch `count` bytes (a multiple of 16) at each pointer into the second-level cache."""
     tl.inline_asm_elementwise(
         "{ .reg .pred p; setp.gt.s32 p, $2, 0; @p cp.async.bulk.prefetch.L2.global [$1], $2; mov.u32 $0, 0; }",
         "=r,l,r", [pointers, count],

@@ -43,7 +43,7 @@ class TileTable:
 
     `arena` [elements] in the weights' dtype, its storage aligned to 64 bytes.
     `entries` int64 [rows, layers, modules, 1 + tiles_max]: the first number of a module is its rank (low half) and its
-    scale (high half, the bits of a float32), then come its tiles in units of 64 bytes of the arena. A tile holds A
+    scale (high half, the bits of a float32), then its tiles in units of 64 bytes of the arena. A tile holds A
     [rank rows, in], then Bᵀ [rank rows, out]. Rank 0: the adapter lacks the module.
     """
 

@@ -26,7 +26,7 @@ class ProductTile(NamedTuple):
     of W an iteration (powers of two; fewer where groups are smaller).
 
     `programs_per_sm`: how many programs there are at least, by splitting the inner size. `swapped`: W is the left
-    factor, as Hopper's warp-group instructions want it: then outs ≥ 64, and 4 or 8 warps. `prefetch`: each program
+    factor, as Hopper's warp-group instructions require: then outs ≥ 64, and 4 or 8 warps. `prefetch`: each program
     fetches its part of W into the second-level cache while the kernel before it runs."""
 
     rows: int
@@ -120,7 +120,7 @@ def _by_column(numbers, SWAPPED: tl.constexpr):
 
 @triton.jit
 def _prefetch(data, outs_left, stride, first, last, OUTS: tl.constexpr, STEP: tl.constexpr, THREADS: tl.constexpr):
-    """Bring columns [first, last) × STEP of OUTS rows of data into the second-level cache."""
+    """Prefetch columns [first, last) × STEP of OUTS rows of data into the second-level cache."""
     PIECES: tl.constexpr = max(THREADS // OUTS, 1)
     thread = tl.arange(0, OUTS * PIECES)
     row = thread // PIECES

@@ -1,6 +1,6 @@
 """A step's small ops in plain torch: norms, rotary, SwiGLU and embedding.
 
-What the kernels of the same names must compute; signatures and shapes are theirs. Tensors only.
+The expected results of the kernels of the same names, with the same signatures and shapes. Tensors only.
 """
 
 from __future__ import annotations
