@@ -1,6 +1,6 @@
 """The header of a safetensors file, checked whole before a byte of data is trusted.
 
-Python integers throughout: no arithmetic here can overflow. It must never know what the tensors mean.
+Python integers throughout: no arithmetic here can overflow. It must never know the meaning of the tensors.
 """
 
 from __future__ import annotations
