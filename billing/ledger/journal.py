@@ -132,7 +132,7 @@ class Journal:
 
     def clear(self, upto: int) -> bool:
         """Remove all records and return True; return False if there are records after the offset `upto`. The records of
-        a failed journal stay in the file. Raises JournalFailed."""
+        a failed journal remain in the file. Raises JournalFailed."""
         if self.used > upto:
             return False
         if not self.used or self.failed:
