@@ -63,9 +63,10 @@ WITH made AS (
 )
 INSERT INTO usage (request_id, tenant_id, project_id, key_id, model, adapter, tier, price_version_id, currency,
     prompt_tokens, cached_tokens, completion_tokens, made_tokens, discarded_tokens, cost_picos, ending, queue_s, ttft_s,
-    device_s, preemptions, recomputed_tokens, started_at, finished_at)
+    device_s, preemptions, recomputed_tokens, started_at, finished_at, ttft_target_s, itl_target_s, itl_s, pause_s)
 SELECT request_id, tenant_id, project_id, key_id, model, adapter, tier, price, 'USD', prompt, cached, completion,
-    completion, 0, input + cached_input + output, 'stop', 0.01, 0.1, 0.05, 0, 0, at, at FROM priced ORDER BY i
+    completion, 0, input + cached_input + output, 'stop', 0.01, 0.1 + i % 7 * 0.01, 0.05, 0, 0, at, at, 0.15, 0.05,
+    0.01 + i % 5 * 0.01, 0.06 FROM priced ORDER BY i
 """
 
 INDEXES = """
@@ -107,11 +108,13 @@ def seed(connection: sa.Connection) -> None:
             connection.exec_driver_sql(statement, (f"prv_model-{number}", version.id))
 
 
-def fill(connection: sa.Connection, first: int, last: int, *, rows: int, start: int, span: int) -> None:
-    """Rows `first` to `last`, of `rows` that lie evenly in the span."""
+def fill(
+    connection: sa.Connection, first: int, last: int, *, rows: int, start: int, span: int, keys: int = KEYS
+) -> None:
+    """Insert the rows `first` to `last` of `rows`, whose times are evenly spaced over the span. `keys`: of a tenant."""
     connection.exec_driver_sql("SET LOCAL session_replication_role = replica")  # foreign keys are right as they are
     values = {"first": first, "last": last, "rows": rows, "start": start, "span": span}
-    statement = FILL.format(tenants=TENANTS, keys=KEYS, **values)
+    statement = FILL.format(tenants=TENANTS, keys=keys, **values)
     connection.exec_driver_sql(statement.replace("%", "%%"))
 
 

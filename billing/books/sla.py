@@ -84,6 +84,14 @@ class SlaCounts:
         self.sketches["pause_sketch"].count_duration(row.pause_s)
 
 
+    def add_counts(self, other: SlaCounts) -> None:
+        """Add the counts and durations of other requests."""
+        for name, count in other.counts.items():
+            self.counts[name] += count
+        for name, sketch in other.sketches.items():
+            self.sketches[name].merge_sketch(sketch)
+
+
 class SlaCursor(msgspec.Struct, frozen=True):
     """A row of sla_cursor."""
 
@@ -107,11 +115,13 @@ def fold_sla(connection: sa.Connection, *, limit: int = FOLD_MAX, clock: Clock =
     found: dict[QuarterKey, SlaCounts] = {}
     for row in connection.execute(_ROWS.where(_usage.c.sequence > cursor.sequence, _usage.c.sequence <= upto)):
         quarter = row.finished_at - row.finished_at % QUARTER
-        for tenant_id in (row.tenant_id, NONE):
-            key = QuarterKey(tenant_id, quarter, row.tier, row.model)
-            if (counts := found.get(key)) is None:
-                counts = found[key] = SlaCounts()
-            counts.count_row(row)
+        key = QuarterKey(row.tenant_id, quarter, row.tier, row.model)
+        if (counts := found.get(key)) is None:
+            counts = found[key] = SlaCounts()
+        counts.count_row(row)
+    for key, counts in list(found.items()):
+        of_all = msgspec.structs.replace(key, tenant_id=NONE)
+        found.setdefault(of_all, SlaCounts()).add_counts(counts)
     _merge_stored(connection, found)
     _add(connection, {key: each.counts for key, each in found.items()}, found)
     values = {"sequence": upto, "folded_at": clock(connection)}
