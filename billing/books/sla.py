@@ -83,7 +83,6 @@ class SlaCounts:
         self.sketches["itl_sketch"].count_duration(row.itl_s)
         self.sketches["pause_sketch"].count_duration(row.pause_s)
 
-
     def add_counts(self, other: SlaCounts) -> None:
         """Add the counts and durations of other requests."""
         for name, count in other.counts.items():
