@@ -56,7 +56,8 @@ class Stage:
         )
 
     def new(self, **fields: Any) -> NewBatch:
-        wanted = {"endpoint": "/v1/completions", "input_file_id": self.file_id, "window_hours": 1} | fields
+        wanted: dict[str, Any] = {"endpoint": "/v1/completions", "input_file_id": self.file_id, "window_hours": 1}
+        wanted |= fields
         return NewBatch(tenant_id=self.tenant_id, key_id=self.key_id, **wanted)
 
     def create(self, **fields: Any) -> BatchRow:
