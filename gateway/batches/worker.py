@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import functools
 import logging
+import math
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -262,10 +263,13 @@ class BatchWorker:
                     break
                 self._begin_line(batch, queue, queue.lines.popleft())
                 await asyncio.sleep(0)  # a line's work before its first wait: other requests have their turn
-            wait_s = min([batch.wakes_at() for batch in self._claimed.values()], default=POLL_S) - loop.time()
-            timer = loop.call_later(max(0.0, min(wait_s, POLL_S)), self._wake.set)
-            await self._wake.wait()
-            timer.cancel()
+            now = loop.time()
+            wakes_at = min([batch.wakes_at(now) for batch in self._claimed.values()], default=math.inf)
+            timer = loop.call_at(min(wakes_at, now + POLL_S), self._wake.set)
+            try:
+                await self._wake.wait()
+            finally:
+                timer.cancel()
 
     def _choose(self, now: float) -> tuple[ClaimedBatch, TargetQueue] | None:
         """The batch whose line runs next, and the queue of the line."""
