@@ -127,6 +127,10 @@ class Metrics:
         self.upload_bytes = Counter(
             "laneway_adapter_upload_bytes", "Received of uploads of adapters", registry=registry
         )
+        self.files_stored = Gauge(
+            "laneway_files", "Files of all tenants, counted every files.upkeep_s by each gateway", registry=registry
+        )
+        self.file_bytes_stored = Gauge("laneway_file_bytes", "Bytes of all files before encryption", registry=registry)
         self.fleet_engines = Gauge(
             "laneway_fleet_engines", "Engines of this gateway's roster", ["state"], registry=registry
         )

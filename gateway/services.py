@@ -11,7 +11,7 @@ import logging
 import os
 from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from adapters.files.store import AdapterStore
 from billing.clock import database_now
@@ -41,6 +41,9 @@ from gateway.config.file import Config
 from gateway.config.server_secrets import ServerSecrets
 from gateway.engines.engine import Engine, EngineUnavailable
 from gateway.engines.model_sync import RETRY_S
+from gateway.files.backends import open_backend
+from gateway.files.contents import FileContents
+from gateway.files.files import Files
 from gateway.fleet.build import build_fleet
 from gateway.fleet.member import Catalog
 from gateway.fleet.roster import build_roster
@@ -75,6 +78,7 @@ from gateway.upkeep.error_recorder import ErrorRecorder
 from gateway.upkeep.exports import Exporter
 from gateway.upkeep.gauges import measure_gateway
 from gateway.upkeep.health_checks import HealthChecks
+from gateway.upkeep.job_intervals import JobIntervals
 from gateway.upkeep.live_feed import LiveFeeds, RequestTenants
 from gateway.upkeep.problem_watch import ProblemWatch
 from gateway.upkeep.readiness import Readiness
@@ -83,6 +87,7 @@ from gateway.upkeep.retention import Retention
 from gateway.upkeep.revision_watch import RevisionWatch
 from gateway.upkeep.sla_folder import SlaFolder
 from gateway.upkeep.webhook_deliveries import Deliverer
+from gateway.uploads.file_uploads import FileUploads
 from gateway.uploads.fleet_store import FleetStore
 from gateway.uploads.slab_maker import SlabMaker
 from gateway.uploads.sweeper import Sweeper
@@ -93,26 +98,9 @@ from gateway.views.overview import Overviews
 LEDGER_SHARE = 0.5  # the part of StopTimes.close_s in which the ledger finishes its writes
 # Starting the processes for large prompts takes half a second of a core, and first requests have priority.
 LARGE_WORK_DELAY_S = 1.0
-DELETE_RESPONSES_S = 30.0  # between two deletions of expired, keyless and orphaned stored responses
 RECORDINGS_CLOSE_S = 2.0  # the longest wait of a stop for the last events of responses in the background
-DELETE_REPLAYS_S = 10.0  # between two deletions of replays that are older than replays.KEEP_S
 
 _log = logging.getLogger(__name__)
-
-
-class JobIntervals(NamedTuple):
-    """Seconds between two rounds of each background job."""
-
-    expire_holds_s: float
-    deliver_webhooks_s: float
-    sweep_adapters_s: float
-    make_slabs_s: float
-    delete_replays_s: float = DELETE_REPLAYS_S
-    delete_responses_s: float = DELETE_RESPONSES_S
-
-    @classmethod
-    def of(cls, config: Config) -> JobIntervals:
-        return cls(config.lease.expire_s, config.webhooks.poll_s, config.adapters.upkeep_s, config.adapters.upkeep_s)
 
 
 class Services:
@@ -228,6 +216,9 @@ class Services:
         self.conversations = ConversationStore(self.database, text_keys, quotas)
         self.background = BackgroundStore(self.database, self.gateway_id, text_keys, usage_of_checkpoint)
         self.recordings = Recordings(self.background)
+        contents = FileContents(open_backend(config.files.store, config.files_dir, config.upload_free_min_bytes))
+        self.files = Files(self.database, contents, text_keys, config.files, self.metrics)
+        self.file_uploads = FileUploads(self.files)
         self.replays = Replays(self.database, self.gateway_id, self.secrets)
         self.large_work = LargeWork(self._tokenizers)
         planner = RequestPlanner(config, self.models.served, self.registry, self.engine, self.large_work, self.secrets)
@@ -342,6 +333,7 @@ class Services:
             "responses": self.responses.run(every.delete_responses_s),
             "background": self.background.run(every.expire_holds_s),
             "recordings": self.recordings.run(),
+            "files": self.files.run(self.config.files.upkeep_s),
             "replays": self.replays.run(every.delete_replays_s),
             "traces": self.tracing.run(),
             "retention": self.retention.run(),
@@ -400,8 +392,10 @@ class Services:
             self.callers.drop_tenants(scope.callers_of)
         if self.config.gateway.end_streams_on_revoke and (running := self.generator.key_ids(scope.callers_of)):
             self.generator.end_requests_of(await self.database.read(lambda connection: unusable(connection, running)))
-        if uploading := self.uploads.key_ids():
-            self.uploads.end_uploads_of(await self.database.read(lambda connection: unusable(connection, uploading)))
+        if uploading := self.uploads.key_ids() | self.file_uploads.key_ids():
+            ended = await self.database.read(lambda connection: unusable(connection, uploading))
+            self.uploads.end_uploads_of(ended)
+            self.file_uploads.end_uploads_of(ended)
         if scope.models:
             await self.models.follow()
         if scope.adapters:

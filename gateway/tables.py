@@ -11,6 +11,7 @@ import sqlalchemy as sa
 
 import gateway.error_tables  # noqa: F401 - the import adds its tables to the metadata
 from billing.tables import Sequence, metadata
+from gateway.file_tables import files as files
 from gateway.write_tables import write_replays as write_replays
 
 keys = sa.Table(
