@@ -64,7 +64,8 @@ class Form:
         self, request: Request[Any, Any, Any], bytes_max: int, idle_s: float, on_bytes: Callable[[int], Awaitable[None]]
     ) -> Fields:
         """Write the files and return the texts. `on_bytes` is called with the bytes of each piece, a number, before the
-        piece is written. `bytes_max`: of the whole body. `idle_s`: seconds without a byte before 408. Raises InvalidRequest, RequestTooLarge, UnsupportedEncoding, OtherStatus, OSError."""
+        piece is written. `bytes_max`: of the whole body. `idle_s`: seconds without a byte before 408. Raises
+        InvalidRequest, RequestTooLarge, UnsupportedEncoding, OtherStatus, OSError, and what the files raise."""
         parser = _parser(request, bytes_max)
         received, begun_at = 0, time.monotonic()
         try:
