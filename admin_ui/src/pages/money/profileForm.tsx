@@ -1,7 +1,7 @@
 // The form of a tenant's billing profile: name, address, taxes, terms and accounts in other systems.
 import { useState } from "react";
 import { type AnswerOf, type BodyOf, type RowOf, api, useList, useWrite } from "../../api";
-import { Field, Form, type FormState, TextArea, TextField, fieldError, numberOf, toast, useForm } from "../../kit";
+import { Field, Form, Problem, Skeleton, TextArea, TextField, fieldError, numberOf, toast, useForm } from "../../kit";
 import "./profiles.css";
 
 export type Profile = AnswerOf<"/v1/admin/tenants/{tenant_id}/billing_profile">;
