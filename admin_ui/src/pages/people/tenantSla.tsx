@@ -113,8 +113,7 @@ function Days({ of: answer }: { of: Answer }) {
     <>
       {answer.as_of !== null && (
         <p className="faint">
-          As of <Time at={answer.as_of} absolute detail="minute" />. A request counts against the targets in force at
-          its first token.
+          As of <Time at={answer.as_of} absolute detail="minute" />.
         </p>
       )}
       {groups.map((group) => (
