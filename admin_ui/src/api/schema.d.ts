@@ -917,6 +917,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/admin/billing_profiles": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * ListProfiles
+         * @description The billing profiles of all tenants that are not archived, also of tenants whose profile was never set.
+         */
+        get: operations["V1AdminBillingProfilesListProfiles"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/admin/budgets": {
         parameters: {
             query?: never;
@@ -995,7 +1015,8 @@ export interface paths {
         };
         /**
          * ListConnectors
-         * @description The connectors that have run, with their waiting and stuck amounts and their last error.
+         * @description The connectors of laneway.toml and those that have run, with their waiting and stuck amounts, the next retry and
+         *     the last error.
          */
         get: operations["V1AdminConnectorsListConnectors"];
         put?: never;
@@ -1361,6 +1382,27 @@ export interface paths {
          * @description Record an amount received for an invoice, by its id or number. All payments together are from 0 to its total.
          */
         post: operations["V1AdminInvoicesInvoiceIdPaymentsRecordPayment"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/admin/issuer": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * GetIssuer
+         * @description The issuer of the next documents: the settings issuer_…, …_series and payment_days of [billing] in
+         *     laneway.toml.
+         */
+        get: operations["V1AdminIssuerGetIssuer"];
+        put?: never;
+        post?: never;
         delete?: never;
         options?: never;
         head?: never;
@@ -4066,13 +4108,18 @@ export interface components {
         ConnectorView: {
             failed_at: number | null;
             gateway_id: string | null;
+            /** @enum {null|string} */
+            kind: "stripe" | "openmeter" | null;
             lag_s: number;
             last_error: string | null;
             name: string;
+            next_attempt_at: number | null;
+            retrying: number;
             sent_at: number | null;
             sent_tokens: number;
             stuck: number;
             stuck_reason: string | null;
+            url: string | null;
             waiting: number;
             waiting_tokens: number;
             without_account: number;
@@ -4890,6 +4937,15 @@ export interface components {
             tenant_id: string;
             total_picos: number | bigint;
             usage_picos: number | bigint;
+        };
+        /** IssuerView */
+        IssuerView: {
+            address: string[];
+            credit_series: string;
+            invoice_series: string;
+            name: string;
+            payment_days: number;
+            tax_id: string | null;
         };
         /**
          * JsonObjectFormat
@@ -6023,6 +6079,17 @@ export interface components {
              */
             object: "page";
         };
+        /** Page[TenantProfileView] */
+        Page_TenantProfileView: {
+            data: components["schemas"]["TenantProfileView"][];
+            has_more: boolean;
+            next_page: string | null;
+            /**
+             * @default page
+             * @constant
+             */
+            object: "page";
+        };
         /** Page[TenantView] */
         Page_TenantView: {
             data: components["schemas"]["TenantView"][];
@@ -6936,6 +7003,21 @@ export interface components {
             tenant_id: string;
             was_picos: number | bigint;
             would_picos: number | bigint;
+        };
+        /** TenantProfileView */
+        TenantProfileView: {
+            accounts: {
+                [key: string]: string;
+            };
+            address: string[];
+            is_set: boolean;
+            legal_name: string | null;
+            name: string;
+            payment_days: number | null;
+            slug: string;
+            tax_id: string | null;
+            taxes: components["schemas"]["Tax"][];
+            tenant_id: string;
         };
         /** TenantView */
         TenantView: {
@@ -10000,6 +10082,52 @@ export interface operations {
             };
         };
     };
+    V1AdminBillingProfilesListProfiles: {
+        parameters: {
+            query?: {
+                /** @description part of a name or an id; case does not count */
+                search?: string | null;
+                sort?: "slug" | "-slug" | "name" | "-name";
+                limit?: number;
+                /** @description `next_page` of the previous page */
+                page?: string | null;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    "cache-control"?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Page_TenantProfileView"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
     V1AdminBudgetsListBudgets: {
         parameters: {
             query?: {
@@ -11128,6 +11256,45 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["PaymentView"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    V1AdminIssuerGetIssuer: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    "cache-control"?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["IssuerView"];
                 };
             };
             /** @description A refusal, with its reason */

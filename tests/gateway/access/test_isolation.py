@@ -146,6 +146,7 @@ OPERATORS = {
     ("POST", "/v1/admin/credits"), ("POST", "/v1/admin/invoices/{invoice_id:str}/payments"),
     ("GET", "/v1/admin/tenants/{tenant_id:str}/billing_profile"),
     ("PUT", "/v1/admin/tenants/{tenant_id:str}/billing_profile"),
+    ("GET", "/v1/admin/billing_profiles"), ("GET", "/v1/admin/issuer"),
     ("GET", "/v1/admin/periods/closable"), ("POST", "/v1/admin/periods/close_all"),
     ("GET", "/v1/admin/connectors"), ("POST", "/v1/admin/connectors/{name:str}/release"),
     # One of each by its id; test_automation asks them as another tenant.
