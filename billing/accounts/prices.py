@@ -34,6 +34,8 @@ DIGITS_MAX = 40  # of a decimal amount, before and after the point
 Meter = Literal["input", "cached_input", "output"]
 METERS: tuple[Meter, ...] = ("input", "cached_input", "output")
 SubjectKind = Literal["model", "adapter"]
+# What a request does: it makes text from prompts, or a vector of each prompt.
+Operation = Literal["text", "embedding"]
 
 
 class UnitPrices(msgspec.Struct, frozen=True):

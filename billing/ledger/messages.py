@@ -6,7 +6,7 @@ from typing import Literal
 
 import msgspec
 
-from billing.accounts.prices import REQUEST_TOKENS_MAX
+from billing.accounts.prices import REQUEST_TOKENS_MAX, Operation
 
 RefusalCode = Literal[
     "tenant_budget_exceeded",
@@ -39,6 +39,7 @@ class HoldRequest(msgspec.Struct, frozen=True):
     first_key_id: str | None = None
     tag_set_id: str | None = None
     end_user: str | None = None
+    operation: Operation = "text"
 
     @property
     def scope_ids(self) -> tuple[str, ...]:
@@ -140,6 +141,7 @@ class Settlement(msgspec.Struct, frozen=True, kw_only=True, tag="settlement"):
     weights_s: float | None = None
     asked: str | None = None
     adapter_version: int | None = None
+    operation: Operation = "text"
 
     def check(self) -> None:
         assert 0 <= self.cached_tokens <= self.prompt_tokens

@@ -19,7 +19,7 @@ from adapters.files.spec import BaseShape
 from billing.database import Database
 from gateway.catalog.adapters import EVERYONE, Adapter, list_adapters, live_digests, live_versions
 from gateway.catalog.base_models import BaseModel
-from gateway.catalog.capabilities import ModelCapabilities
+from gateway.catalog.capabilities import EmbeddingProperties, ModelCapabilities
 from gateway.config.settings import split_version
 from gateway.errors import ModelNotFound, ModelUnavailable
 
@@ -44,6 +44,7 @@ class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
     # What a request to it may use; of an alias, with any of its models. Null while the base model's files are not read.
     capabilities: ModelCapabilities | None = None
     max_model_len: int | None = None  # tokens of the longest context; null while the engine is unavailable
+    embedding: EmbeddingProperties | None = None  # null for a model that makes no embeddings, and without an engine
 
 
 class ServedName(msgspec.Struct, frozen=True):
