@@ -19,7 +19,7 @@ import msgspec
 import sqlalchemy as sa
 
 from billing import tables
-from billing.accounts.prices import METERS
+from billing.accounts.prices import METERS, all_unit_prices
 from billing.accounts.tags import tags_of
 from billing.books import corrections, periods, rollups
 from billing.books.corrections import Correction
@@ -140,7 +140,7 @@ class _RowBatch(msgspec.Struct, frozen=True, kw_only=True):
 
     currencies: list[str]
     picos: list[int]
-    tokens: tuple[list[int], list[int], list[int]]
+    tokens: tuple[list[int], ...]
     requests: int
     first: list[int]
     last: list[int]
@@ -387,8 +387,9 @@ class _Export:
         if len(self._prices) + len(missing) > PRICES_MAX:
             self._prices.clear()
             missing = wanted
-        versions, unit = tables.price_versions, tables.unit_prices
-        query = sa.select(versions.c.id, versions.c.subject, unit.c.tier, unit.c.meter, unit.c.picos).join(unit)
+        versions, unit = tables.price_versions, all_unit_prices()
+        query = sa.select(versions.c.id, versions.c.subject, unit.c.tier, unit.c.meter, unit.c.picos)
+        query = query.join(unit, unit.c.price_version_id == versions.c.id)
         found: dict[tuple[str, str], dict[str, int]] = {}
         subjects = {}
         for version, subject, tier, meter, picos in self._connection.execute(
@@ -397,9 +398,7 @@ class _Export:
             found.setdefault((version, tier), {})[meter] = picos
             subjects[version] = subject
         for (version, tier), picos in found.items():
-            self._prices[version, tier] = Price(
-                subjects[version], (picos["input"], picos["cached_input"], picos["output"])
-            )
+            self._prices[version, tier] = Price(subjects[version], tuple(picos[meter] for meter in METERS))
 
     # ---- events
 
@@ -412,7 +411,7 @@ class _Export:
                 _RowBatch(
                     currencies=[row[9] for row in read],
                     picos=[row[13] for row in read],
-                    tokens=([row[10] - row[11] for row in read], [row[11] for row in read], [row[12] for row in read]),
+                    tokens=events.tokens_by_meter(read),
                     requests=len(read),
                     first=sequences,
                     last=sequences,

@@ -3,13 +3,13 @@ billing profiles, payments, credits and corrections. Money is integer picos: 10â
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated
 
 import sqlalchemy as sa
 from litestar import get, post, put
 from msgspec import Meta, Struct
 
-from billing.accounts.prices import PICOS_MAX
+from billing.accounts.prices import PICOS_MAX, Meter
 from billing.books import corrections, documents
 from billing.books.corrections import REASON_CHARS_MAX
 from billing.books.documents import Tax
@@ -59,7 +59,7 @@ class NewCredit(Struct, forbid_unknown_fields=True):
     model: str | None = None
     adapter: str | None = None
     tier: str | None = None
-    meter: Literal["input", "cached_input", "output"] | None = None
+    meter: Meter | None = None
 
 
 PROFILE = "/v1/admin/tenants/{tenant_id}/billing_profile"

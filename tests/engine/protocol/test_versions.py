@@ -180,7 +180,8 @@ async def test_without_a_common_version_both_ends_say_so(
     peer.send(GatewayHello(99, "much newer", oldest=90))
     assert await peer.closed()
     [line] = engine.events("stream.cut")
-    assert f"gateway 'much newer' speaks the protocol's versions 90 to 99, this engine {PROTOCOL_OLDEST} to {PROTOCOL_VERSION}" in line["reason"]
+    own = f"{PROTOCOL_OLDEST} to {PROTOCOL_VERSION}"
+    assert f"gateway 'much newer' speaks the protocol's versions 90 to 99, this engine {own}" in line["reason"]
 
     caplog.set_level(logging.WARNING, "engine")
     greetings: list[bytes] = []
@@ -205,7 +206,7 @@ async def test_without_a_common_version_both_ends_say_so(
         assert said == (known if version >= FLEET_VERSION else [])
     reasons = [cast(Any, record).fields["reason"] for record in caplog.records]
     assert [reason.partition(": ")[0] for reason in reasons] == ["epoch-99", "epoch-3"], "one line each"
-    assert f"the engine speaks the protocol's versions 90 to 99, this gateway {PROTOCOL_OLDEST} to {PROTOCOL_VERSION}" in reasons[0]
+    assert f"the engine speaks the protocol's versions 90 to 99, this gateway {own}" in reasons[0]
     assert "versions 3 to 3" in reasons[1]
 
 
