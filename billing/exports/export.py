@@ -29,7 +29,7 @@ from billing.errors import InvalidValue, RowNotFound
 from billing.exports import events, labels, writers
 from billing.exports.amounts import decimal_text
 from billing.exports.hours import hours_of
-from billing.exports.rows import BooksDiffer, PeriodRows, Price, Row, UsageHour
+from billing.exports.rows import COST_AT, COUNTED_FROM, BooksDiffer, PeriodRows, Price, Row, UsageHour
 from billing.exports.writers import MissingLibrary
 from billing.focus import manifest as manifests
 from billing.focus.columns import VERSION
@@ -343,11 +343,11 @@ class _Export:
             sums.used(
                 _RowBatch(
                     currencies=[row[7] for row in read],
-                    picos=[row[11] for row in read],
-                    tokens=([row[8] for row in read], [row[9] for row in read], [row[10] for row in read]),
-                    requests=sum([row[12] for row in read]),
-                    first=[row[13] for row in read],
-                    last=[row[14] for row in read],
+                    picos=[row[COST_AT] for row in read],
+                    tokens=tuple([row[at] for row in read] for at in range(COUNTED_FROM, COST_AT)),
+                    requests=sum([row[COST_AT + 1] for row in read]),
+                    first=[row[COST_AT + 2] for row in read],
+                    last=[row[COST_AT + 3] for row in read],
                 )
             )
             self._write_rows(rows.of_hours(read, self._prices, self._tags), len(read), total)
