@@ -75,9 +75,9 @@ _INPUT_KINDS = ("responses", "compact")  # their conversation is `input`
 _READERS: Mapping[str, Callable[[bytes, UnknownFields], ParsedBody]] = {
     "chat": _read_chat,
     "completions": _read_completion,
-    "embeddings": lambda body, unknown: ParsedBody(parse_embeddings(body, unknown).to_generation()),
-    "rerank": lambda body, unknown: ParsedBody(parse_rerank(body, unknown).to_generation()),
-    "score": lambda body, unknown: ParsedBody(parse_score(body, unknown).to_generation()),
+    "embeddings": lambda body, unknown: ParsedBody(parse_embeddings(body, unknown).generation_request()),
+    "rerank": lambda body, unknown: ParsedBody(parse_rerank(body, unknown).generation_request()),
+    "score": lambda body, unknown: ParsedBody(parse_score(body, unknown).generation_request()),
     "messages": lambda body, unknown: ParsedBody(parse_messages(body, unknown).to_generation()),
     "responses": lambda body, unknown: ParsedBody(parse_response(body, unknown).to_generation()),
     "compact": lambda body, unknown: ParsedBody(parse_compact(body, unknown).summary_request()),

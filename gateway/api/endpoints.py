@@ -26,13 +26,11 @@ INSTEAD = {
 }
 # Why nothing can be used instead, by the first part of the path below /v1.
 ABSENT = {
-    "embeddings": "embeddings are not made",
     "images": "images are not made",
     "videos": "videos are not made",
     "audio": "audio is neither read nor made",
     "realtime": "audio is neither read nor made",
     "moderations": "nothing is moderated",
-    "rerank": "nothing is ranked",
     "files": "no files are kept",
     "uploads": "no files are kept",
     "vector_stores": "no files are kept",
@@ -42,7 +40,8 @@ ABSENT = {
     "evals": "nothing is evaluated",
 }
 SERVED = (
-    "POST /v1/chat/completions, /v1/responses, /v1/completions, /v1/messages, /v1/tokenize and /v1/detokenize, "
+    "POST /v1/chat/completions, /v1/responses, /v1/completions, /v1/messages, /v1/embeddings, /v1/rerank, /v1/score, "
+    "/v1/tokenize and /v1/detokenize, "
     "and GET /v1/models, /v1/usage, /v1/budget and /health"
 )
 
@@ -57,6 +56,8 @@ _NAMES = (
     "usage",
     "budget",
     "embeddings",
+    "rerank",
+    "score",
     "responses",
     "conversations",
 )

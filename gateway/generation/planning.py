@@ -28,6 +28,7 @@ from gateway.api.bodies import (
 from gateway.api.generation_request import GenerationRequest, LargeBody
 from gateway.api.sampling import MAX_TOKENS_MAX, check_ids
 from gateway.catalog.capabilities import EmbeddingProperties
+from gateway.catalog.pooling import check_embedded_tokens, check_pooling, embedding_properties
 from gateway.catalog.registry import ModelTarget, Registry
 from gateway.catalog.served_models import ServedModel
 from gateway.config.file import Config
@@ -35,7 +36,6 @@ from gateway.config.server_secrets import ServerSecrets
 from gateway.engines.engine import Engine
 from gateway.generation.guiding import AnswerPlan, check_tools, grammar_parts, plan_answer
 from gateway.generation.inflight import RequestPlan
-from gateway.generation.pooling import check_embedded_tokens, check_pooling, embedding_properties
 from gateway.generation.prompts import CountedPrompt, PromptCounter
 from gateway.large_work.jobs import (
     ContextLimits,

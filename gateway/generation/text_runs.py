@@ -30,7 +30,6 @@ from gateway.generation.endings import REFUSAL_ENDINGS, EndingCode
 from gateway.generation.first_tokens import TokenGaps
 from gateway.generation.inflight import InFlight
 from gateway.generation.parts_readers import PartsOfIds, PartsOfTexts, PartsReader
-from gateway.generation.pooling import POOLED_AT_ONCE
 from gateway.generation.run_usage import made_by, made_by_all, summed, times_of, token_usage
 from gateway.generation.text import DrawnIds, OutputReader, PromptReport, TextOfIds, TextOfTexts
 from gateway.log import TextTimes
@@ -38,6 +37,8 @@ from gateway.log import TextTimes
 ENGINE_UNAVAILABLE_MESSAGE = "The engine cannot take this request now. Try again in a moment."
 # The output of a text before it is submitted. Nothing is ever pushed into it.
 NO_OUTPUT: OutputReader = TextOfTexts([])
+# Prompts of a request for embeddings that engines have at once: the others wait here, and not in the tier's queue.
+POOLED_AT_ONCE = 32
 # An engine refuses these in ordinary operation.
 EXPECTED_REFUSALS = (RefusalReason.QUEUE_FULL, RefusalReason.TOO_LONG)
 

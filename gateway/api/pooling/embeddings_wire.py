@@ -9,7 +9,7 @@ from msgspec import Meta
 
 from gateway.api.completions_wire import PROMPT_IDS_MAX
 from gateway.api.generation_request import EmbeddingFormat, GenerationRequest, Prompt
-from gateway.api.parsing import BodyDecoder, UnsupportedField, check_served
+from gateway.api.parsing import BodyDecoder, Explanations, UnsupportedField, check_served
 from gateway.api.sampling import MODEL_CHARS_MAX, NAMES_END_USER, TextRules, TokenId, make_sampling
 from gateway.api.unknown_fields import UnknownFields
 from gateway.errors import InvalidRequest
@@ -65,7 +65,7 @@ class EmbeddingsRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
             raise InvalidRequest(f"'input' has {len(given)} inputs; the limit is {INPUTS_MAX}.", param="input")
         return cast("list[Prompt]", given)
 
-    def to_generation(self) -> GenerationRequest:
+    def generation_request(self) -> GenerationRequest:
         return pooled_request(
             self.model,
             self.prompts(),
@@ -114,7 +114,9 @@ UNSUPPORTED_FIELDS: dict[str, UnsupportedField] = {
     "truncate_prompt_tokens": UnsupportedField("Inputs are not truncated"),
 }
 
-_decoder = BodyDecoder(EmbeddingsRequest)
+EXPLANATIONS: Explanations = (("'encoding_format' is wrong", "It is 'float' or 'base64'"),)
+
+_decoder = BodyDecoder(EmbeddingsRequest, EXPLANATIONS)
 
 
 def parse_embeddings(body: bytes, unknown: UnknownFields) -> EmbeddingsRequest:

@@ -40,7 +40,7 @@ class RerankRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     priority: Any = None
     truncate_prompt_tokens: Any = None
 
-    def to_generation(self) -> GenerationRequest:
+    def generation_request(self) -> GenerationRequest:
         documents = [one if isinstance(one, str) else one.text for one in self.documents]
         ranking = EmbeddingFormat(top_n=self.top_n or len(documents), shows_texts=self.return_documents is not False)
         return pooled_request(
@@ -75,7 +75,7 @@ class ScoreRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
             raise InvalidRequest(message, param="text_2")
         return [*first, *second], len(first)
 
-    def to_generation(self) -> GenerationRequest:
+    def generation_request(self) -> GenerationRequest:
         prompts, first = self.prompts()
         scores = EmbeddingFormat(queries=first)
         return pooled_request(self.model, prompts, "text_2", scores, service_tier=self.service_tier, user=self.user)

@@ -1,4 +1,4 @@
-"""An embedding is held and charged at its own price, or at that of input, and is never free; the books tell it apart."""
+"""An embedding is held and charged at its own price or that of input, and is never free. The books tell it apart."""
 
 from __future__ import annotations
 

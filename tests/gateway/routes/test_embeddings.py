@@ -1,4 +1,4 @@
-"""/v1/embeddings, /v1/rerank and /v1/score through the whole path, as clients send them: answers, bills and refusals."""
+"""/v1/embeddings, /v1/rerank and /v1/score through the whole path, as clients send them: answers, bills, refusals."""
 
 from __future__ import annotations
 

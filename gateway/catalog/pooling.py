@@ -8,9 +8,6 @@ from gateway.api.generation_request import EmbeddingFormat, GenerationRequest
 from gateway.catalog.capabilities import EmbeddingProperties
 from gateway.catalog.served_models import ServedModel
 
-# Prompts of one request that an engine has at once: the others wait here, and not in the tier's queue.
-POOLED_AT_ONCE = 32
-
 
 def check_pooling(model: ServedModel, info: ModelInfo, embedding: EmbeddingFormat) -> Pooling:
     """How the model pools. Raises InvalidRequest if it makes no embeddings, or shorter ones than requested."""
