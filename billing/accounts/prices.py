@@ -39,17 +39,12 @@ Operation = Literal["text", "embedding"]
 
 
 class UnitPrices(msgspec.Struct, frozen=True):
-    """Picos per token in one tier. `embedding`: of a prompt of which a vector is made, cached or not; None, at the
-    construction: the price of input."""
+    """Picos per token in one tier. `embedding`: of each prompt token of which a vector is made, cached or not."""
 
     input: int
     cached_input: int
     output: int
-    embedding: int = None  # type: ignore[assignment]
-
-    def __post_init__(self) -> None:
-        if self.embedding is None:
-            msgspec.structs.force_setattr(self, "embedding", self.input)
+    embedding: int
 
     def prompt_price(self, operation: Operation) -> int:
         """Of a prompt token that is not cached."""
@@ -128,7 +123,7 @@ def publish(
     return version
 
 
-def unit_prices(input: int, cached_input: int, output: int, embedding: int | None) -> UnitPrices:
+def unit_prices(input: int, cached_input: int, output: int, embedding: int | None = None) -> UnitPrices:
     """`embedding` None: as `input`."""
     return UnitPrices(input, cached_input, output, input if embedding is None else embedding)
 
@@ -218,9 +213,9 @@ def get(connection: sa.Connection, version_id: str) -> PriceVersion | None:
 
 
 def _tiers_of(connection: sa.Connection, version_ids: list[str]) -> dict[str, dict[str, UnitPrices]]:
-    unit_prices = tables.unit_prices
+    units = all_unit_prices()
     found: dict[str, dict[str, dict[str, int]]] = {version_id: {} for version_id in version_ids}
-    query = sa.select(unit_prices).where(unit_prices.c.price_version_id.in_(version_ids))
+    query = sa.select(units).where(units.c.price_version_id.in_(version_ids))
     for row in connection.execute(query):
         found[row.price_version_id].setdefault(row.tier, {})[row.meter] = row.picos
     return {
