@@ -157,7 +157,7 @@ class History:
             self.asked(tier, adapter, prompt, 0), max_tokens=0, min_tokens=0, operation="embedding"
         )
         ending = msgspec.structs.replace(settlement(request, 0, prompt=prompt), operation="embedding")
-        self.settle(request, ending, dict.fromkeys(METERS, 0) | {"embedding": prompt}, late_days)
+        self.settle(request, ending, {**dict.fromkeys(METERS, 0), "embedding": prompt}, late_days)
 
     def asked(self, tier: str, adapter: str | None, prompt: int, made: int) -> HoldRequest:
         return HoldRequest(
