@@ -37,7 +37,7 @@ class EmbeddingsRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
         | None
     ) = None
     dimensions: (
-        Annotated[int, Meta(ge=1, description="The first so many numbers, normalised again; by default all")] | None
+        Annotated[int, Meta(ge=1, description="Numbers of each vector, normalised again; by default all")] | None
     ) = None
     service_tier: str | None = None
     user: str | None = None  # in HINTS
