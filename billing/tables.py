@@ -355,6 +355,7 @@ usage = sa.Table(
     *(sa.Column(name, sa.Double) for name in ("submitted_s", "load_s", "weights_s")),
     sa.Column("asked", sa.String(128)),  # the request's model, if an alias or a fallback replaced it; null: neither
     sa.Column("adapter_version", sa.Integer),  # null: no adapter, or settled by a version without this column
+    sa.Column("operation", sa.String(16), nullable=False, server_default="text"),  # or "embedding"
     sa.Index("ix_usage_tenant_id_sequence", "tenant_id", "sequence"),
     sa.Index("ix_usage_key_id_sequence", "key_id", "sequence"),
     sa.Index("ix_usage_finished_at", "finished_at"),
@@ -548,6 +549,7 @@ def _summed() -> list[sa.Column[Any]]:
         sa.Column("device_s", sa.Double, nullable=False),
         sa.Column("sequence_min", sa.BigInteger, nullable=False),
         sa.Column("sequence_max", sa.BigInteger, nullable=False),
+        sa.Column("embedding_tokens", sa.BigInteger, nullable=False, server_default=sa.text("0")),  # of prompts
     ]
 
 

@@ -11,7 +11,7 @@ import msgspec
 import sqlalchemy as sa
 
 from billing import tables
-from billing.accounts.prices import METERS
+from billing.accounts.prices import METERS, all_unit_prices
 from billing.accounts.tags import has_tags
 from billing.books import rollups
 from billing.books.rollups import HOUR
@@ -31,15 +31,15 @@ LINE_ITEM: Group = "line_item"  # a group for each meter of each model or adapte
 # Groups that are columns of the tables.
 GROUPS: tuple[Group, ...] = ("tenant_id", "project_id", "key_id", "model", "adapter", "tier")
 COUNTED = (
-    "requests", "input_tokens", "cached_input_tokens", "output_tokens", "made_tokens", "discarded_tokens",
-    "preemptions", "swapped_tokens", "cost_picos",
+    "requests", "input_tokens", "cached_input_tokens", "output_tokens", "embedding_tokens", "made_tokens",
+    "discarded_tokens", "preemptions", "swapped_tokens", "cost_picos",
 )  # fmt: skip
 _SUMMED = (*COUNTED, "correction_picos")
 
 _usage = tables.usage
 _hours = tables.usage_hours
 _corrections = tables.corrections
-_unit = tables.unit_prices
+_unit = all_unit_prices()
 
 
 class ReportFilter(msgspec.Struct, frozen=True, kw_only=True):
@@ -75,6 +75,7 @@ class GroupSums(msgspec.Struct, frozen=True, kw_only=True):
     input_tokens: int = 0
     cached_input_tokens: int = 0
     output_tokens: int = 0
+    embedding_tokens: int = 0  # of prompts of which vectors were made
     made_tokens: int = 0
     discarded_tokens: int = 0
     preemptions: int = 0

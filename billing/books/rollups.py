@@ -175,10 +175,12 @@ def _is_counted_in(open_periods: sa.Subquery) -> sa.ColumnElement[bool]:
 
 def meters() -> dict[str, sa.ColumnElement[int]]:
     """Tokens of a usage row by meter, named as in usage_hours."""
+    embeds = _usage.c.operation == sa.literal_column("'embedding'", sa.String)
     return {
-        "input_tokens": _usage.c.prompt_tokens - _usage.c.cached_tokens,
+        "input_tokens": sa.case((embeds, 0), else_=_usage.c.prompt_tokens - _usage.c.cached_tokens),
         "cached_input_tokens": _usage.c.cached_tokens.expression,
         "output_tokens": _usage.c.completion_tokens.expression,
+        "embedding_tokens": sa.case((embeds, _usage.c.prompt_tokens), else_=0),
     }
 
 

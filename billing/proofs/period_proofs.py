@@ -27,7 +27,15 @@ _invoices = tables.invoices
 _lines = tables.invoice_lines
 _files = tables.export_invoices
 
-_SUMMED = ("requests", "input_tokens", "cached_input_tokens", "output_tokens", "made_tokens", "cost_picos")
+_SUMMED = (
+    "requests",
+    "input_tokens",
+    "cached_input_tokens",
+    "output_tokens",
+    "embedding_tokens",
+    "made_tokens",
+    "cost_picos",
+)
 
 
 def rolled_up(connection: sa.Connection, month: str | None) -> list[Imbalance]:

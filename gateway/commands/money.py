@@ -84,6 +84,12 @@ def _price_options(command: Callable[..., Any]) -> Callable[..., Any]:
             help="For a million completion tokens.",
         ),
         click.option(
+            "--embedding",
+            metavar="AMOUNT",
+            callback=picos(MILLION),
+            help="For a million prompt tokens of embeddings. Default: as --input.",
+        ),
+        click.option(
             "--cached-input",
             metavar="AMOUNT",
             callback=picos(MILLION),
@@ -108,6 +114,7 @@ def _price(
     input_: int,
     cached_input: int | None,
     output: int,
+    embedding: int | None,
     multipliers: tuple[str, ...],
     adapter: bool,
     currency: str,
@@ -118,6 +125,7 @@ def _price(
         "input": input_,
         "cached_input": input_ if cached_input is None else cached_input,
         "output": output,
+        "embedding": embedding,
         "multipliers": dict(_pair(text) for text in multipliers),
         "subject_kind": kind,
         "currency": currency,

@@ -34,7 +34,7 @@ REQUEST_COLUMNS = (
     *("ended_at", "tenant", "key", "model", "tier", "ending", "prompt_tokens", "completion_tokens", "cost"),
     *("ttft_s", "duration_s", "request_id"),
 )
-USAGE_COLUMNS = ("requests", "input_tokens", "cached_input_tokens", "output_tokens", "cost")
+USAGE_COLUMNS = ("requests", "input_tokens", "cached_input_tokens", "output_tokens", "embedding_tokens", "cost")
 TIER_COLUMNS = ("tier", "service_tier", "window", "requests", "within_target", "ttft_p50_ms", "ttft_p99_ms", "refused")
 LISTED_MAX = 1000
 EXIT_UNSOUND = 1

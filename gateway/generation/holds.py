@@ -132,6 +132,7 @@ class RequestHolds:
             prompt_tokens=plan.prompt_tokens,
             max_tokens=plan.max_tokens * plan.texts,
             min_tokens=min(plan.texts, plan.max_tokens * plan.texts),
+            operation=request.asked.operation,
             project_id=request.caller.project_id,
             first_key_id=request.caller.first_key_id,
             tag_set_id=request.caller.tag_set_id,
@@ -170,6 +171,7 @@ def _settlement(request: InFlight, outcome: Outcome) -> Settlement:
         load_s=request.line.times.load_s,
         weights_s=request.line.times.weights_s,
         asked=_recorded(record.asked),
+        operation=request.asked.operation,
         adapter_version=None if request.target.adapter is None else request.target.adapter.version,
     )
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from engine.protocol.frames import Sampling
+from engine.protocol.frames import Pooling, Sampling
 from gateway.access.callers import Caller
 from gateway.api.generation_request import GenerationRequest, LargeBody
 from gateway.api.sampling import TextRules
@@ -35,6 +35,7 @@ class RequestPlan(msgspec.Struct, frozen=True):
     max_tokens: int  # of each text, as requested; the hold may grant fewer
     stop_ids: list[int]
     answer: AnswerPlan = PLAIN
+    pooling: Pooling | None = None  # set if a vector of each prompt is made
 
     @property
     def prompt_tokens(self) -> int:

@@ -53,12 +53,14 @@ PageToken = Annotated[
 
 class UsageResult(msgspec.Struct, frozen=True, kw_only=True):
     """Sums of one group; names that are not in `group_by` are null. `tags`: the values of `group_by_tags`, null where
-    usage has no such tag. `input_tokens` include cached tokens."""
+    usage has no such tag. `input_tokens` include cached tokens and `embedding_tokens`, which are those of prompts of
+    which vectors were made."""
 
     object: Literal["organization.usage.completions.result"] = "organization.usage.completions.result"
     input_tokens: int
     input_cached_tokens: int
     output_tokens: int
+    embedding_tokens: int
     input_audio_tokens: int = 0
     output_audio_tokens: int = 0
     num_model_requests: int
@@ -326,7 +328,8 @@ def _named(services: Services, row: GroupSums) -> dict[str, Any]:
 
 def _usage(services: Services, row: GroupSums) -> UsageResult:
     return UsageResult(
-        input_tokens=row.input_tokens + row.cached_input_tokens,
+        input_tokens=row.input_tokens + row.cached_input_tokens + row.embedding_tokens,
+        embedding_tokens=row.embedding_tokens,
         input_cached_tokens=row.cached_input_tokens,
         output_tokens=row.output_tokens,
         num_model_requests=row.requests,
@@ -342,6 +345,6 @@ def _usage(services: Services, row: GroupSums) -> UsageResult:
 
 def _cost(services: Services, row: GroupSums) -> CostResult:
     amount = Amount(row.cost_picos / PICOS_PER_UNIT, row.currency.lower(), row.cost_picos)
-    tokens = row.input_tokens + row.cached_input_tokens + row.output_tokens
+    tokens = row.input_tokens + row.cached_input_tokens + row.output_tokens + row.embedding_tokens
     quantity = tokens if reports.LINE_ITEM in row.groups else None
     return CostResult(amount=amount, quantity=quantity, correction_picos=row.correction_picos, **_named(services, row))

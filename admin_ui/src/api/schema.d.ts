@@ -258,6 +258,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/t/{tenant}/v1/embeddings": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Embeddings
+         * @description Make a vector of each input, by pooling the model's last hidden states.
+         */
+        post: operations["TTenantV1EmbeddingsEmbeddings"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/t/{tenant}/v1/files": {
         parameters: {
             query?: never;
@@ -409,6 +429,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/t/{tenant}/v1/rerank": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Rerank
+         * @description Order documents by the cosine of their embedding and the query's.
+         */
+        post: operations["TTenantV1RerankRerank"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/t/{tenant}/v1/responses": {
         parameters: {
             query?: never;
@@ -528,6 +568,26 @@ export interface paths {
         get: operations["TTenantV1ResponsesInputItemsListInputItems"];
         put?: never;
         post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/t/{tenant}/v1/score": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Score
+         * @description The cosine of the embeddings of two texts, for each pair.
+         */
+        post: operations["TTenantV1ScoreScore"];
         delete?: never;
         options?: never;
         head?: never;
@@ -2653,6 +2713,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/embeddings": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Embeddings
+         * @description Make a vector of each input, by pooling the model's last hidden states.
+         */
+        post: operations["V1EmbeddingsEmbeddings"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/files": {
         parameters: {
             query?: never;
@@ -2847,6 +2927,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/rerank": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Rerank
+         * @description Order documents by the cosine of their embedding and the query's.
+         */
+        post: operations["V1RerankRerank"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/responses": {
         parameters: {
             query?: never;
@@ -2966,6 +3066,26 @@ export interface paths {
         get: operations["V1ResponsesInputItemsListInputItems"];
         put?: never;
         post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/score": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Score
+         * @description The cosine of the embeddings of two texts, for each pair.
+         */
+        post: operations["V1ScoreScore"];
         delete?: never;
         options?: never;
         head?: never;
@@ -4468,6 +4588,109 @@ export interface components {
             taxes: components["schemas"]["TaxLine"][];
             total_minor: number;
         };
+        /**
+         * Embedding
+         * @description The vector of input `index`, of length 1: numbers, or base64 of little-endian float32.
+         */
+        Embedding: {
+            embedding: number[] | string;
+            index: number;
+            /**
+             * @default embedding
+             * @enum {unknown}
+             */
+            object: "embedding";
+        };
+        /**
+         * EmbeddingList
+         * @description In the order of the inputs.
+         */
+        EmbeddingList: {
+            data: components["schemas"]["Embedding"][];
+            model: string;
+            /**
+             * @default list
+             * @enum {unknown}
+             */
+            object: "list";
+            usage: components["schemas"]["EmbeddingUsage"];
+        };
+        /** EmbeddingProperties */
+        EmbeddingProperties: {
+            dimensions: number;
+            /** @enum {string} */
+            pooling: "last" | "mean";
+            /**
+             * @default cosine
+             * @constant
+             */
+            scores: "cosine";
+        };
+        /**
+         * EmbeddingUsage
+         * @description All tokens are of the inputs.
+         */
+        EmbeddingUsage: {
+            prompt_tokens: number;
+            total_tokens: number;
+        };
+        /**
+         * EmbeddingsRequest
+         * @description One vector is made of each input.
+         * @example {
+         *       "input": [
+         *         "Three rivers",
+         *         "Two lakes"
+         *       ],
+         *       "model": "my-model"
+         *     }
+         */
+        EmbeddingsRequest: {
+            /**
+             * @description Special tokens are added before an input that is a text: only these values are accepted.
+             * @default null
+             */
+            add_special_tokens: null | true;
+            /** @default null */
+            dimensions: number | null;
+            /**
+             * @description Vectors are float32: only these values are accepted.
+             * @default null
+             * @enum {unknown}
+             */
+            embed_dtype: null | "float32";
+            /** @default null */
+            encoding_format: ("base64" | "float") | null;
+            /**
+             * @description Base64 is of little-endian numbers: only these values are accepted.
+             * @default null
+             * @enum {unknown}
+             */
+            endianness: null | "native" | "little";
+            /** @description A text, a list of texts, a list of ids, or a list of lists of ids; at most 2048 */
+            input: string | (string | number | number[])[];
+            model: string;
+            /**
+             * @description Vectors have length 1: only these values are accepted.
+             * @default null
+             */
+            normalize: null | true;
+            /**
+             * @description Requests are ordered by service tier; use 'service_tier': only these values are accepted.
+             * @default null
+             */
+            priority: null | 0;
+            /** @default null */
+            service_tier: string | null;
+            /**
+             * @description Inputs are not truncated: only these values are accepted.
+             * @default null
+             * @enum {unknown}
+             */
+            truncate_prompt_tokens: null;
+            /** @default null */
+            user: string | null;
+        };
         /** EndUserView */
         EndUserView: {
             created_at: number;
@@ -5351,6 +5574,8 @@ export interface components {
         /** ModelCapabilities */
         ModelCapabilities: {
             /** @default false */
+            embeddings: boolean;
+            /** @default false */
             reasoning: boolean;
             /** @default false */
             structured_outputs: boolean;
@@ -5361,6 +5586,7 @@ export interface components {
         ModelCard: {
             capabilities?: components["schemas"]["ModelCapabilities"] | null;
             created: number;
+            embedding?: components["schemas"]["EmbeddingProperties"] | null;
             id: string;
             max_model_len?: number | null;
             /**
@@ -5523,7 +5749,7 @@ export interface components {
             adapter?: string | null;
             key_id?: string | null;
             /** @enum {null|string} */
-            meter?: "input" | "cached_input" | "output" | null;
+            meter?: "input" | "cached_input" | "output" | "embedding" | null;
             model?: string | null;
             month?: string | null;
             picos?: number | null;
@@ -5546,7 +5772,7 @@ export interface components {
             adapter?: string | null;
             key_id?: string | null;
             /** @enum {null|string} */
-            meter?: "input" | "cached_input" | "output" | null;
+            meter?: "input" | "cached_input" | "output" | "embedding" | null;
             model?: string | null;
             month?: string | null;
             picos: number | bigint;
@@ -5687,6 +5913,7 @@ export interface components {
             /** @default USD */
             currency: string;
             effective_from?: number | null;
+            embedding?: number | null;
             input: number;
             multipliers?: {
                 [key: string]: string;
@@ -6236,6 +6463,7 @@ export interface components {
             /** @default USD */
             currency: string;
             effective_from?: number | null;
+            embedding?: number | null;
             input: number;
             month?: string | null;
             multipliers?: {
@@ -6316,6 +6544,15 @@ export interface components {
             layer_error_max: number;
             mean_kl_max: number;
             top1_min: number;
+        };
+        /**
+         * RankedDocument
+         * @description Document `index` of the request. `relevance_score`: a cosine, from -1 to 1.
+         */
+        RankedDocument: {
+            document?: components["schemas"]["RerankDocument"];
+            index: number;
+            relevance_score: number;
         };
         /** RateBucket */
         RateBucket: {
@@ -6459,6 +6696,69 @@ export interface components {
             tier: string;
             trace_id: string | null;
             ttft_s: number | null;
+        };
+        /**
+         * RerankAnswer
+         * @description The nearest document first.
+         */
+        RerankAnswer: {
+            id: string;
+            model: string;
+            results: components["schemas"]["RankedDocument"][];
+            usage: components["schemas"]["EmbeddingUsage"];
+        };
+        /** RerankDocument */
+        RerankDocument: {
+            text: string;
+        };
+        /**
+         * RerankRequest
+         * @description Documents by the cosine of their embedding and the query's, the nearest first.
+         * @example {
+         *       "documents": [
+         *         "The Rhine",
+         *         "A dog"
+         *       ],
+         *       "model": "my-model",
+         *       "query": "rivers",
+         *       "top_n": 1
+         *     }
+         */
+        RerankRequest: {
+            documents: (string | components["schemas"]["RerankDocument"])[];
+            /**
+             * @description A document is one input: only these values are accepted.
+             * @default null
+             * @enum {unknown}
+             */
+            max_chunks_per_doc: null;
+            /**
+             * @description Documents are not truncated: only these values are accepted.
+             * @default null
+             * @enum {unknown}
+             */
+            max_tokens_per_doc: null;
+            model: string;
+            /**
+             * @description Requests are ordered by service tier; use 'service_tier': only these values are accepted.
+             * @default null
+             */
+            priority: null | 0;
+            query: string;
+            /** @default null */
+            return_documents: boolean | null;
+            /** @default null */
+            service_tier: string | null;
+            /** @default null */
+            top_n: number | null;
+            /**
+             * @description Inputs are not truncated: only these values are accepted.
+             * @default null
+             * @enum {unknown}
+             */
+            truncate_prompt_tokens: null;
+            /** @default null */
+            user: string | null;
         };
         /**
          * ResponseCustomTool
@@ -6723,6 +7023,51 @@ export interface components {
             schema: Record<string, never> | null;
             /** @default null */
             strict: boolean | null;
+        };
+        /** ScoreAnswer */
+        ScoreAnswer: {
+            created: number;
+            data: components["schemas"]["TextScore"][];
+            id: string;
+            model: string;
+            /**
+             * @default list
+             * @enum {unknown}
+             */
+            object: "list";
+            usage: components["schemas"]["EmbeddingUsage"];
+        };
+        /**
+         * ScoreRequest
+         * @description The cosine of the embeddings of two texts, for each pair: two lists of equal length, or one text and a list.
+         * @example {
+         *       "model": "my-model",
+         *       "text_1": "rivers",
+         *       "text_2": [
+         *         "The Rhine",
+         *         "A dog"
+         *       ]
+         *     }
+         */
+        ScoreRequest: {
+            model: string;
+            /**
+             * @description Requests are ordered by service tier; use 'service_tier': only these values are accepted.
+             * @default null
+             */
+            priority: null | 0;
+            /** @default null */
+            service_tier: string | null;
+            text_1: string | string[];
+            text_2: string | string[];
+            /**
+             * @description Inputs are not truncated: only these values are accepted.
+             * @default null
+             * @enum {unknown}
+             */
+            truncate_prompt_tokens: null;
+            /** @default null */
+            user: string | null;
         };
         /** SearchHit */
         SearchHit: {
@@ -7098,6 +7443,19 @@ export interface components {
             type: "text";
         };
         /**
+         * TextScore
+         * @description The cosine of pair `index`, from -1 to 1.
+         */
+        TextScore: {
+            index: number;
+            /**
+             * @default score
+             * @enum {unknown}
+             */
+            object: "score";
+            score: number;
+        };
+        /**
          * Thinking
          * @description `budget_tokens`: of the type `enabled`. `display`: whether the answer shows the thinking.
          */
@@ -7338,6 +7696,7 @@ export interface components {
             };
             device_s: number;
             discarded_tokens: number;
+            embedding_tokens: number;
             made_tokens: number;
             preemptions: number;
             prompt_tokens: number;
@@ -7364,6 +7723,7 @@ export interface components {
         /** UnitPrices */
         UnitPrices: {
             cached_input: number;
+            embedding: number;
             input: number;
             output: number;
         };
@@ -7429,6 +7789,7 @@ export interface components {
             currency: string;
             device_s: number;
             discarded_tokens: number;
+            embedding_tokens: number;
             /** @default 0 */
             input_audio_tokens: number;
             input_cached_tokens: number;
@@ -7475,6 +7836,8 @@ export interface components {
             load_s: number | null;
             made_tokens: number;
             model: string;
+            /** @enum {string} */
+            operation: "text" | "embedding";
             pause_s: number | null;
             preemptions: number;
             price_version_id: string;
@@ -8333,6 +8696,52 @@ export interface operations {
             };
         };
     };
+    TTenantV1EmbeddingsEmbeddings: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description Of requests that do not stream: one repeated within ten minutes gets the first answer again. */
+                "Idempotency-Key"?: string;
+            };
+            path: {
+                tenant: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["EmbeddingsRequest"];
+            };
+        };
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["EmbeddingList"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
     TTenantV1FilesListFiles: {
         parameters: {
             query?: {
@@ -8726,6 +9135,52 @@ export interface operations {
             };
         };
     };
+    TTenantV1RerankRerank: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description Of requests that do not stream: one repeated within ten minutes gets the first answer again. */
+                "Idempotency-Key"?: string;
+            };
+            path: {
+                tenant: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["RerankRequest"];
+            };
+        };
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["RerankAnswer"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
     TTenantV1ResponsesResponses: {
         parameters: {
             query?: never;
@@ -9014,6 +9469,52 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["InputItems"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    TTenantV1ScoreScore: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description Of requests that do not stream: one repeated within ten minutes gets the first answer again. */
+                "Idempotency-Key"?: string;
+            };
+            path: {
+                tenant: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["ScoreRequest"];
+            };
+        };
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ScoreAnswer"];
                 };
             };
             /** @description A refusal, with its reason */
@@ -14902,6 +15403,50 @@ export interface operations {
             };
         };
     };
+    V1EmbeddingsEmbeddings: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description Of requests that do not stream: one repeated within ten minutes gets the first answer again. */
+                "Idempotency-Key"?: string;
+            };
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["EmbeddingsRequest"];
+            };
+        };
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["EmbeddingList"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
     V1FilesListFiles: {
         parameters: {
             query?: {
@@ -15397,6 +15942,50 @@ export interface operations {
             };
         };
     };
+    V1RerankRerank: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description Of requests that do not stream: one repeated within ten minutes gets the first answer again. */
+                "Idempotency-Key"?: string;
+            };
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["RerankRequest"];
+            };
+        };
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["RerankAnswer"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
     V1ResponsesResponses: {
         parameters: {
             query?: never;
@@ -15675,6 +16264,50 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["InputItems"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    V1ScoreScore: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description Of requests that do not stream: one repeated within ten minutes gets the first answer again. */
+                "Idempotency-Key"?: string;
+            };
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["ScoreRequest"];
+            };
+        };
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ScoreAnswer"];
                 };
             };
             /** @description A refusal, with its reason */

@@ -10,7 +10,7 @@ from litestar import get, post
 from litestar.params import Parameter
 from msgspec import Meta, Struct
 
-from billing.accounts.prices import PICOS_MAX, REQUEST_TOKENS_MAX
+from billing.accounts.prices import PICOS_MAX, REQUEST_TOKENS_MAX, Meter
 from billing.books import corrections, invoices, periods
 from billing.books.corrections import REASON_CHARS_MAX
 from billing.books.margins import Margins
@@ -76,7 +76,7 @@ class NewCorrection(Struct, forbid_unknown_fields=True):
     model: str | None = None
     adapter: str | None = None
     tier: str | None = None
-    meter: Literal["input", "cached_input", "output"] | None = None
+    meter: Meter | None = None
     month: Annotated[str, Meta(max_length=7)] | None = None
 
 

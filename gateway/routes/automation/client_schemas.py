@@ -15,6 +15,9 @@ _ITEMS = [{"type": "message"} | _MESSAGES[0]]
 EXAMPLES: dict[str, dict[str, Any]] = {
     "ChatRequest": {"model": _MODEL, "messages": _MESSAGES, "max_completion_tokens": 64},
     "CompletionRequest": {"model": _MODEL, "prompt": "Three rivers are", "max_tokens": 16},
+    "EmbeddingsRequest": {"model": _MODEL, "input": ["Three rivers", "Two lakes"]},
+    "RerankRequest": {"model": _MODEL, "query": "rivers", "documents": ["The Rhine", "A dog"], "top_n": 1},
+    "ScoreRequest": {"model": _MODEL, "text_1": "rivers", "text_2": ["The Rhine", "A dog"]},
     "MessagesRequest": {"model": _MODEL, "messages": _MESSAGES, "max_tokens": 64},
     "CountRequest": {"model": _MODEL, "messages": _MESSAGES},
     "ResponsesRequest": {"model": _MODEL, "input": "Name three rivers.", "max_output_tokens": 64},

@@ -3,13 +3,13 @@ integer picos: 10⁻¹² of a currency unit."""
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated
 
 import sqlalchemy as sa
 from litestar import get, post
 from msgspec import Meta, Struct
 
-from billing.accounts.prices import PICOS_MAX
+from billing.accounts.prices import PICOS_MAX, Meter
 from billing.books import corrections
 from billing.books.corrections import REASON_CHARS_MAX
 from billing.clock import SECOND
@@ -46,7 +46,7 @@ class NewCredit(Struct, forbid_unknown_fields=True):
     model: str | None = None
     adapter: str | None = None
     tier: str | None = None
-    meter: Literal["input", "cached_input", "output"] | None = None
+    meter: Meter | None = None
 
 
 @post(

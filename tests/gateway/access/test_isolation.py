@@ -39,6 +39,9 @@ START = int(time.time()) - 3600
 OWN: dict[tuple[str, str], Any] = {
     ("POST", "/v1/chat/completions"): CHAT,
     ("POST", "/v1/completions"): {"model": MODEL, "prompt": "hi", "max_tokens": 3},
+    ("POST", "/v1/embeddings"): {"model": MODEL, "input": "hi"},
+    ("POST", "/v1/rerank"): {"model": MODEL, "query": "hi", "documents": ["ho"]},
+    ("POST", "/v1/score"): {"model": MODEL, "text_1": "hi", "text_2": "ho"},
     ("POST", "/v1/messages"): {"model": MODEL, "messages": [{"role": "user", "content": "hi"}], "max_tokens": 3},
     ("POST", "/v1/messages/count_tokens"): {"model": MODEL, "messages": [{"role": "user", "content": "hi"}]},
     ("POST", "/v1/responses"): {"model": MODEL, "input": "hi", "max_output_tokens": 16},

@@ -282,7 +282,7 @@ function NewCorrection({ request, onDone }: { request: string; onDone: () => voi
               form={form}
               name="meter"
               label="Meter"
-              options={["output", "input", ["cached_input", "cached input"]]}
+              options={["output", "input", ["cached_input", "cached input"], "embedding"]}
             />
             <TextField
               form={form}

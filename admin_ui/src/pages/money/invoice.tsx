@@ -31,7 +31,12 @@ import { ReconcileBadge } from "./reconcile";
 type Invoice = AnswerOf<"/v1/admin/invoices/{invoice_id}">;
 type Line = Invoice["lines"][number];
 
-const METERS: Record<string, string> = { input: "Input", cached_input: "Cached input", output: "Output" };
+const METERS: Record<string, string> = {
+  input: "Input",
+  cached_input: "Cached input",
+  output: "Output",
+  embedding: "Embedding",
+};
 const PER = 1_000_000n;
 
 export default function InvoicePage() {

@@ -71,6 +71,7 @@ export function PriceForm({
     input: plain === undefined ? "" : perMillion(plain.input),
     cached_input: plain === undefined ? "" : perMillion(plain.cached_input),
     output: plain === undefined ? "" : perMillion(plain.output),
+    embedding: plain === undefined || plain.embedding === plain.input ? "" : perMillion(plain.embedding),
     multipliers: multipliersSaid(first),
     effective_from: "",
     month: "",
@@ -87,6 +88,7 @@ export function PriceForm({
     values.input,
     values.cached_input,
     values.output,
+    values.embedding,
     values.multipliers,
     values.month,
   ]);
@@ -99,6 +101,7 @@ export function PriceForm({
     input: perTokenOf(values.input, "input"),
     cached_input: values.cached_input.trim() === "" ? null : perTokenOf(values.cached_input, "cached_input"),
     output: perTokenOf(values.output, "output"),
+    embedding: values.embedding.trim() === "" ? null : perTokenOf(values.embedding, "embedding"),
     multipliers: multipliersOf(values.multipliers),
   });
   const save = async () => {
@@ -128,6 +131,14 @@ export function PriceForm({
           hint="Blank: the input price."
         />
         <TextField form={form} name="output" label="Output" type="number" unit={values.currency} />
+        <TextField
+          form={form}
+          name="embedding"
+          label="Embedding"
+          type="number"
+          unit={values.currency}
+          hint="Blank: the input price."
+        />
       </div>
       <div className="field-row">
         <TextField

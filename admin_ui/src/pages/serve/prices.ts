@@ -4,11 +4,12 @@ import { type RowOf, useList, useMay } from "../../api";
 import { decimal, exact, picosOf, useNow, fieldError } from "../../kit";
 
 export type Price = RowOf<"/v1/admin/prices">;
-export const METERS = ["input", "cached_input", "output"] as const;
+export const METERS = ["input", "cached_input", "output", "embedding"] as const;
 export const METERS_SAID: Record<(typeof METERS)[number], string> = {
   input: "Input",
   cached_input: "Cached input",
   output: "Output",
+  embedding: "Embedding",
 };
 
 const MILLION = 1_000_000n;
