@@ -418,7 +418,7 @@ class _Export:
                     last=sequences,
                 )
             )
-            self._load_tags({row[-1] for row in read if row[-1] is not None})
+            self._load_tags({row[events.TAG_SET_AT] for row in read if row[events.TAG_SET_AT] is not None})
             self._write_events(writer.of_usage(read, self._tags), len(read), total)
         for made, *_ in self._corrections(period):
             self._write_events(events.of_correction(made), 1, total)

@@ -45,6 +45,7 @@ PeriodProof = Callable[[sa.Connection, str | None], list[Imbalance]]
 # The proofs over a month, or over all months (None).
 PERIOD_PROOFS: tuple[PeriodProof, ...] = (
     period_proofs.rolled_up,
+    period_proofs.rolled_up_days,
     entry_proofs.entered,
     period_proofs.invoiced,
     period_proofs.exported,
