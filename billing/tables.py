@@ -80,6 +80,8 @@ tenants = sa.Table(
     sa.Column("store_responses_s", sa.BigInteger, nullable=True),  # how long responses are stored; null: not at all
     # Networks from which its keys may be used, a list of texts; null: all.
     sa.Column("allowed_ips", sa.JSON(none_as_null=True), nullable=True),
+    # What lines of its batches do that a budget does not cover: wait, fail; null: as laneway.toml has it.
+    sa.Column("on_budget", sa.String(8), nullable=True),
     sa.Column("archived_at", sa.BigInteger, nullable=True),  # null: it is not archived; an archived one is suspended
     sa.CheckConstraint("status IN ('active', 'suspended')", name="status"),
 )
@@ -356,6 +358,7 @@ usage = sa.Table(
     sa.Column("asked", sa.String(128)),  # the request's model, if an alias or a fallback replaced it; null: neither
     sa.Column("adapter_version", sa.Integer),  # null: no adapter, or settled by a version without this column
     sa.Column("operation", sa.String(16), nullable=False, server_default="text"),  # or "embedding"
+    sa.Column("batch_id", sa.String(64)),  # null: no line of a batch
     sa.Index("ix_usage_tenant_id_sequence", "tenant_id", "sequence"),
     sa.Index("ix_usage_key_id_sequence", "key_id", "sequence"),
     sa.Index("ix_usage_finished_at", "finished_at"),
@@ -367,6 +370,8 @@ UNUSUAL = sa.and_(usage.c.ending != "stop", usage.c.ending != "length")
 sa.Index("ix_usage_unusual", usage.c.finished_at, sqlite_where=UNUSUAL, postgresql_where=UNUSUAL)
 
 # For comparing the arms of an alias and the versions of an adapter.
+_OF_BATCH = usage.c.batch_id.is_not(None)
+sa.Index("ix_usage_batch_id", usage.c.batch_id, usage.c.sequence, sqlite_where=_OF_BATCH, postgresql_where=_OF_BATCH)
 _ASKED, _VERSIONED = usage.c.asked.is_not(None), usage.c.adapter_version.is_not(None)
 sa.Index("ix_usage_asked", usage.c.asked, usage.c.finished_at, sqlite_where=_ASKED, postgresql_where=_ASKED)
 sa.Index(
@@ -726,4 +731,5 @@ export_invoices = sa.Table(
 
 import billing.day_tables  # noqa: E402 - their tables are in the metadata too
 import billing.finance_tables  # noqa: E402
+import billing.output_tables  # noqa: E402
 import billing.sla_tables  # noqa: E402, F401

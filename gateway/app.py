@@ -13,6 +13,7 @@ from litestar.types import ASGIApp, ControllerRouterHandler
 from gateway.http.cors import CrossOrigin
 from gateway.http.exchange import Front
 from gateway.http.head_requests import HeadRequests
+from gateway.routes.batches.batches import cancel_batch, create_batch, get_batch, list_batches
 from gateway.routes.batches.files import delete_file, get_file, get_file_content, list_files, upload_file
 from gateway.routes.chat import chat_completions
 from gateway.routes.completions import completions
@@ -71,6 +72,10 @@ ROUTES: tuple[ControllerRouterHandler, ...] = (
     get_file,
     delete_file,
     get_file_content,
+    create_batch,
+    list_batches,
+    get_batch,
+    cancel_batch,
     list_models,
     get_model,
     own_usage,

@@ -34,6 +34,8 @@ from gateway.access.totp import KeyTotp
 from gateway.access.write_limits import WriteLimits
 from gateway.answers.recording import Recordings
 from gateway.answers.responses_shape import usage_of_checkpoint
+from gateway.batches.batches import Batches
+from gateway.batches.build import build_worker
 from gateway.catalog.registry import Registry
 from gateway.catalog.router import Router
 from gateway.catalog.served_models import ServedModels
@@ -241,6 +243,11 @@ class Services:
     def _build_jobs(self) -> None:
         """Background jobs, and what operators are shown."""
         config, database = self.config, self.database
+        self.batch_worker = build_worker(
+            config, database, self.gateway_id, callers=self.callers, files=self.files, router=self.router,
+            generator=self.generator, limiter=self.limiter, tiers=self.tiers, fleet=self.engine,
+        )  # fmt: skip
+        self.batches = Batches(database, config.batches, self.batch_worker.notice_batch)
         self.auditor = Auditor(database, self.gateway_id, lease_s=config.lease.length_s)
         self.bookkeeper = Bookkeeper(database, self.engine, self.metrics, every_s=config.billing.reconcile_s)
         self.deliverer = Deliverer(database, self.metrics, config.webhooks, self.secrets)
@@ -331,6 +338,7 @@ class Services:
             "responses": self.responses.run(every.delete_responses_s),
             "background": self.background.run(every.expire_holds_s),
             "recordings": self.recordings.run(),
+            "batches": self.batch_worker.run(),
             "files": self.files.run(self.config.files.upkeep_s),
             "replays": self.replays.run(every.delete_replays_s),
             "traces": self.tracing.run(),

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import sqlalchemy as sa
 
-import gateway.error_tables  # noqa: F401 - the import adds its tables to the metadata
+import gateway.batch_tables
+import gateway.error_tables  # noqa: F401
 from billing.tables import Sequence, metadata
 from gateway.file_tables import files as files
 from gateway.write_tables import write_replays as write_replays

@@ -24,6 +24,7 @@ STORED_S_MIN, STORED_S_MAX = 60, 10 * 366 * 24 * 3600  # of `store_responses_s`
 DEFAULT_PROJECT = "default"
 
 Status = Literal["active", "suspended"]
+OnBudget = Literal["wait", "fail"]
 
 _SLUG = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 _CURRENCY = re.compile(r"[A-Z]{3}")
@@ -48,7 +49,8 @@ class Tenant(msgspec.Struct, frozen=True):
     and periods. `share_weight`: while two tenants wait in a tier, the tenant with twice the weight is served twice as
     much. `cheapest`: aliases that allow it choose the cheapest model that can serve a request. `store_responses_s`: for
     how long its responses are stored; None: they are not. `allowed_ips`: the networks from which its keys may be used;
-    None: every address. An archived tenant is suspended, and lists leave it out."""
+    None: every address. `on_budget`: what lines of its batches do that a budget does not cover; None: as laneway.toml
+    has it. An archived tenant is suspended, and lists leave it out."""
 
     id: str
     slug: str
@@ -63,6 +65,7 @@ class Tenant(msgspec.Struct, frozen=True):
     cheapest: bool = False
     store_responses_s: int | None = None
     allowed_ips: list[str] | None = None
+    on_budget: OnBudget | None = None
     archived_at: int | None = None
 
 
@@ -164,6 +167,7 @@ def update(
     cheapest: bool | None = None,
     store_responses_s: int | msgspec.UnsetType | None = msgspec.UNSET,
     allowed_ips: list[str] | msgspec.UnsetType | None = msgspec.UNSET,
+    on_budget: OnBudget | msgspec.UnsetType | None = msgspec.UNSET,
 ) -> Tenant:
     """Change the given fields; `allowed_ips` are checked networks. Raises InvalidValue, RowNotFound. After a change of
     the time zone, budgets by day and month count in windows of the new zone, which do not include the use of the old
@@ -192,6 +196,8 @@ def update(
         values["store_responses_s"] = store_responses_s
     if allowed_ips is not msgspec.UNSET:
         values["allowed_ips"] = allowed_ips
+    if on_budget is not msgspec.UNSET:
+        values["on_budget"] = on_budget
     return _change(connection, tenant_id, values)
 
 

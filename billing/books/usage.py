@@ -25,7 +25,7 @@ _recompute = tables.usage_recompute
 class UsageRow(msgspec.Struct, frozen=True):
     """One settled request, in the order of the table's columns. `recomputed`: its recomputes, by the tier whose
     preemptions caused them. `tags`: the key's, when the request began. `asked`: the model that the request named, if an
-    alias or a fallback replaced it. The last four numbers: as in Settlement."""
+    alias or a fallback replaced it. The last four numbers: as in Settlement. `batch_id`: of a line of a batch."""
 
     sequence: int
     request_id: str
@@ -66,6 +66,7 @@ class UsageRow(msgspec.Struct, frozen=True):
     itl_target_s: float | None
     itl_s: float | None
     pause_s: float | None
+    batch_id: str | None
 
 
 class Totals(msgspec.Struct, frozen=True):
@@ -96,6 +97,7 @@ class UsageFilter(msgspec.Struct, frozen=True, kw_only=True):
     model: str | None = None
     adapter: str | None = None
     tier: str | None = None
+    batch_id: str | None = None
     tags: tuple[tuple[str, str], ...] = ()
     start: int | None = None
     end: int | None = None

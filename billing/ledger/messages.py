@@ -100,6 +100,17 @@ class Recompute(msgspec.Struct, frozen=True):
 ASKED_CHARS_MAX = 128
 
 
+class LineOutput(msgspec.Struct, frozen=True):
+    """The output of one line of a batch, encrypted. `epoch`: of the worker's lease under which the line ran; if the
+    lease has another epoch by then, the output is not recorded. `is_error`: it belongs in the error file."""
+
+    batch_id: str
+    line: int
+    epoch: int
+    sealed: bytes
+    is_error: bool = False
+
+
 class Settlement(msgspec.Struct, frozen=True, kw_only=True, tag="settlement"):
     """The usage of a held request. `prompt_tokens` includes `cached_tokens`; `completion_tokens` are billed, and
     made = billed + discarded. Tier, model and adapter are the hold's. `device_s` excludes the seconds in `recomputed`,
@@ -113,7 +124,9 @@ class Settlement(msgspec.Struct, frozen=True, kw_only=True, tag="settlement"):
     request; `load_s`: of that, the wait until the engine had the adapter; `weights_s`: as predicted then, until the
     model's weights are resident; None: unknown. `asked`: the model that the request named, if an alias or a
     fallback replaced it, at most ASKED_CHARS_MAX. `adapter_version`: None without an adapter. `operation`: as
-    the hold's; an embedding has no completion token, and no cached one: all its tokens have one price."""
+    the hold's; an embedding has no completion token, and no cached one: all its tokens have one price.
+    `batch_id`: of a line of a batch. `output`: recorded in the settlement's transaction (`billing.ledger.outputs`);
+    never in a journal."""
 
     request_id: str
     prompt_tokens: int
@@ -144,8 +157,11 @@ class Settlement(msgspec.Struct, frozen=True, kw_only=True, tag="settlement"):
     asked: str | None = None
     adapter_version: int | None = None
     operation: Operation = "text"
+    batch_id: str | None = None
+    output: LineOutput | None = None
 
     def check(self) -> None:
+        assert self.output is None or self.output.batch_id == self.batch_id
         assert 0 <= self.cached_tokens <= self.prompt_tokens
         assert self.completion_tokens >= 0
         assert self.discarded_tokens >= 0

@@ -27,6 +27,7 @@ from billing.ledger.messages import HoldEnding, Settlement, Void
 from billing.timeouts import StallTolerantTimeout
 
 SETTLE_WAIT_S = 2.0
+REPEAT_S = 0.5  # between two attempts of a settlement that is not journaled
 TURN_S = 1.0
 APPEND_MAX = 1024  # records written with one fsync
 # A record of the journal names at most this number of engine processes; above it the record names no process.
@@ -124,6 +125,16 @@ class Settler:
         unavailable. Raises LedgerUnavailable if the journal failed too, and HoldUnknown and AssertionError as
         `Ledger.settle`."""
         return await self._end_hold(settlement)
+
+    async def settle_unjournaled(self, settlement: Settlement) -> HoldEnding:
+        """As `settle`, for a line of a batch: its output is recorded with its settlement, and a journal has no
+        outputs. Waits until the database is available. If the caller is cancelled, the hold may stay open: it
+        expires with this gateway's lease. Raises HoldUnknown and AssertionError as `Ledger.settle`."""
+        while True:
+            try:
+                return await self._ledger.settle(settlement)
+            except LedgerUnavailable:
+                await asyncio.sleep(REPEAT_S)
 
     def journal_settlement(self, settlement: Settlement) -> None:
         """As `settle`, for a caller that cannot wait because the process ends: write to the journal only. A failure is

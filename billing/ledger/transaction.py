@@ -1,9 +1,10 @@
 """One database transaction for several requests: first the endings, since they free budget, then the holds and moves
 of holds, in the order of their arrival.
 
-All transactions lock in the same order: the gateway's lease, hold rows by id, templates of budgets by id, budget rows
-by id. New budgets of end users are inserted between the last two. A request that is
-refused or invalid does not affect the other requests of its transaction. This module knows no thread and no event loop.
+All transactions lock in the same order: the gateway's lease, leases of batches' workers by batch, hold rows by id,
+templates of budgets by id, budget rows by id. New budgets of end users are inserted between the last two. A request
+that is refused or invalid does not affect the other requests of its transaction. This module knows no thread and no
+event loop.
 """
 
 from __future__ import annotations
@@ -16,10 +17,10 @@ import sqlalchemy as sa
 
 from billing import revision, tables
 from billing.accounts import alerts, end_users
-from billing.accounts.budget_windows import BudgetWindow, Counters, LockedBudget, Scope
-from billing.accounts.prices import Meter, PriceBook, PriceVersion, UnitPrices, format_picos
+from billing.accounts.budget_windows import BudgetWindow, Counters, LockedBudget
+from billing.accounts.prices import Meter, PriceBook, PriceVersion, UnitPrices
 from billing.bulk import BulkInsert, BulkUpdate, Query, Row, among
-from billing.clock import SECOND, Clock, rfc3339
+from billing.clock import SECOND, Clock
 from billing.ledger import leases
 from billing.ledger.messages import (
     GATEWAY_DEAD,
@@ -30,10 +31,11 @@ from billing.ledger.messages import (
     HoldMove,
     HoldRefused,
     HoldRequest,
-    RefusalCode,
     Settlement,
     Void,
 )
+from billing.ledger.outputs import OutputFence, outputs_of
+from billing.ledger.refusals import affordable_tokens, budget_refusal
 
 _holds = tables.holds
 _charges = tables.hold_charges
@@ -67,14 +69,6 @@ _INSERT_ENTRIES = BulkInsert(tables.entries)
 _MOVED = ("model", "adapter", "tier", "price_version_id", "prompt_tokens", "max_tokens", "hold_picos")
 _MOVE_HOLDS = BulkUpdate(_holds, _MOVED, key="request_id")
 _END_HOLDS = BulkUpdate(_holds, ("state", "ended_at", "ending", "settled_picos", "lost_tokens"), key="request_id")
-_UNIT_WORD = {"tokens": "token", "money": "money"}
-_REFUSAL_CODES: dict[Scope, RefusalCode] = {
-    "tenant": "tenant_budget_exceeded",
-    "project": "project_budget_exceeded",
-    "key": "key_budget_exceeded",
-}
-_END_USER_CODE: RefusalCode = "end_user_budget_exceeded"
-
 HoldResult = Held | HoldRefused | Exception
 EndResult = HoldEnding | Exception
 
@@ -140,6 +134,7 @@ class LedgerTransaction:
         self._prices = prices
         self._now = 0
         self._counters = Counters()
+        self._outputs = OutputFence()
         self._of_end_users: dict[end_users.NamedScopes, list[str]] = {}  # the ids of their budgets
         self._known: dict[str, _Hold] = {}
         self._made: dict[str, _Hold] = {}
@@ -163,6 +158,7 @@ class LedgerTransaction:
         if holds and (lease_expires_at is None or lease_expires_at <= self._now):
             # A gateway that makes holds is alive. Without a valid lease, an audit would expire its holds.
             leases.extend(connection, self._gateway_id, self._lease_s, self._now)
+        self._outputs.lock_leases(connection, outputs_of(endings))
         self._lock(connection, holds, endings, per_end_user=bool(any_template))
         end_results = [self._guarded_end(connection, ending) for ending in endings]
         hold_results = [
@@ -276,7 +272,7 @@ class LedgerTransaction:
         granted = request.max_tokens
         blocking: list[tuple[LockedBudget, BudgetWindow]] = []
         for budget, window in budgets:
-            affordable = _affordable(budget, window, request, prices)
+            affordable = affordable_tokens(budget, window, request, prices)
             if affordable is None:
                 continue
             if affordable < request.min_tokens:
@@ -292,7 +288,7 @@ class LedgerTransaction:
         budget, window = max(blocking, key=reset)
         least = request.prompt_tokens + request.min_tokens
         needed = budget.amount(least, prices.most(request.prompt_tokens, request.min_tokens, request.operation))
-        return 0, _refusal(request, budget, window, needed, currency, self._counters.resets_at(budget))
+        return 0, budget_refusal(request, budget, window, needed, currency, self._counters.resets_at(budget))
 
     def _new_hold(self, request: HoldRequest, granted: _Grant) -> _Hold:
         return _Hold(
@@ -330,10 +326,18 @@ class LedgerTransaction:
             return HoldEnding(ending.request_id, "unknown")
         if hold.state != "held":
             return self._repeat(connection, hold, ending)
+        output = ending.output if isinstance(ending, Settlement) else None
+        if output is not None and not self._outputs.admits(output):
+            # The worker of the batch was taken for dead: its hold ends as those of its gateway do.
+            self._release(hold, Expire(ending.request_id))
+            hold.ended_at = self._now
+            return self._repeat(connection, hold, ending)
         if isinstance(ending, Settlement):
             self._settle(connection, hold, ending)
         else:
             self._release(hold, ending)
+        if output is not None:
+            self._outputs.add_output(hold.request_id, output, self._now)
         hold.ended_at = self._now
         self._ended[hold.request_id] = hold
         return _outcome(hold)
@@ -415,6 +419,7 @@ class LedgerTransaction:
         _INSERT_ATTEMPTS.run(connection, self._attempt_rows)
         _INSERT_LOST.run(connection, self._lost_rows)
         _INSERT_ENTRIES.run(connection, self._entry_rows)
+        self._outputs.write(connection)
         crossings = self._counters.cross()
         self._counters.write(connection)
         if crossings:
@@ -440,40 +445,6 @@ def _by_meter(settlement: Settlement, prices: UnitPrices) -> dict[Meter, int]:
         "cached_input": settlement.cached_tokens * prices.cached_input,
         "output": settlement.completion_tokens * prices.output,
     }
-
-
-def _affordable(budget: LockedBudget, window: BudgetWindow, request: HoldRequest, prices: UnitPrices) -> int | None:
-    """The completion tokens that the rest of the budget covers; None: any number; below 0: not even the prompt."""
-    left = budget.bound - window.held - window.posted
-    if budget.unit == "tokens":
-        return left - request.prompt_tokens
-    left -= prices.most(request.prompt_tokens, 0, request.operation)
-    if prices.output == 0:
-        return None if left >= 0 else -1
-    return left // prices.output
-
-
-def _refusal(
-    request: HoldRequest, budget: LockedBudget, window: BudgetWindow, needed: int, currency: str, resets_at: int | None
-) -> HoldRefused:
-    def show(amount: int) -> str:
-        return f"{amount} tokens" if budget.unit == "tokens" else format_picos(amount, currency)
-
-    when = "It never resets." if resets_at is None else f"It resets at {rfc3339(resets_at)}."
-    of_end_user = budget.template_id is not None
-    owner = "end user" if of_end_user else budget.scope
-    message = (
-        f"The {owner}'s {_UNIT_WORD[budget.unit]} budget ({budget.period}) does not cover this request: limit "
-        f"{show(budget.bound)}, used {show(window.posted)}, held {show(window.held)} by running requests, "
-        f"needed at least {show(needed)}. {when}"
-    )
-    if budget.end_user == end_users.OTHERS and of_end_user:
-        message += f" The limit of {end_users.END_USERS_MAX} end users is reached: further end users share a budget."
-    # The smallest request has one prompt token and no completion token. A key may still serve its other end users.
-    nothing_left = not of_end_user and budget.bound - window.posted < 1
-    code = _END_USER_CODE if of_end_user else _REFUSAL_CODES[budget.scope]
-    name = f"{'end_user' if of_end_user else budget.scope}_{budget.unit}_{budget.period}"
-    return HoldRefused(request.request_id, code, message, resets_at, nothing_left, name, budget.bound)
 
 
 def _held(hold: _Hold) -> Held:

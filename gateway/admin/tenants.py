@@ -85,6 +85,7 @@ class TenantWrites:
         cheapest: bool | None = None,
         store_responses_s: int | msgspec.UnsetType | None = msgspec.UNSET,
         allowed_ips: Sequence[str] | msgspec.UnsetType | None = msgspec.UNSET,
+        on_budget: tenants.OnBudget | msgspec.UnsetType | None = msgspec.UNSET,
     ) -> Tenant:
         """Change the fields that are given. Keys of a suspended tenant are refused. `store_responses_s` None also makes
         the responses unreadable that are stored already."""
@@ -108,6 +109,7 @@ class TenantWrites:
             cheapest=cheapest,
             store_responses_s=store_responses_s,
             allowed_ips=_checked_ips(allowed_ips),
+            on_budget=on_budget,
         )
         if after.store_responses_s is None and before.store_responses_s is not None:
             if count := files_of_key(connection, after.id):

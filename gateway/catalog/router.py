@@ -33,11 +33,13 @@ PARTS = 2**52  # a double represents n + 0.5 exactly for every n below it
 class Route(msgspec.Struct, frozen=True):
     """The targets that may serve a request. `candidates`: one target; for a cheapest alias all of its targets in order,
     of which the caller must choose the cheapest that can serve the request. `among`: all targets that the name stands
-    for; other requests may get another of them. `Router.fallbacks` has the targets to try after a candidate."""
+    for; other requests may get another of them. `Router.fallbacks` has the targets to try after a candidate.
+    `is_pinned`: no other target may serve the request."""
 
     candidates: tuple[ModelTarget, ...]
     among: tuple[ModelTarget, ...]
     alias: Alias | None = None
+    is_pinned: bool = False
 
 
 class EngineModels(Protocol):
@@ -116,11 +118,19 @@ class Router:
         chosen = choose(alias.name, caller.tenant_id or "", sticky, [part for part, _ in parts])
         return Route((next(target for target in among if target.name == chosen),), among, alias)
 
+    def pinned(self, caller: Caller, name: str, target: str) -> Route:
+        """The route of a line of a batch, whose `name` stood for `target` when the batch was validated. Raises
+        ModelNotFound if the key may not call the name any more, or the tenant not the target."""
+        found = self._model(caller, target) if caller.may_call(name) else None
+        if found is None:
+            raise ModelNotFound(name)
+        return Route((found,), (found,), is_pinned=True)
+
     def fallbacks(self, caller: Caller, route: Route, first: ModelTarget) -> list[ModelTarget]:
         """The targets to try, in order, when `first` is saturated or unavailable. An adapter has no fallbacks: no other
         base model can serve it. A model's own fallbacks must be in the key's list; an alias covers its models and
         fallbacks."""
-        if first.adapter is not None:
+        if first.adapter is not None or route.is_pinned:
             return []
         names = route.alias.fallbacks if route.alias is not None else ()
         if not names:

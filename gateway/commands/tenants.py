@@ -25,7 +25,7 @@ from gateway.views.accounts import ProjectView, TenantView
 
 COLUMNS = (
     *("slug", "tier", "status", "currency", "time_zone", "default_max_tokens", "share_weight"),
-    *("cheapest", "store_responses_s", "created_at", "id", "name"),
+    *("cheapest", "store_responses_s", "on_budget", "created_at", "id", "name"),
 )
 PROJECT_COLUMNS = ("name", "default_max_tokens", "created_at", "id")
 
@@ -111,6 +111,10 @@ def create_command(
     show_row(msgspec.to_builtins(TenantView.of(tenant)), as_json=as_json)
 
 
+def _on_budget(_context: click.Context, _option: click.Parameter, value: str | None) -> object:
+    return OFF if value == "default" else value
+
+
 @tenants_group.command("set")
 @click.argument("tenant")
 @click.option("--name")
@@ -140,6 +144,13 @@ def create_command(
     multiple=True,
     callback=_networks,
     help="Replaces the list of networks and addresses from which its keys may be used. Repeatable. off: every address.",
+)
+@click.option(
+    "--on-budget",
+    type=click.Choice(["wait", "fail", "default"]),
+    callback=_on_budget,
+    help="What lines of its batches do that a budget does not cover: wait until the batch's window ends, or fail. "
+    "default: as laneway.toml has it.",
 )
 @json_option
 @pass_console

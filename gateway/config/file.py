@@ -19,6 +19,7 @@ import gateway as package
 from engine.protocol.allowed_words import WRONG_WORD, name_allowed_words
 from engine.protocol.config import ConfigSection as Section
 from engine.protocol.tls import CertificateFiles
+from gateway.config.batches_settings import BatchesSection
 from gateway.config.billing_settings import BillingSection, ConnectorSection
 from gateway.config.files_settings import FilesSection
 from gateway.config.private_files import close_file, make_private, write_private
@@ -85,6 +86,7 @@ class Config(Section, frozen=True, kw_only=True):
     exports: ExportsSection = ExportsSection()
     responses: ResponsesSection = ResponsesSection()
     files: FilesSection = FilesSection()
+    batches: BatchesSection = BatchesSection()
     retention: RetentionSection = RetentionSection()
     webhooks: WebhooksSection = WebhooksSection()
     telemetry: TelemetrySection = TelemetrySection()
@@ -109,6 +111,9 @@ class Config(Section, frozen=True, kw_only=True):
             each = ", ".join(f"{tier.name} {tier.floor:g}" for tier in self.tiers)
             raise ValueError(f"tiers.floor: all floors add up to {floors:g} ({each}); the limit is 1, the whole arena")
         _check_targets(self.tiers)
+        if self.batches.tier and self.tier(self.batches.tier) is None:
+            tiers = ", ".join(tier.name for tier in self.tiers)
+            raise ValueError(f"batches.tier: there is no tier {self.batches.tier!r}; the tiers are {tiers}")
         _check_names(self)
         if self.certificates is None:
             remote = [f"engines.address {engine.address}" for engine in self.engines if is_tls_address(engine.address)]
@@ -176,6 +181,11 @@ class Config(Section, frozen=True, kw_only=True):
     def console_dir(self) -> Path:
         """The built files of the console; the directory may be missing."""
         return Path(self.gateway.console_dir)
+
+    @property
+    def batches_tier(self) -> str:
+        """The name of the tier at which lines of batches run."""
+        return self.batches.tier or self.tiers[-1].name
 
     @property
     def exports_dir(self) -> Path:

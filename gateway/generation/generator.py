@@ -28,7 +28,7 @@ from gateway.generation.endings import EndingCode
 from gateway.generation.exhausted_budgets import ExhaustedBudgets
 from gateway.generation.first_tokens import FirstTokens
 from gateway.generation.holds import RequestHolds
-from gateway.generation.inflight import InFlight, RequestPlan
+from gateway.generation.inflight import InFlight, LineRun, RequestPlan
 from gateway.generation.planning import RequestPlanner, TokenizedPrompt
 from gateway.generation.replays import FirstCall, IdempotentCall, Replayed
 from gateway.generation.selector import Selector, log_selection
@@ -107,24 +107,28 @@ class Generator:
         admission: Admission,
         call: IdempotentCall | None = None,
         renderer: Renderer | None = None,
+        line_run: LineRun | None = None,
     ) -> InFlight | Replayed:
         """Route, count, reserve the tokens, and start an owner task, which then ends the `admission`. Returns Replayed
-        if the `call` was answered meanwhile. With a `call`, `renderer` makes the body that is stored for replays.
-        Raises ApiError; later errors of the ledger or the engine are the answer's error."""
-        assert (call is None) == (renderer is None), "only an idempotent call stores its answer"
+        if the `call` was answered meanwhile. `renderer` makes the body that is stored: for replays of the `call`, or as
+        the output of a line of a batch. Raises ApiError; later errors of the ledger or the engine are the answer's
+        error."""
+        assert (call is None and line_run is None) == (renderer is None), "only a call or a line stores its answer"
         if self._stopping:
             raise errors.EngineDown("This server is stopping.")
         line.model_asked = asked.model
-        route = self._selector.route(caller, asked, line)
+        route = self._selector.route(caller, asked, line, None if line_run is None else line_run.target)
         tier = self._tiers.serve(caller.tier, asked.service_tier)
         line.record.tier, line.record.stream = tier, asked.stream
         try:
             if len(route.candidates) > 1:  # each may count the prompt again: refuse first what cannot fit
                 await self._limiter.reserve(admission, asked.tokens_min)
             plan, fallbacks = await self._selector.first(caller, asked, route, tier, line)
-            return await self._begin_request(caller, asked, line, call, renderer, plan, fallbacks, tier, admission)
+            started = caller, asked, line, call, renderer, plan, fallbacks, tier, admission, line_run
+            return await self._begin_request(*started)
         except (errors.Unavailable, DatabaseUnavailable):
-            self._first_tokens.refused(tier, caller.tenant_id, line.record.model)
+            if line_run is None:  # a line runs again
+                self._first_tokens.refused(tier, caller.tenant_id, line.record.model)
             raise
 
     async def _begin_request(
@@ -138,6 +142,7 @@ class Generator:
         fallbacks: list[ModelTarget],
         tier: str,
         admission: Admission,
+        line_run: LineRun | None,
     ) -> InFlight | Replayed:
         line.record.texts, line.record.guided = plan.texts, plan.answer.guide is not None
         self._check_journal()
@@ -156,6 +161,7 @@ class Generator:
             line=line,
             answer=Answer(plan.texts, stream=asked.stream or asked.background),
             first=first,
+            line_run=line_run,
             reasoning_keys=self._planner.reasoning_keys(caller) if asked.seals_reasoning else None,
         )
         if not fallbacks:
@@ -383,7 +389,10 @@ class Generator:
                 await request.first.keep_answer(await request.answer.spell(usage))
             if request.answer.record_end is not None:
                 await request.answer.record_end(usage, outcome.error)
-            await self._holding.settle_hold(request, outcome)
+            output = None
+            if request.line_run is not None and outcome.error is None:
+                output = await request.line_run.output_of(await request.answer.spell(usage))
+            await self._holding.settle_hold(request, outcome, output)
             assert request.runs is not None
             request.runs.confirm_recorded()
         else:
@@ -420,8 +429,8 @@ class Generator:
         record.ending, record.completion_tokens = outcome.ending.value, outcome.billed
         if request.runs is not None:
             record.itl_s, record.pause_s = request.runs.token_gaps()
-        if request.asked.background:
-            return  # the hold is settled by its checkpoint: the tokens that can be read
+        if request.asked.background or request.line_run is not None:
+            return  # a checkpoint settles the hold with the tokens that can be read; that of a line expires
         if outcome.settles:
             self._holding.journal_settlement(request, outcome)
 
@@ -434,7 +443,7 @@ class Generator:
     async def _fail(self, request: InFlight, error: errors.ApiError) -> None:
         request.line.record.code = error.code
         note_error(request.line, error)
-        if request.line.record.ttft_s is None:
+        if request.line.record.ttft_s is None and request.line_run is None:
             subject = request.tier, request.caller.tenant_id, request.target.model
             if error.status == errors.Unavailable.status:
                 self._first_tokens.refused(*subject)

@@ -20,7 +20,7 @@ from billing.ledger.ledger import (
     LedgerUnavailable,
     Settlement,
 )
-from billing.ledger.messages import ASKED_CHARS_MAX, Recompute
+from billing.ledger.messages import ASKED_CHARS_MAX, LineOutput, Recompute
 from billing.ledger.settler import Settler
 from billing.timeouts import StallTolerantTimeout
 from gateway import errors
@@ -89,13 +89,18 @@ class RequestHolds:
             raise errors.DatabaseDown("Budgets cannot be checked now. Try again in a moment.") from None
         return None if isinstance(answer, HoldRefused) else answer
 
-    async def settle_hold(self, request: InFlight, outcome: Outcome) -> None:
-        """Raises DatabaseDown if neither the database nor the journal accepted it; then the log has the settlement."""
-        settlement = _settlement(request, outcome)
+    async def settle_hold(self, request: InFlight, outcome: Outcome, output: LineOutput | None = None) -> None:
+        """`output`: of a line of a batch that was answered. Raises DatabaseDown if neither the database nor the journal
+        accepted it; then the log has the settlement."""
+        settlement = _settlement(request, outcome, output)
         started, times = time.perf_counter(), request.line.times
         times.settle_began_s = request.line.age_s()
         try:
-            ended = await self._settler.settle(settlement)
+            if request.line_run is None:
+                ended = await self._settler.settle(settlement)
+            else:
+                ended = await self._settler.settle_unjournaled(settlement)
+                request.line_run.is_recorded = output is not None and ended.outcome == "settled"
         except LedgerUnavailable:
             self._metrics.unsettled.inc()
             _log.critical("settlement.lost", extra={"fields": {"settlement": msgspec.to_builtins(settlement)}})
@@ -140,7 +145,7 @@ class RequestHolds:
         )
 
 
-def _settlement(request: InFlight, outcome: Outcome) -> Settlement:
+def _settlement(request: InFlight, outcome: Outcome, output: LineOutput | None = None) -> Settlement:
     # Times are the gateway's own measures, as in the log, the metrics and the tiers' targets. If the caller left
     # before a token arrived, there is no time of a first token.
     usage, record = outcome.usage, request.line.record
@@ -173,6 +178,8 @@ def _settlement(request: InFlight, outcome: Outcome) -> Settlement:
         asked=_recorded(record.asked),
         operation=request.asked.operation,
         adapter_version=None if request.target.adapter is None else request.target.adapter.version,
+        batch_id=None if request.line_run is None else request.line_run.batch_id,
+        output=output,
     )
 
 

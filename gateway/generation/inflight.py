@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
 import msgspec
 
+from billing.ledger.messages import LineOutput
 from engine.protocol.frames import Pooling, Sampling
 from gateway.access.callers import Caller
 from gateway.api.generation_request import GenerationRequest, LargeBody
@@ -52,6 +54,21 @@ class RequestPlan(msgspec.Struct, frozen=True):
         return self.prompt_tokens + self.texts * self.max_tokens
 
 
+class LineRun(msgspec.Struct):
+    """One attempt of a line of a batch. `target`: the model, or version of an adapter, that the line's name stood for
+    when the batch was validated. `seal`: makes the encrypted output of the answer's body."""
+
+    batch_id: str
+    line: int
+    epoch: int  # of the worker's lease
+    target: str
+    seal: Callable[[bytes], Awaitable[bytes]]
+    is_recorded: bool = False  # output and charge are committed
+
+    async def output_of(self, body: bytes) -> LineOutput:
+        return LineOutput(self.batch_id, self.line, self.epoch, await self.seal(body))
+
+
 class InFlight(msgspec.Struct):
     """One request that was admitted under the limits, and the answer that its owner writes. Until it has a token, a
     fallback may replace its `plan` by the plan of another model."""
@@ -67,6 +84,7 @@ class InFlight(msgspec.Struct):
     line: RequestLine
     answer: Answer
     first: FirstCall | None  # set if it has an Idempotency-Key
+    line_run: LineRun | None = None  # set if it is a line of a batch
     stores: bool = False  # the response is stored
     reasoning_keys: ReasoningKeys | None = None  # set if the answer has its reasoning encrypted
     runs: TextRuns | None = None  # of the model that serves it; None until it is submitted

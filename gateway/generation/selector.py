@@ -27,9 +27,12 @@ class Selector:
         self._router = router
         self._metrics = metrics
 
-    def route(self, caller: Caller, asked: GenerationRequest, line: RequestLine) -> Route:
-        """Raises ModelNotFound, and InvalidRequest for ids that mean different tokens to the models of the name, or for
+    def route(self, caller: Caller, asked: GenerationRequest, line: RequestLine, target: str | None = None) -> Route:
+        """`target`: the only model that may serve the request; None: any model for which the name stands. Raises
+        ModelNotFound, and InvalidRequest for ids that mean different tokens to the models of the name, or for
         embeddings of several models."""
+        if target is not None:
+            return self._router.pinned(caller, asked.model, target)
         route = self._router.route(caller, asked.model, asked.sticky or line.record.request_id)
         if (field := asked.ids_in) is not None and not self._planner.one_vocabulary(route.among):
             raise errors.InvalidRequest(

@@ -88,7 +88,7 @@ class Admission:
 
     def headers(self) -> list[tuple[bytes, bytes]]:
         """The x-ratelimit-* headers: at admission, or, after the end of the admission, at its end."""
-        return rates.headers(*self._state)
+        return rates.headers(*self._state) if self.subjects else []
 
 
 async def end_refused(admission: Admission, error: BaseException) -> None:
@@ -148,10 +148,14 @@ class Limiter:
         admission = self._open[slot] = Admission(self, subjects, slot, tokens, state, shared=shared)
         return admission
 
+    def unlimited(self) -> Admission:
+        """An admission that no limit counts, for a line of a batch."""
+        return Admission(self, (), "", 0, ((), []), shared=False)
+
     async def reserve(self, admission: Admission, tokens: int) -> None:
         """Raise the tokens of an open admission to `tokens`. Raises RateLimited; the admission is unchanged then."""
         more = tokens - admission.tokens
-        if more > 0:
+        if more > 0 and admission.subjects:
             state, shared = await self._take_slot(admission.subjects, more, admission.slot, requests=0)
             admission.reserved(more, state, shared=shared)
 
@@ -173,6 +177,8 @@ class Limiter:
     async def end_admission(self, admission: Admission, requests: int, tokens: int) -> LimitState:
         """Release the slot, `requests` and `tokens`, and return the state of the limits afterwards."""
         subjects, slot, shared = admission.subjects, admission.slot, self._shared
+        if not subjects:
+            return (), []
         unanswered = self._unanswered.pop(slot, None)
         if unanswered is not None:
             # `_note_late_answer` adds the answer to the admission. wait() lets this callback run even if the answer is

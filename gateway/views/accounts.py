@@ -50,6 +50,7 @@ class TenantView(msgspec.Struct, frozen=True, kw_only=True):
     cheapest: bool
     store_responses_s: int | None
     allowed_ips: list[str] | None
+    on_budget: Literal["wait", "fail"] | None
     created_at: int
     archived_at: int | None
 

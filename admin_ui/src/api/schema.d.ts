@@ -82,6 +82,71 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/t/{tenant}/v1/batches": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * ListBatches
+         * @description The tenant's batches, the newest first.
+         */
+        get: operations["TTenantV1BatchesListBatches"];
+        put?: never;
+        /**
+         * CreateBatch
+         * @description Create a batch of an uploaded file. With an Idempotency-Key a repeated call gets the same batch, for a day.
+         *     Counts as a request under the limits, as every endpoint of batches does; its lines do not.
+         */
+        post: operations["TTenantV1BatchesCreateBatch"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/t/{tenant}/v1/batches/{batch}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * GetBatch
+         * @description A batch, with its counts and usage so far.
+         */
+        get: operations["TTenantV1BatchesGetBatch"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/t/{tenant}/v1/batches/{batch}/cancel": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * CancelBatch
+         * @description End a batch early. Lines that run are aborted and not billed; the outputs so far remain.
+         */
+        post: operations["TTenantV1BatchesCancelCancelBatch"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/t/{tenant}/v1/budget": {
         parameters: {
             query?: never;
@@ -2537,6 +2602,71 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/batches": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * ListBatches
+         * @description The tenant's batches, the newest first.
+         */
+        get: operations["V1BatchesListBatches"];
+        put?: never;
+        /**
+         * CreateBatch
+         * @description Create a batch of an uploaded file. With an Idempotency-Key a repeated call gets the same batch, for a day.
+         *     Counts as a request under the limits, as every endpoint of batches does; its lines do not.
+         */
+        post: operations["V1BatchesCreateBatch"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/batches/{batch}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * GetBatch
+         * @description A batch, with its counts and usage so far.
+         */
+        get: operations["V1BatchesGetBatch"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/batches/{batch}/cancel": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * CancelBatch
+         * @description End a batch early. Lines that run are aborted and not billed; the outputs so far remain.
+         */
+        post: operations["V1BatchesCancelCancelBatch"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/budget": {
         parameters: {
             query?: never;
@@ -3464,6 +3594,100 @@ export interface components {
         AwayEvent: {
             at: number;
             reason: string;
+        };
+        /** BatchErrorList */
+        BatchErrorList: {
+            data: components["schemas"]["BatchErrorObject"][];
+            /**
+             * @default list
+             * @constant
+             */
+            object: "list";
+        };
+        /** BatchErrorObject */
+        BatchErrorObject: {
+            code: string;
+            line?: number | null;
+            message: string;
+            param?: string | null;
+        };
+        /** BatchInputDetails */
+        BatchInputDetails: {
+            cached_tokens: number;
+        };
+        /** BatchList */
+        BatchList: {
+            data: components["schemas"]["BatchObject"][];
+            first_id: string | null;
+            has_more: boolean;
+            last_id: string | null;
+            /**
+             * @default list
+             * @constant
+             */
+            object: "list";
+        };
+        /** BatchObject */
+        BatchObject: {
+            cancelled_at: number | null;
+            cancelling_at: number | null;
+            completed_at: number | null;
+            completion_window: string;
+            created_at: number;
+            endpoint: string;
+            error_file_id: string | null;
+            errors: components["schemas"]["BatchErrorList"] | null;
+            expired_at: number | null;
+            expires_at: number;
+            failed_at: number | null;
+            finalizing_at: number | null;
+            id: string;
+            in_progress_at: number | null;
+            input_file_id: string;
+            metadata: {
+                [key: string]: string;
+            } | null;
+            /**
+             * @default batch
+             * @constant
+             */
+            object: "batch";
+            output_file_id: string | null;
+            request_counts: components["schemas"]["RequestCounts"];
+            status: string;
+            usage: components["schemas"]["BatchUsage"];
+        };
+        /** BatchOutputDetails */
+        BatchOutputDetails: {
+            reasoning_tokens: number;
+        };
+        /**
+         * BatchRequest
+         * @description The body of a new batch. `completion_window`: 1h to 24h.
+         * @example {
+         *       "completion_window": "24h",
+         *       "endpoint": "/v1/chat/completions",
+         *       "input_file_id": "file-0123456789abcdef0123456789abcdef"
+         *     }
+         */
+        BatchRequest: {
+            completion_window: string;
+            endpoint: string;
+            input_file_id: string;
+            /** @default null */
+            metadata: {
+                [key: string]: string;
+            } | null;
+            /** @default null */
+            output_expires_after: components["schemas"]["OutputExpiry"] | null;
+        };
+        /** BatchUsage */
+        BatchUsage: {
+            input_tokens: number;
+            input_tokens_details: components["schemas"]["BatchInputDetails"];
+            output_tokens: number;
+            output_tokens_details: components["schemas"]["BatchOutputDetails"];
+            total_tokens: number;
         };
         /** BillingProfileView */
         BillingProfileView: {
@@ -6024,6 +6248,15 @@ export interface components {
             task_budget: Record<string, never> | null;
         };
         /**
+         * OutputExpiry
+         * @description When the output files of a batch expire: `seconds` after they are created.
+         */
+        OutputExpiry: {
+            /** @enum {unknown} */
+            anchor: "created_at";
+            seconds: number;
+        };
+        /**
          * OutputTextPart
          * @description A text of an earlier answer. `annotations`, `logprobs` and `parsed` are hints; the SDK adds `parsed`.
          */
@@ -6655,6 +6888,12 @@ export interface components {
             reason: string;
             tenant_id: string;
         };
+        /** RequestCounts */
+        RequestCounts: {
+            completed: number;
+            failed: number;
+            total: number;
+        };
         /** RequestErrorView */
         RequestErrorView: {
             code: string;
@@ -6671,6 +6910,7 @@ export interface components {
             adapter: string | null;
             adapter_version: number | null;
             asked: string | null;
+            batch_id: string | null;
             cached_tokens: number | null;
             completion_tokens: number | null;
             cost_picos: number | null;
@@ -7335,6 +7575,7 @@ export interface components {
             cheapest?: boolean | null;
             default_max_tokens?: number | null;
             name?: string | null;
+            on_budget?: ("wait" | "fail") | null;
             share_weight?: number | null;
             /** @enum {null|string} */
             status?: "active" | "suspended" | null;
@@ -7374,6 +7615,8 @@ export interface components {
             default_max_tokens: number | null;
             id: string;
             name: string;
+            /** @enum {null|string} */
+            on_budget: "wait" | "fail" | null;
             share_weight: number;
             slug: string;
             /** @enum {string} */
@@ -7820,6 +8063,7 @@ export interface components {
             adapter: string | null;
             adapter_version: number | null;
             asked: string | null;
+            batch_id: string | null;
             cached_tokens: number;
             completion_tokens: number;
             cost_picos: number | bigint;
@@ -7970,6 +8214,7 @@ export interface components {
             adapter: string | null;
             adapter_version: number | null;
             asked: string | null;
+            batch_id: string | null;
             cached_tokens: number | null;
             completion_tokens: number | null;
             corrections: components["schemas"]["CorrectionView"][];
@@ -8147,6 +8392,175 @@ export interface operations {
                 };
                 content: {
                     "text/plain; version=0.0.4": string;
+                };
+            };
+            /** @description A refusal, with its reason */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    TTenantV1BatchesListBatches: {
+        parameters: {
+            query?: {
+                after?: string | null;
+                limit?: number;
+            };
+            header?: never;
+            path: {
+                tenant: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["BatchList"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    TTenantV1BatchesCreateBatch: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                tenant: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["BatchRequest"];
+            };
+        };
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["BatchObject"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    TTenantV1BatchesGetBatch: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                batch: string;
+                tenant: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["BatchObject"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    TTenantV1BatchesCancelCancelBatch: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                batch: string;
+                tenant: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["BatchObject"];
                 };
             };
             /** @description A refusal, with its reason */
@@ -14871,6 +15285,169 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["WebhookTestResult"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    V1BatchesListBatches: {
+        parameters: {
+            query?: {
+                after?: string | null;
+                limit?: number;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["BatchList"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    V1BatchesCreateBatch: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["BatchRequest"];
+            };
+        };
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["BatchObject"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    V1BatchesGetBatch: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                batch: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["BatchObject"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    V1BatchesCancelCancelBatch: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                batch: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["BatchObject"];
                 };
             };
             /** @description A refusal, with its reason */

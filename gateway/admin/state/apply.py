@@ -45,7 +45,7 @@ from gateway.limits.overrides import NAMES, LimitsChange, OwnLimits
 MILLION = 10**6
 TENANT_FIELDS = (
     *("name", "tier", "status", "default_max_tokens", "share_weight", "time_zone", "cheapest"),
-    *("store_responses_s", "allowed_ips"),
+    *("store_responses_s", "allowed_ips", "on_budget"),
 )
 KEY_FIELDS = ("default_max_tokens", "models", "allowed_ips", "tags")
 Row = TypeVar("Row")

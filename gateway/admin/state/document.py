@@ -87,6 +87,7 @@ class WantedTenant(_Part, frozen=True, kw_only=True):
     cheapest: bool | None = None
     store_responses_s: int | UnsetType | None = UNSET
     allowed_ips: list[str] | UnsetType | None = UNSET
+    on_budget: Literal["wait", "fail"] | UnsetType | None = UNSET
     limits: WantedLimits | None = None
     budgets: list[WantedBudget] | None = None
     projects: list[WantedProject] | None = None

@@ -58,7 +58,9 @@ class TenantChange(msgspec.Struct, forbid_unknown_fields=True):
     monthly budget windows: usage in the windows of the old zone does not count in the new ones. `cheapest`: an alias
     that permits it routes the tenant's requests to its cheapest suitable model, whatever the weights.
     `store_responses_s`: for how long responses of /v1/responses are stored; null stores none, and makes the responses
-    unreadable that are stored already. `allowed_ips`: networks from which its keys may be used, as in a key's."""
+    unreadable that are stored already. `allowed_ips`: networks from which its keys may be used, as in a key's.
+    `on_budget`: what lines of its batches do that a budget does not cover: `wait` until their batch's window ends, or
+    `fail`; null: as the configuration has it."""
 
     name: str | None = None
     tier: str | None = None
@@ -69,6 +71,7 @@ class TenantChange(msgspec.Struct, forbid_unknown_fields=True):
     cheapest: bool | None = None
     store_responses_s: StoredSeconds | UnsetType | None = UNSET
     allowed_ips: Networks | UnsetType | None = UNSET
+    on_budget: tenants.OnBudget | UnsetType | None = UNSET
 
 
 class NewProject(msgspec.Struct, forbid_unknown_fields=True):

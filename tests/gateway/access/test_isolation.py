@@ -53,11 +53,12 @@ OWN: dict[tuple[str, str], Any] = {
     ("GET", "/v1/models"): None,
     ("GET", "/v1/models/{model:path}"): None,
     ("GET", "/v1/files"): None,
+    ("GET", "/v1/batches"): None,
     ("GET", "/v1/usage"): None,
     ("GET", "/v1/budget"): None,
 }
-# Of a stored response, conversation or file, below /t/{tenant:str} too: test_stored_responses, test_conversations and
-# test_files_api have them.
+# Of a stored response, conversation, file or batch, below /t/{tenant:str} too: test_stored_responses,
+# test_conversations, test_files_api and test_batches have them.
 STORED = {
     (method, prefix + path)
     for prefix in ("", "/t/{tenant:str}")
@@ -77,6 +78,9 @@ STORED = {
         ("GET", "/v1/files/{file:str}"),
         ("DELETE", "/v1/files/{file:str}"),
         ("GET", "/v1/files/{file:str}/content"),
+        ("POST", "/v1/batches"),
+        ("GET", "/v1/batches/{batch:str}"),
+        ("POST", "/v1/batches/{batch:str}/cancel"),
     )
 }
 # The console's files, the same for everybody: test_console_files has them.

@@ -1,0 +1,307 @@
+"""Rows of batches as their worker changes them. Each change is made under the worker's lease: it raises LeaseLost once
+another gateway has claimed the batch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+import sqlalchemy as sa
+
+from billing.accounts.tenants import OnBudget
+from billing.bulk import BulkInsert
+from billing.clock import database_now
+from billing.ledger.leases import is_live
+from billing.ledger.outputs import lock_lease, take_lease
+from billing.output_tables import line_outputs, output_leases
+from billing.tables import leases, tenants
+from gateway.batch_tables import batch_lines, batches
+from gateway.batches.rows import COLUMNS, BatchRow, batch_of, billed_usage, count_outputs
+from gateway.batches.validation import BatchError, ValidLine
+from gateway.files.contents import WrittenFile
+from gateway.files.rows import NewFile, end_use, insert_file, lock_quota, new_file_id
+from gateway.stored.texts import TextKey, TextUnreadable
+
+CLAIMABLE_READ_MAX = 50  # batches without a living worker that are read at once
+LINES_INSERTED_AT_ONCE = 2000
+ROWS_DELETED_AT_ONCE = 200  # an output may have megabytes
+EXPIRED_CODE = "batch_expired"
+EXPIRED_MESSAGE = "This request could not be executed before the completion window expired."
+
+_INSERT_LINES = BulkInsert(batch_lines)
+
+
+class LineTask(msgspec.Struct):
+    """A line that has no output yet. `number`: of its attempts under this worker's lease; `attempts`: that an engine
+    began and that failed, under any lease."""
+
+    line: int
+    offset: int
+    length: int
+    target: str
+    attempts: int
+    number: int = 0
+
+
+class ClaimState(msgspec.Struct, frozen=True):
+    """A claimed batch as its row has it now."""
+
+    status: str
+    epoch: int
+    deadline_at: int
+
+
+class WorkerView(msgspec.Struct, frozen=True):
+    """What a worker reads at each poll: the database's clock (microseconds UTC), its claims, and claimable batches,
+    those with the earliest deadline first, each with the epoch of its lease."""
+
+    now: int
+    states: dict[str, ClaimState]
+    claimable: list[tuple[str, int]]
+
+
+class AssemblyPlan(msgspec.Struct, frozen=True):
+    """The files of a batch, decided before they are written. An id is None for a file that would have no line."""
+
+    output_file_id: str | None
+    error_file_id: str | None
+    succeeded: int
+    failed: int
+    code: str  # and `message`: the error of each line that did not run
+    message: str
+    status: str  # of the batch at its end
+
+
+def worker_view(connection: sa.Connection, claimed: Sequence[str]) -> WorkerView:
+    now = database_now(connection)
+    owned = output_leases.join(batches, batches.c.id == output_leases.c.batch_id)
+    columns = (output_leases.c.batch_id, output_leases.c.epoch)
+    mine = (
+        sa.select(*columns, batches.c.status, batches.c.deadline_at)
+        .select_from(owned)
+        .where(output_leases.c.batch_id.in_(claimed))
+    )
+    states = {row.batch_id: ClaimState(row.status, row.epoch, row.deadline_at) for row in connection.execute(mine)}
+    joined = owned.outerjoin(leases, leases.c.gateway_id == output_leases.c.gateway_id)
+    query = sa.select(*columns, leases.c.renewed_at, leases.c.expires_at).select_from(joined)
+    query = query.where(batches.c.ended_at.is_(None), output_leases.c.batch_id.not_in(claimed))
+    dead = sa.or_(leases.c.gateway_id.is_(None), leases.c.expires_at <= now, leases.c.renewed_at > now)
+    rows = connection.execute(query.where(dead).order_by(batches.c.deadline_at).limit(CLAIMABLE_READ_MAX))
+    claimable = [
+        (row.batch_id, row.epoch)
+        for row in rows
+        if row.renewed_at is None or not is_live(row.renewed_at, row.expires_at, now)
+    ]
+    return WorkerView(now, states, claimable)
+
+
+def claim_batch(connection: sa.Connection, batch_id: str, gateway_id: str, epoch: int) -> tuple[BatchRow, int] | None:
+    """The batch and the epoch of the new lease; None: another gateway has claimed it meanwhile, or it has ended."""
+    new_epoch = take_lease(connection, batch_id, gateway_id, epoch)
+    row = connection.execute(sa.select(*COLUMNS).where(batches.c.id == batch_id)).one_or_none()
+    if new_epoch is None or row is None or row.ended_at is not None:
+        return None
+    return batch_of(row), new_epoch
+
+
+def release_batch(connection: sa.Connection, batch_id: str, epoch: int) -> None:
+    """Let another gateway, or this one, claim the batch at once."""
+    lock_lease(connection, batch_id, epoch)
+    connection.execute(sa.update(output_leases).where(output_leases.c.batch_id == batch_id).values(gateway_id=""))
+
+
+def budget_policy(connection: sa.Connection, tenant_id: str, default: OnBudget) -> OnBudget:
+    """What the tenant's lines do that a budget does not cover."""
+    own = connection.execute(sa.select(tenants.c.on_budget).where(tenants.c.id == tenant_id)).scalar_one()
+    return default if own is None else msgspec.convert(own, OnBudget)
+
+
+def tenant_status(connection: sa.Connection, tenant_id: str) -> str:
+    return str(connection.execute(sa.select(tenants.c.status).where(tenants.c.id == tenant_id)).scalar_one())
+
+
+# ---- validation
+
+
+def restart_validation(connection: sa.Connection, batch_id: str, epoch: int) -> None:
+    """Delete the lines that an earlier worker inserted before it had validated all."""
+    lock_lease(connection, batch_id, epoch)
+    connection.execute(sa.delete(batch_lines).where(batch_lines.c.batch_id == batch_id))
+
+
+def note_progress(connection: sa.Connection, batch_id: str, epoch: int, lines: int) -> str:
+    """Record the number of lines validated so far. Returns the batch's status."""
+    lock_lease(connection, batch_id, epoch)
+    connection.execute(sa.update(batches).where(batches.c.id == batch_id).values(lines=lines))
+    return str(connection.execute(sa.select(batches.c.status).where(batches.c.id == batch_id)).scalar_one())
+
+
+def insert_lines(
+    connection: sa.Connection, batch_id: str, epoch: int, first: int, lines: Sequence[tuple[ValidLine, str]]
+) -> None:
+    """Insert lines with their targets; `first`: the position of the first of them."""
+    lock_lease(connection, batch_id, epoch)
+    rows = [
+        (batch_id, line.line, first + index, line.offset, line.length, target, 0)
+        for index, (line, target) in enumerate(lines)
+    ]
+    _INSERT_LINES.run(connection, rows)
+
+
+def begin_run(
+    connection: sa.Connection, row: BatchRow, epoch: int, key: TextKey, lines: int, tokens: int, tokens_max: int
+) -> BatchError | None:
+    """End the validation. Returns the error of a batch with which its tenant would have more than `tokens_max` enqueued
+    tokens; then nothing is changed."""
+    lock_lease(connection, row.id, epoch)
+    lock_quota(connection, key)  # one batch of the tenant at a time
+    own = (batches.c.tenant_id == row.tenant_id, batches.c.ended_at.is_(None), batches.c.id != row.id)
+    enqueued = connection.execute(sa.select(sa.func.coalesce(sa.func.sum(batches.c.enqueued_tokens), 0)).where(*own))
+    if int(enqueued.scalar_one()) + tokens > tokens_max:
+        return BatchError(
+            "token_limit_exceeded",
+            f"With this batch the tenant would have over {tokens_max} enqueued tokens (estimated by the bytes of the "
+            "bodies), the limit (batches.tenant_enqueued_tokens_max). Create it again once other batches have ended.",
+        )
+    values = {"lines": lines, "enqueued_tokens": tokens}
+    connection.execute(sa.update(batches).where(batches.c.id == row.id).values(values))
+    started = sa.update(batches).where(batches.c.id == row.id, batches.c.status == "validating")
+    connection.execute(started.values(status="in_progress", in_progress_at=database_now(connection)))
+    return None
+
+
+def fail_batch(connection: sa.Connection, row: BatchRow, epoch: int, lines: int, found: Sequence[BatchError]) -> None:
+    """End a batch whose input file is not valid. None of its lines runs."""
+    lock_lease(connection, row.id, epoch)
+    _end(
+        connection,
+        row,
+        {"status": "failed", "lines": lines, "errors": msgspec.to_builtins(found)},
+        failed=0,
+        succeeded=0,
+    )
+
+
+# ---- the run
+
+
+def next_lines(
+    connection: sa.Connection, batch_id: str, target: str, after: int, limit: int
+) -> tuple[list[LineTask], int]:
+    """Up to `limit` lines of a target without an output, in their order after the position `after`; and the position
+    of the last of them."""
+    lines, has_output = (
+        batch_lines.c,
+        sa.exists().where(line_outputs.c.batch_id == batch_lines.c.batch_id, line_outputs.c.line == batch_lines.c.line),
+    )
+    query = sa.select(lines.line, lines.file_offset, lines.length, lines.model, lines.attempts, lines.position)
+    query = query.where(lines.batch_id == batch_id, lines.model == target, lines.position > after, ~has_output)
+    rows = connection.execute(query.order_by(lines.position).limit(limit)).all()
+    return [LineTask(*row[:-1]) for row in rows], rows[-1].position if rows else after
+
+
+def targets_of(connection: sa.Connection, batch_id: str) -> list[str]:
+    """The models and versions of adapters that the lines of a batch need, in the order of the lines."""
+    query = sa.select(batch_lines.c.model).where(batch_lines.c.batch_id == batch_id).group_by(batch_lines.c.model)
+    return list(connection.execute(query.order_by(sa.func.min(batch_lines.c.position))).scalars())
+
+
+def note_attempt(connection: sa.Connection, batch_id: str, epoch: int, line: int) -> None:
+    lock_lease(connection, batch_id, epoch)
+    row = sa.update(batch_lines).where(batch_lines.c.batch_id == batch_id, batch_lines.c.line == line)
+    connection.execute(row.values(attempts=batch_lines.c.attempts + 1))
+
+
+def decide_end(connection: sa.Connection, batch_id: str, epoch: int, code: str, message: str, error: bool) -> None:
+    """Record why the remaining lines do not run. `error`: the batch lists it, since its client did not ask for it."""
+    lock_lease(connection, batch_id, epoch)
+    values: dict[str, Any] = {"end_code": code, "end_message": message}
+    if error:
+        values["errors"] = msgspec.to_builtins([BatchError(code, message)])
+    undecided = (batches.c.id == batch_id, batches.c.end_code.is_(None))
+    connection.execute(sa.update(batches).where(*undecided).values(values))
+
+
+# ---- the end
+
+
+def plan_assembly(connection: sa.Connection, batch_id: str, epoch: int) -> AssemblyPlan:
+    """Decide the files of a batch whose lines do not run any more. A worker that continues after a kill gets the same
+    ids."""
+    lock_lease(connection, batch_id, epoch)
+    row = batch_of(connection.execute(sa.select(*COLUMNS).where(batches.c.id == batch_id).with_for_update()).one())
+    succeeded, failed = count_outputs(connection, [batch_id])[batch_id]
+    query = sa.select(sa.func.count()).where(batch_lines.c.batch_id == batch_id)
+    unrun = int(connection.execute(query).scalar_one()) - succeeded - failed
+    is_cancelled = row.status == "cancelling" or (row.end_code not in (None, EXPIRED_CODE) and unrun > 0)
+    plan = AssemblyPlan(
+        output_file_id=(row.output_file_id or new_file_id()) if succeeded else None,
+        error_file_id=(row.error_file_id or new_file_id()) if failed + unrun else None,
+        succeeded=succeeded,
+        failed=failed + unrun,
+        code=row.end_code or EXPIRED_CODE,
+        message=row.end_message or EXPIRED_MESSAGE,
+        status="cancelled" if is_cancelled else "expired" if unrun else "completed",
+    )
+    values: dict[str, Any] = {"output_file_id": plan.output_file_id, "error_file_id": plan.error_file_id}
+    if row.status != "cancelling":
+        values["status"] = "finalizing"
+    if row.finalizing_at is None:
+        values["finalizing_at"] = database_now(connection)
+    connection.execute(sa.update(batches).where(batches.c.id == batch_id).values(values))
+    return plan
+
+
+def end_batch(
+    connection: sa.Connection,
+    row: BatchRow,
+    epoch: int,
+    plan: AssemblyPlan,
+    key: TextKey,
+    written: Sequence[tuple[NewFile, WrittenFile]],
+) -> None:
+    """Insert the rows of the files and end the batch. Raises LeaseLost; TextUnreadable if the key of the files was
+    deleted meanwhile."""
+    lock_lease(connection, row.id, epoch)
+    if not lock_quota(connection, key):
+        raise TextUnreadable("the key of the tenant was deleted")
+    for new, content in written:
+        insert_file(connection, new, key, content)
+    _end(connection, row, {"status": plan.status}, succeeded=plan.succeeded, failed=plan.failed)
+
+
+def end_unreadable(connection: sa.Connection, row: BatchRow, epoch: int) -> None:
+    """End a batch whose texts cannot be read any more, as the tenant's key was deleted."""
+    lock_lease(connection, row.id, epoch)
+    found = [BatchError("content_unavailable", "The contents of the batch were deleted with the tenant's key.")]
+    values = {"status": "failed", "errors": msgspec.to_builtins(found), "output_file_id": None, "error_file_id": None}
+    _end(connection, row, values, succeeded=0, failed=0)
+
+
+def _end(connection: sa.Connection, row: BatchRow, values: dict[str, Any], *, succeeded: int, failed: int) -> None:
+    end_use(connection, row.tenant_id, row.input_file_id)
+    names = ("prompt_tokens", "cached_tokens", "completion_tokens", "cost_picos")
+    billed = dict(zip(names, billed_usage(connection, [row.id])[row.id], strict=True))
+    counts = {"succeeded": succeeded, "failed": failed, "ended_at": database_now(connection)}
+    connection.execute(sa.update(batches).where(batches.c.id == row.id).values(values | billed | counts))
+    # The lease remains, without a worker, until the rows of the lines are deleted. No output is recorded under it.
+    ended = sa.update(output_leases).where(output_leases.c.batch_id == row.id)
+    connection.execute(ended.values(gateway_id="", epoch=output_leases.c.epoch + 1))
+
+
+def delete_ended_rows(connection: sa.Connection) -> int:
+    """Delete up to ROWS_DELETED_AT_ONCE outputs, and as many lines, of a batch that has ended, and its lease with the
+    last of them. Returns the number of rows; 0: no ended batch has rows."""
+    ended = sa.select(output_leases.c.batch_id).join(batches, batches.c.id == output_leases.c.batch_id)
+    batch_id = connection.execute(ended.where(batches.c.ended_at.is_not(None)).limit(1)).scalar_one_or_none()
+    if batch_id is None:
+        return 0
+    deleted = 0
+    for table in (line_outputs, batch_lines):
+        some = sa.select(table.c.line).where(table.c.batch_id == batch_id).limit(ROWS_DELETED_AT_ONCE)
+        rows = sa.delete(table).where(table.c.batch_id == batch_id, table.c.line.in_(some))
+        deleted += connection.execute(rows).rowcount
+    if not deleted:
+        deleted += connection.execute(sa.delete(output_leases).where(output_leases.c.batch_id == batch_id)).rowcount
+    return deleted

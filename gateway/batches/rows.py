@@ -1,0 +1,224 @@
+"""Rows of batches, as their clients create, read, list and cancel them. A batch is looked up by tenant and id."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import msgspec
+import sqlalchemy as sa
+
+from billing.clock import SECOND, database_now
+from billing.ids import new_id
+from billing.output_tables import line_outputs, output_leases
+from billing.tables import usage
+from gateway import errors
+from gateway.batch_tables import batches
+from gateway.config.batches_settings import BatchesSection
+from gateway.files.rows import begin_use
+
+BATCH_ID = re.compile(r"batch_[0-9a-f]{32}")
+IDEMPOTENCY_S = 24 * 3600  # for which the creation with an Idempotency-Key is replayed
+HOUR_S = 3600
+CANCELLED_CODE = "batch_cancelled"
+CANCELLED_MESSAGE = "This request was not executed, because its batch was cancelled."
+CANCELLABLE = ("validating", "in_progress")
+
+
+class BatchRow(msgspec.Struct, frozen=True, kw_only=True):
+    """One batch, with the columns of the table. Moments are microseconds UTC."""
+
+    id: str
+    tenant_id: str
+    key_id: str
+    dialect: str
+    endpoint: str
+    input_file_id: str
+    status: str
+    completion_window: str
+    created_at: int
+    deadline_at: int
+    in_progress_at: int | None
+    cancelling_at: int | None
+    finalizing_at: int | None
+    ended_at: int | None
+    metadata: dict[str, str] | None
+    output_expires_s: int | None
+    output_file_id: str | None
+    error_file_id: str | None
+    lines: int
+    succeeded: int | None
+    failed: int | None
+    prompt_tokens: int | None
+    cached_tokens: int | None
+    completion_tokens: int | None
+    cost_picos: int | None
+    errors: list[dict[str, Any]] | None
+    end_code: str | None
+    end_message: str | None
+
+
+class NewBatch(msgspec.Struct, frozen=True, kw_only=True):
+    """What a client asks for. `window_hours`: from 1 to 24. `idempotency`: the Idempotency-Key and the fingerprint of
+    the body."""
+
+    tenant_id: str
+    key_id: str
+    endpoint: str
+    input_file_id: str
+    window_hours: int
+    metadata: dict[str, str] | None = None
+    output_expires_s: int | None = None
+    dialect: str = "openai"
+    idempotency: tuple[str, str] | None = None
+
+
+class BatchProgress(msgspec.Struct, frozen=True):
+    """A batch with its counts and usage so far. `lines`: known so far, `succeeded` and `failed`: of these, ended."""
+
+    row: BatchRow
+    succeeded: int
+    failed: int
+    prompt_tokens: int
+    cached_tokens: int
+    completion_tokens: int
+    cost_picos: int
+
+
+COLUMNS = [batches.c[name] for name in BatchRow.__struct_fields__]
+_BILLED = ("prompt_tokens", "cached_tokens", "completion_tokens", "cost_picos")
+
+
+def create_batch(connection: sa.Connection, new: NewBatch, section: BatchesSection) -> BatchRow:
+    """Insert a batch that begins to use its input file. With `idempotency`, the batch that an earlier call created.
+    Raises NotFound for an unknown input file, QuotaExceeded, IdempotencyMismatch."""
+    now = database_now(connection)
+    if new.idempotency is not None and (earlier := _earlier_call(connection, new, new.idempotency, now)) is not None:
+        return earlier
+    unended = sa.select(sa.func.count()).where(batches.c.tenant_id == new.tenant_id, batches.c.ended_at.is_(None))
+    if connection.execute(unended).scalar_one() >= section.tenant_batches_max:
+        raise errors.QuotaExceeded(
+            f"The tenant has {section.tenant_batches_max} batches that have not ended, the limit "
+            "(batches.tenant_batches_max). Wait for their end, or cancel some.",
+            errors.ReachedLimit("tenant_batches", section.tenant_batches_max),
+        )
+    if begin_use(connection, new.tenant_id, new.input_file_id) is None:
+        raise file_not_found(new.input_file_id)
+    key, fingerprint = new.idempotency or (None, None)
+    values = msgspec.structs.asdict(new) | {
+        "id": new_id("batch"),
+        "status": "validating",
+        "completion_window": f"{new.window_hours}h",
+        "created_at": now,
+        "deadline_at": now + new.window_hours * HOUR_S * SECOND,
+        "lines": 0,
+        "enqueued_tokens": 0,
+        "idempotency_key": key,
+        "fingerprint": fingerprint,
+    }
+    del values["window_hours"], values["idempotency"]
+    connection.execute(sa.insert(batches).values(values))
+    connection.execute(sa.insert(output_leases).values(batch_id=values["id"], gateway_id="", epoch=0))
+    row = read_batch(connection, new.tenant_id, values["id"])
+    assert row is not None
+    return row
+
+
+def file_not_found(file_id: str) -> errors.NotFound:
+    """The same for an unknown file and another tenant's."""
+    return errors.NotFound(f"No such file: {file_id[:128]!r}.", param="input_file_id")
+
+
+def _earlier_call(connection: sa.Connection, new: NewBatch, idempotency: tuple[str, str], now: int) -> BatchRow | None:
+    key, fingerprint = idempotency
+    same_key = (batches.c.key_id == new.key_id, batches.c.idempotency_key == key)
+    old = sa.update(batches).where(*same_key, batches.c.created_at < now - IDEMPOTENCY_S * SECOND)
+    connection.execute(old.values(idempotency_key=None))
+    row = connection.execute(sa.select(batches.c.id, batches.c.fingerprint).where(*same_key)).one_or_none()
+    if row is None:
+        return None
+    if row.fingerprint != fingerprint:
+        raise errors.IdempotencyMismatch
+    return read_batch(connection, new.tenant_id, row.id)
+
+
+def read_batch(connection: sa.Connection, tenant_id: str, batch_id: str) -> BatchRow | None:
+    """None: unknown, or another tenant's."""
+    if not BATCH_ID.fullmatch(batch_id):  # a database refuses some texts
+        return None
+    own = sa.select(*COLUMNS).where(batches.c.id == batch_id, batches.c.tenant_id == tenant_id)
+    row = connection.execute(own).one_or_none()
+    return None if row is None else batch_of(row)
+
+
+def batch_of(row: sa.Row[Any]) -> BatchRow:
+    """Of a row with the columns of BatchRow."""
+    return BatchRow(**{name: getattr(row, name) for name in BatchRow.__struct_fields__})
+
+
+def list_batches(
+    connection: sa.Connection, tenant_id: str, dialect: str, after: str | None, limit: int
+) -> list[BatchRow] | None:
+    """Up to `limit` batches, the newest first, after the batch `after`. None: the tenant has no such batch."""
+    query = sa.select(*COLUMNS).where(batches.c.tenant_id == tenant_id, batches.c.dialect == dialect)
+    if after is not None:
+        if (cursor := read_batch(connection, tenant_id, after)) is None:
+            return None
+        position = sa.tuple_(sa.literal(cursor.created_at), sa.literal(cursor.id))
+        query = query.where(sa.tuple_(batches.c.created_at, batches.c.id) < position)
+    ordered = query.order_by(batches.c.created_at.desc(), batches.c.id.desc()).limit(limit)
+    return [batch_of(row) for row in connection.execute(ordered)]
+
+
+def progress_of(connection: sa.Connection, rows: list[BatchRow]) -> list[BatchProgress]:
+    """With the counts and usage of batches that have not ended as of now."""
+    running = [row.id for row in rows if row.ended_at is None]
+    counts = count_outputs(connection, running)
+    billed = billed_usage(connection, running)
+    found = []
+    for row in rows:
+        if row.ended_at is None:
+            found.append(BatchProgress(row, *counts[row.id], *billed[row.id]))
+        else:
+            ended = (row.succeeded or 0, row.failed or 0, *(getattr(row, name) or 0 for name in _BILLED))
+            found.append(BatchProgress(row, *ended))
+    return found
+
+
+def count_outputs(connection: sa.Connection, batch_ids: list[str]) -> dict[str, tuple[int, int]]:
+    """The outputs of each batch so far: of lines that succeeded and that failed."""
+    query = sa.select(line_outputs.c.batch_id, line_outputs.c.is_error, sa.func.count())
+    grouped = query.where(line_outputs.c.batch_id.in_(batch_ids)).group_by(
+        line_outputs.c.batch_id, line_outputs.c.is_error
+    )
+    found = {(batch_id, bool(is_error)): count for batch_id, is_error, count in connection.execute(grouped)}
+    return {id_: (found.get((id_, False), 0), found.get((id_, True), 0)) for id_ in batch_ids}
+
+
+def billed_usage(connection: sa.Connection, batch_ids: list[str]) -> dict[str, tuple[int, int, int, int]]:
+    """The prompt, cached and completion tokens that the lines of each batch are billed so far, and their cost."""
+    sums = [sa.func.coalesce(sa.func.sum(usage.c[name]), 0) for name in _BILLED]
+    query = sa.select(usage.c.batch_id, *sums).where(usage.c.batch_id.in_(batch_ids)).group_by(usage.c.batch_id)
+    found = {row[0]: tuple(int(value) for value in row[1:]) for row in connection.execute(query)}
+    return {id_: found.get(id_, (0, 0, 0, 0)) for id_ in batch_ids}  # type: ignore[misc]
+
+
+def cancel_batch(connection: sa.Connection, tenant_id: str, batch_id: str) -> BatchRow | None:
+    """Ask the worker to end the batch; its running lines are aborted. No effect on a batch that is being cancelled.
+    None: unknown, or another tenant's. Raises Conflict for a batch whose lines have all ended."""
+    if (row := read_batch(connection, tenant_id, batch_id)) is None:
+        return None
+    values = {
+        "status": "cancelling",
+        "cancelling_at": database_now(connection),
+        "end_code": CANCELLED_CODE,
+        "end_message": CANCELLED_MESSAGE,
+    }
+    cancelled = sa.update(batches).where(batches.c.id == batch_id, batches.c.status.in_(CANCELLABLE)).values(values)
+    if not connection.execute(cancelled).rowcount:
+        row = read_batch(connection, tenant_id, batch_id)
+        if row is not None and row.status not in ("cancelling", "cancelled"):
+            why = "its lines have ended, and its files are being assembled" if row.ended_at is None else "it has ended"
+            raise errors.Conflict(f"The batch has the status {row.status!r}: {why}.")
+        return row
+    return read_batch(connection, tenant_id, batch_id)
