@@ -1,4 +1,4 @@
-"""Billing's tables, and the metadata of all of Laneway's tables. Knows nothing of the code that writes them.
+"""Billing's tables, and the metadata of all of Laneway's tables. This module does not know the code that writes them.
 
 Moments are integer microseconds UTC (`…_at`, `…_from`, `…_start`), money is integer picos, ids are prefixed strings.
 Triggers in the migrations refuse changes to rows of the tables in APPEND_ONLY.
@@ -447,7 +447,7 @@ billing_periods = sa.Table(
     # this period. Null while the previous period is open.
     sa.Column("late_after", sa.BigInteger),
     sa.Column("closed_sequence", sa.BigInteger),  # usage up to here was counted when it was closed
-    sa.Column("sequence_min", sa.BigInteger),  # of the period's rows when it was closed; null: it has none
+    sa.Column("sequence_min", sa.BigInteger),  # of the period's rows when it was closed; null: no rows
     sa.Column("sequence_max", sa.BigInteger),
     sa.Column("closed_at", sa.BigInteger),
     sa.Column("closed_by", sa.String(128)),
@@ -458,8 +458,8 @@ billing_periods = sa.Table(
     sa.UniqueConstraint("tenant_id", "month"),
 )
 
-# Amounts owed beside usage, of a request or free. A correction has entries of its own (transaction_id = id), and is in
-# the period that it corrects, or in the current one if that is closed.
+# Amounts owed beside usage, of a request or free. A correction has separate entries (transaction_id = id). It belongs
+# to the period that it corrects, or to the current period if that period is closed.
 corrections = sa.Table(
     "corrections",
     metadata,
@@ -504,7 +504,7 @@ invoices = sa.Table(
     sa.CheckConstraint("total_picos = usage_picos + correction_picos", name="total_picos"),
 )
 
-# Usage by model or adapter, tier, meter and price; and each correction on a line of its own.
+# Usage by model or adapter, tier, meter and price; and each correction on a separate line.
 invoice_lines = sa.Table(
     "invoice_lines",
     metadata,
@@ -524,7 +524,7 @@ invoice_lines = sa.Table(
 )
 
 
-def _rolled_up(*names: str) -> list[sa.Column[str]]:
+def rolled_up_by(*names: str) -> list[sa.Column[str]]:
     """Text columns of a roll-up's key. Rows without a project or an adapter have NONE."""
     return [sa.Column(name, sa.String(200 if name in ("model", "adapter") else 64), primary_key=True) for name in names]
 
@@ -533,7 +533,7 @@ def _hour() -> sa.Column[int]:
     return sa.Column("hour", sa.BigInteger, primary_key=True, autoincrement=False)
 
 
-def _summed() -> list[sa.Column[Any]]:
+def summed_columns() -> list[sa.Column[Any]]:
     """The columns of a roll-up that are no part of its key."""
     return [
         sa.Column("currency", sa.String(3), nullable=False),
@@ -558,10 +558,10 @@ def _summed() -> list[sa.Column[Any]]:
 usage_hours = sa.Table(
     "usage_hours",
     metadata,
-    *_rolled_up("tenant_id"),
+    *rolled_up_by("tenant_id"),
     _hour(),
-    *_rolled_up("key_id", "model", "adapter", "tier", "price_version_id", "period_id", "project_id"),
-    *_summed(),
+    *rolled_up_by("key_id", "model", "adapter", "tier", "price_version_id", "period_id", "project_id"),
+    *summed_columns(),
     sa.Index("ix_usage_hours_hour", "hour"),
     sa.Index("ix_usage_hours_period_id", "period_id"),
 )
@@ -570,9 +570,9 @@ usage_hours = sa.Table(
 recompute_hours = sa.Table(
     "recompute_hours",
     metadata,
-    *_rolled_up("tenant_id"),
+    *rolled_up_by("tenant_id"),
     _hour(),
-    *_rolled_up("key_id", "model", "adapter", "tier", "caused_by", "period_id", "project_id"),
+    *rolled_up_by("key_id", "model", "adapter", "tier", "caused_by", "period_id", "project_id"),
     sa.Column("tokens", sa.BigInteger, nullable=False),
     sa.Column("device_s", sa.Double, nullable=False),
     sa.Index("ix_recompute_hours_hour", "hour"),
@@ -584,10 +584,10 @@ recompute_hours = sa.Table(
 tag_hours = sa.Table(
     "tag_hours",
     metadata,
-    *_rolled_up("tenant_id"),
+    *rolled_up_by("tenant_id"),
     _hour(),
-    *_rolled_up("key_id", "model", "adapter", "tier", "price_version_id", "period_id", "project_id", "tag_set_id"),
-    *_summed(),
+    *rolled_up_by("key_id", "model", "adapter", "tier", "price_version_id", "period_id", "project_id", "tag_set_id"),
+    *summed_columns(),
     sa.Index("ix_tag_hours_hour", "hour"),
     sa.Index("ix_tag_hours_period_id", "period_id"),
 )
@@ -630,7 +630,7 @@ reconciliations = sa.Table(
     sa.Column("engine_gap", sa.BigInteger),
     sa.Column("engines", sa.Text),
     sa.Column("engine_bounds", sa.Text),
-    sa.Column("engine_books", sa.Text),  # what was found for each engine process (engine_books.py), as JSON
+    sa.Column("engine_books", sa.Text),  # findings for each engine process (engine_books.py), as JSON
     sa.CheckConstraint("kind IN ('minute', 'month', 'whole')", name="kind"),
     sqlite_autoincrement=True,
 )
@@ -642,7 +642,7 @@ engine_readings = sa.Table(
     metadata,
     sa.Column("epoch", sa.String(64), primary_key=True),
     sa.Column("made_tokens", sa.BigInteger, nullable=False),  # without the overrun
-    sa.Column("lost_tokens", sa.BigInteger, nullable=False),  # with those that were reclaimed later
+    sa.Column("lost_tokens", sa.BigInteger, nullable=False),  # including tokens that were reclaimed later
     sa.Column("reclaimed_tokens", sa.BigInteger, nullable=False),
     sa.Column("settled_before", sa.BigInteger, nullable=False),
     sa.Column("settled_after", sa.BigInteger, nullable=False),
@@ -724,5 +724,6 @@ export_invoices = sa.Table(
     sa.Column("picos", sa.BigInteger, nullable=False),
 )
 
-import billing.finance_tables  # noqa: E402 - their tables are in the metadata too
+import billing.day_tables  # noqa: E402 - their tables are in the metadata too
+import billing.finance_tables  # noqa: E402
 import billing.sla_tables  # noqa: E402, F401

@@ -13,6 +13,7 @@ from litestar.types import ASGIApp, ControllerRouterHandler
 from gateway.http.cors import CrossOrigin
 from gateway.http.exchange import Front
 from gateway.http.head_requests import HeadRequests
+from gateway.routes.batches.files import delete_file, get_file, get_file_content, list_files, upload_file
 from gateway.routes.chat import chat_completions
 from gateway.routes.completions import completions
 from gateway.routes.console import console
@@ -65,6 +66,11 @@ ROUTES: tuple[ControllerRouterHandler, ...] = (
     add_items,
     get_item,
     delete_item,
+    upload_file,
+    list_files,
+    get_file,
+    delete_file,
+    get_file_content,
     list_models,
     get_model,
     own_usage,

@@ -428,6 +428,22 @@ class ModelUnavailable(Unavailable):
         super().__init__(f"The model {model!r} cannot be loaded now. Try again later.", retry_after_s=30.0)
 
 
+class FileStoreDown(Unavailable):
+    """The store of files' contents cannot be read or written."""
+
+    code = "file_store_unavailable"
+
+
+class FileStoreFull(ApiError):
+    """The store of files' contents has too little space; a retry does not help before an operator makes some."""
+
+    status = 507
+    type = "server_error"
+    code = "file_store_full"
+    should_retry = False
+    stores_message = True
+
+
 class DatabaseDown(Unavailable):
     code = "budget_unavailable"
 

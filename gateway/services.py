@@ -11,7 +11,7 @@ import logging
 import os
 from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from adapters.files.store import AdapterStore
 from billing.clock import database_now
@@ -41,6 +41,9 @@ from gateway.config.file import Config
 from gateway.config.server_secrets import ServerSecrets
 from gateway.engines.engine import Engine, EngineUnavailable
 from gateway.engines.model_sync import RETRY_S
+from gateway.files.backends import open_backend
+from gateway.files.contents import FileContents
+from gateway.files.files import Files
 from gateway.fleet.build import build_fleet
 from gateway.fleet.member import Catalog
 from gateway.fleet.roster import build_roster
@@ -75,6 +78,7 @@ from gateway.upkeep.error_recorder import ErrorRecorder
 from gateway.upkeep.exports import Exporter
 from gateway.upkeep.gauges import measure_gateway
 from gateway.upkeep.health_checks import HealthChecks
+from gateway.upkeep.job_intervals import JobIntervals
 from gateway.upkeep.live_feed import LiveFeeds, RequestTenants
 from gateway.upkeep.problem_watch import ProblemWatch
 from gateway.upkeep.readiness import Readiness
@@ -83,6 +87,7 @@ from gateway.upkeep.retention import Retention
 from gateway.upkeep.revision_watch import RevisionWatch
 from gateway.upkeep.sla_folder import SlaFolder
 from gateway.upkeep.webhook_deliveries import Deliverer
+from gateway.uploads.file_uploads import FileUploads
 from gateway.uploads.fleet_store import FleetStore
 from gateway.uploads.slab_maker import SlabMaker
 from gateway.uploads.sweeper import Sweeper
@@ -93,33 +98,16 @@ from gateway.views.overview import Overviews
 LEDGER_SHARE = 0.5  # the part of StopTimes.close_s in which the ledger finishes its writes
 # Starting the processes for large prompts takes half a second of a core, and first requests have priority.
 LARGE_WORK_DELAY_S = 1.0
-DELETE_RESPONSES_S = 30.0  # between two deletions of expired, keyless and orphaned stored responses
 RECORDINGS_CLOSE_S = 2.0  # the longest wait of a stop for the last events of responses in the background
-DELETE_REPLAYS_S = 10.0  # between two deletions of replays that are older than replays.KEEP_S
 
 _log = logging.getLogger(__name__)
-
-
-class JobIntervals(NamedTuple):
-    """Seconds between two rounds of each background job."""
-
-    expire_holds_s: float
-    deliver_webhooks_s: float
-    sweep_adapters_s: float
-    make_slabs_s: float
-    delete_replays_s: float = DELETE_REPLAYS_S
-    delete_responses_s: float = DELETE_RESPONSES_S
-
-    @classmethod
-    def of(cls, config: Config) -> JobIntervals:
-        return cls(config.lease.expire_s, config.webhooks.poll_s, config.adapters.upkeep_s, config.adapters.upkeep_s)
 
 
 class Services:
     """The parts of one gateway process, built before the event loop runs. `running()` starts and stops them.
 
     Each part is built after the parts that it uses, so a part may be handed on as soon as it is assigned. Callbacks of
-    this class run only in the event loop, when all parts exist."""
+    this class run only in the event loop, after all parts exist."""
 
     _engine_outdated = False  # models or adapters changed since the last round of `_update_engine_once`
 
@@ -163,7 +151,7 @@ class Services:
     def _build_ledger(self) -> None:
         """Holds, settlements and the lease that they depend on."""
         lease = self.config.lease
-        # An ending that the database does not take at once goes to the journal, so the ledger does not retry.
+        # An ending that the database does not accept at once is written to the journal, so the ledger does not retry.
         self.ledger = Ledger(self.database, self.gateway_id, lease_s=lease.length_s)
         self.settler = _settler(self.config, self.ledger, self.gateway_id)
         self.leases = Leases(self.database, self.gateway_id, lease_s=lease.length_s, renew_s=lease.renew_s)
@@ -201,7 +189,8 @@ class Services:
         )
 
     def _build_engine(self, engine: Engine | None) -> None:
-        """The fleet of engines, and what keeps their models and adapters up to date. `engine`: its only member."""
+        """The fleet of engines, and the tasks that keep their models and adapters up to date. `engine`: its only
+        member."""
         registry, models = self.registry, self.models
         catalog = Catalog(
             self.store,
@@ -219,7 +208,7 @@ class Services:
         self.engine.on_models = self._on_models
 
     def _build_generation(self) -> None:
-        """What plans, runs and replays requests."""
+        """Build the parts that plan, run and replay requests."""
         config, database, watch, models = self.config, self.database, self.watch, self.models
         quotas = ResponseQuotas(config.responses.count_max, config.responses.bytes_max)
         text_keys = TextKeys(self.secrets)
@@ -227,6 +216,9 @@ class Services:
         self.conversations = ConversationStore(self.database, text_keys, quotas)
         self.background = BackgroundStore(self.database, self.gateway_id, text_keys, usage_of_checkpoint)
         self.recordings = Recordings(self.background)
+        contents = FileContents(open_backend(config.files.store, config.files_dir, config.upload_free_min_bytes))
+        self.files = Files(self.database, contents, text_keys, config.files, self.metrics)
+        self.file_uploads = FileUploads(self.files)
         self.replays = Replays(self.database, self.gateway_id, self.secrets)
         self.large_work = LargeWork(self._tokenizers)
         planner = RequestPlanner(config, self.models.served, self.registry, self.engine, self.large_work, self.secrets)
@@ -339,6 +331,7 @@ class Services:
             "responses": self.responses.run(every.delete_responses_s),
             "background": self.background.run(every.expire_holds_s),
             "recordings": self.recordings.run(),
+            "files": self.files.run(self.config.files.upkeep_s),
             "replays": self.replays.run(every.delete_replays_s),
             "traces": self.tracing.run(),
             "retention": self.retention.run(),
@@ -397,8 +390,10 @@ class Services:
             self.callers.drop_tenants(scope.callers_of)
         if self.config.gateway.end_streams_on_revoke and (running := self.generator.key_ids(scope.callers_of)):
             self.generator.end_requests_of(await self.database.read(lambda connection: unusable(connection, running)))
-        if uploading := self.uploads.key_ids():
-            self.uploads.end_uploads_of(await self.database.read(lambda connection: unusable(connection, uploading)))
+        if uploading := self.uploads.key_ids() | self.file_uploads.key_ids():
+            ended = await self.database.read(lambda connection: unusable(connection, uploading))
+            self.uploads.end_uploads_of(ended)
+            self.file_uploads.end_uploads_of(ended)
         if scope.models:
             await self.models.follow()
         if scope.adapters:
@@ -422,7 +417,8 @@ class Services:
             await self._update_engine_once()
 
     async def _update_engine_once(self) -> None:
-        """One round. An adapter is loaded after its model: a model that becomes ready causes another round."""
+        """One round of the engine's updates. An adapter is loaded after its model: a model that becomes ready causes
+        another round."""
         if not await self.models.load_files() and self._retry is None:
             self._retry = asyncio.get_running_loop().call_later(RETRY_S, self._retry_update)
         self.engine.follow_models()
@@ -467,7 +463,7 @@ class Services:
                 await self.callers.flush_used()
                 await self.first_tokens.flush()
                 await self.request_errors.flush()
-                if not self.settler.bytes_used:  # otherwise the holds stay until the next start settles the journal
+                if not self.settler.bytes_used:  # otherwise the holds remain until the next start settles the journal
                     await self.leases.release_lease()
         except (DatabaseUnavailable, TimeoutError) as error:
             _log.error("stop.unclean", extra={"fields": {"reason": repr(error)}})

@@ -11,6 +11,7 @@ import sqlalchemy as sa
 
 import gateway.error_tables  # noqa: F401 - the import adds its tables to the metadata
 from billing.tables import Sequence, metadata
+from gateway.file_tables import files as files
 from gateway.write_tables import write_replays as write_replays
 
 keys = sa.Table(
@@ -90,7 +91,7 @@ people = sa.Table(
 sa.Index("uq_people_issuer_subject", people.c.issuer, people.c.subject, unique=True)
 sa.Index("ix_people_tenant_id", people.c.tenant_id)
 
-# Sessions of people, apart from those of keys: the version before knows only these.
+# Sessions of people, in another table than sessions of keys: the version before knows only the latter.
 person_sessions = sa.Table(
     "person_sessions",
     metadata,
@@ -253,7 +254,7 @@ conversation_items = sa.Table(
     sa.Column(
         "position", sa.BigInteger, primary_key=True, autoincrement=False
     ),  # given once, with gaps after deletions
-    sa.Column("id", sa.String(128), nullable=False),  # unique in the conversation: clients bring ids of their own
+    sa.Column("id", sa.String(128), nullable=False),  # unique in the conversation: clients may choose ids
     sa.Column("tenant_id", sa.ForeignKey("tenants.id"), nullable=False),
     sa.Column("bytes", sa.BigInteger, nullable=False),
     sa.Column("item", sa.LargeBinary, nullable=False),

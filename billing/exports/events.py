@@ -42,6 +42,7 @@ USAGE_COLUMNS = (
     "tag_set_id",
     "operation",
 )
+TAG_SET_AT = USAGE_COLUMNS.index("tag_set_id")
 
 
 class UsageData(msgspec.Struct):

@@ -264,7 +264,8 @@ class _Export:
         self._sums = _ManifestSums()
         self._prices: dict[tuple[str, str], Price] = {}
         self._tags: dict[str, dict[str, str]] = {}  # by tag set
-        # Read before the first row: of an open period, usage up to here is exported, as it is in the roll-ups.
+        # Read before the first row: of an open period, usage up to here is exported, and the roll-ups include the same
+        # usage.
         self._upto = rollups.read_cursor(connection).sequence
         self._writer = None if spec.kind == "events" else writers.make(spec.format, sink)  # type: ignore[arg-type]
 
@@ -417,7 +418,7 @@ class _Export:
                     last=sequences,
                 )
             )
-            self._load_tags({row[-1] for row in read if row[-1] is not None})
+            self._load_tags({row[events.TAG_SET_AT] for row in read if row[events.TAG_SET_AT] is not None})
             self._write_events(writer.of_usage(read, self._tags), len(read), total)
         for made, *_ in self._corrections(period):
             self._write_events(events.of_correction(made), 1, total)

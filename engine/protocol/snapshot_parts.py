@@ -92,14 +92,14 @@ class TokenAge(msgspec.Struct, frozen=True, array_like=True):
 
 
 class EngineLoad(msgspec.Struct, frozen=True, array_like=True):
-    """What a new request would wait for, as the engine predicts it from its measured speed."""
+    """The predicted wait of a new request, from the engine's measured speed."""
 
     waits: dict[str, float]  # by tier: seconds until a new request's first chunk begins
     queued: dict[str, int] = {}  # by tier: waiting requests
     prefill_token_s: dict[str, float] = {}  # by model: seconds of one more prompt token
     models: dict[str, float] = {}  # seconds until the model's weights are resident, of models that are not
     adapters: list[Digest] = []  # resident
-    adapter_load_s: float = 0.0  # of one that is not
+    adapter_load_s: float = 0.0  # of an adapter that is not resident
     tokens_per_s: float = 0.0  # made in the last second
     queries: int = 0  # prompt tokens looked up in the prefix cache since the start
     hits: int = 0  # of these, found

@@ -18,12 +18,13 @@ from gateway.admin.erasure import erase as erase_rows
 from gateway.admin.erasure_file import Erasure
 from gateway.admin.writes import Actor, Writes
 from gateway.config.networks import checked_networks
+from gateway.files.rows import files_of_key
 from gateway.stored.texts import delete_text_key
 from gateway.tables import erasures
 
 
 class TenantWrites:
-    """For operators without a tenant only."""
+    """Writes of operators without a tenant only."""
 
     def __init__(self, writes: Writes) -> None:
         self._writes = writes
@@ -109,6 +110,11 @@ class TenantWrites:
             allowed_ips=_checked_ips(allowed_ips),
         )
         if after.store_responses_s is None and before.store_responses_s is not None:
+            if count := files_of_key(connection, after.id):
+                raise NotPossibleYet(
+                    f"the tenant has {count} files, encrypted with the key that 'off' deletes; delete the files with a "
+                    "key of the tenant, or wait until they expire"
+                )
             delete_text_key(connection, after.id)
         if status is not None:
             change = tenants.suspend if status == "suspended" else tenants.resume
@@ -117,8 +123,8 @@ class TenantWrites:
         return after
 
     def archive(self, connection: sa.Connection, tenant_id: str) -> Tenant:
-        """Refuse the tenant's keys from now on, and leave it out of lists. The tenant keeps its slug and its books,
-        and its open periods are closed as before. Without effect on an archived tenant."""
+        """Refuse the tenant's keys from now on, and leave it out of lists. The tenant's slug and books remain, and its
+        open periods are closed as before. Without effect on an archived tenant."""
         self._writes.lock(connection)
         before = self._writes.tenant(connection, tenant_id)
         self._writes.check_operator("tenants")

@@ -20,6 +20,8 @@ INSTEAD = {
     "threads": CHAT,
     "conversations": "POST /v1/conversations, and GET, POST or DELETE /v1/conversations/{id}",
     "batches": f'{CHAT} with "service_tier": "flex"',
+    "files": "POST and GET /v1/files, GET or DELETE /v1/files/{id}, and GET /v1/files/{id}/content",
+    "uploads": "POST /v1/files",
     "organization": "GET /v1/usage and GET /v1/budget",
     "dashboard": "GET /v1/usage and GET /v1/budget",
     "chat": CHAT,
@@ -31,18 +33,15 @@ ABSENT = {
     "audio": "audio is neither read nor made",
     "realtime": "audio is neither read nor made",
     "moderations": "nothing is moderated",
-    "files": "no files are kept",
-    "uploads": "no files are kept",
-    "vector_stores": "no files are kept",
-    "containers": "no files are kept",
+    "vector_stores": "files are stored for batches alone",
+    "containers": "files are stored for batches alone",
     "fine_tuning": "nothing is trained; an operator registers adapters",
     "fine-tunes": "nothing is trained; an operator registers adapters",
     "evals": "nothing is evaluated",
 }
 SERVED = (
     "POST /v1/chat/completions, /v1/responses, /v1/completions, /v1/messages, /v1/embeddings, /v1/rerank, /v1/score, "
-    "/v1/tokenize and /v1/detokenize, "
-    "and GET /v1/models, /v1/usage, /v1/budget and /health"
+    "/v1/tokenize, /v1/detokenize and /v1/files, and GET /v1/models, /v1/usage, /v1/budget and /health"
 )
 
 _TENANT = re.compile(r"^/t/[^/]+(?=/|$)")
@@ -60,6 +59,7 @@ _NAMES = (
     "score",
     "responses",
     "conversations",
+    "files",
 )
 
 

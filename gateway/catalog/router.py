@@ -68,7 +68,7 @@ class Router:
         engine_models: EngineModels,
         capabilities: Callable[[str], ModelCapabilities | None],
     ) -> None:
-        """`now_s`: the database's clock. `capabilities`: returns those of a base model; None while it is not
+        """`now_s`: the database's clock. `capabilities`: returns a base model's capabilities; None while it is not
         served."""
         self._config = config
         self._database = database
@@ -111,14 +111,14 @@ class Router:
         if alias.cheapest and caller.cheapest:
             return Route(among, among, alias)
         served = self._engine_models.served()
-        # If none is served, one is chosen all the same: the caller gets its refusal.
+        # If no model is served, one is still chosen, so that the caller gets its refusal.
         parts = [(part, target) for part, target in parts if target.model in served] or parts
         chosen = choose(alias.name, caller.tenant_id or "", sticky, [part for part, _ in parts])
         return Route((next(target for target in among if target.name == chosen),), among, alias)
 
     def fallbacks(self, caller: Caller, route: Route, first: ModelTarget) -> list[ModelTarget]:
-        """The targets to try, in order, when `first` is saturated or unavailable. An adapter has none: no other base
-        model can serve it. A model's own fallbacks must be in the key's list; an alias covers its models and
+        """The targets to try, in order, when `first` is saturated or unavailable. An adapter has no fallbacks: no other
+        base model can serve it. A model's own fallbacks must be in the key's list; an alias covers its models and
         fallbacks."""
         if first.adapter is not None:
             return []

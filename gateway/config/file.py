@@ -20,6 +20,7 @@ from engine.protocol.allowed_words import WRONG_WORD, name_allowed_words
 from engine.protocol.config import ConfigSection as Section
 from engine.protocol.tls import CertificateFiles
 from gateway.config.billing_settings import BillingSection, ConnectorSection
+from gateway.config.files_settings import FilesSection
 from gateway.config.private_files import close_file, make_private, write_private
 from gateway.config.settings import (
     CERTIFICATE_SETTINGS,
@@ -83,6 +84,7 @@ class Config(Section, frozen=True, kw_only=True):
     journal: JournalSection = JournalSection()
     exports: ExportsSection = ExportsSection()
     responses: ResponsesSection = ResponsesSection()
+    files: FilesSection = FilesSection()
     retention: RetentionSection = RetentionSection()
     webhooks: WebhooksSection = WebhooksSection()
     telemetry: TelemetrySection = TelemetrySection()
@@ -137,7 +139,7 @@ class Config(Section, frozen=True, kw_only=True):
 
     @property
     def certificates(self) -> CertificateFiles | None:
-        """With which engines and gateways of several hosts know each other; None without."""
+        """The certificates with which engines and gateways of several hosts authenticate each other; None without."""
         fleet = self.fleet
         if not fleet.certificate_file:
             return None
@@ -167,7 +169,7 @@ class Config(Section, frozen=True, kw_only=True):
 
     @property
     def journal_dir(self) -> Path:
-        """Journal files of this host's gateways, those that ended included."""
+        """Journal files of this host's gateways, including gateways that have ended."""
         return self.data_dir / "journal"
 
     @property
@@ -178,6 +180,11 @@ class Config(Section, frozen=True, kw_only=True):
     @property
     def exports_dir(self) -> Path:
         return self.data_dir / "exports"
+
+    @property
+    def files_dir(self) -> Path:
+        """Encrypted contents of files, unless `files.store` names another store."""
+        return self.data_dir / "files"
 
     @property
     def audit_checkpoints_file(self) -> Path:

@@ -1,6 +1,6 @@
-"""Reads a multipart form and writes its files to disk while they arrive: bounded in bytes, time and memory.
+"""Reads a multipart form and writes its files while they arrive: bounded in bytes, time and memory.
 
-The caller lists the accepted names; the files' purpose is not known here.
+The caller lists the accepted names and opens what each file is written to; the files' purpose is not known here.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Protocol
 
 from litestar import Request
 from multipart import MultipartError, MultipartSegment, PushMultipartParser, parse_options_header
@@ -28,18 +28,34 @@ BLOCK_BYTES = 1024 * 1024
 Fields = Mapping[str, tuple[str, ...]]
 
 
-class Form:
-    """One form, read once. `limits`: names of the required files, each with its maximal bytes. `fields`: names of the
-    optional texts. A file is recognised by its file name or by its field's name."""
+class FormFile(Protocol):
+    """What one file of a form is written to."""
 
-    def __init__(self, directory: Path, limits: Mapping[str, int], fields: Collection[str]) -> None:
-        self._directory = directory
-        self._limits = limits
+    async def write(self, data: bytes) -> None: ...
+
+    async def finish_file(self) -> None:
+        """The file is complete."""
+
+    def close(self) -> None:
+        """Idempotent; an unfinished file is abandoned."""
+
+
+# Called with the name in `files` of a file that begins, and the client's name of it, in a thread.
+OpenFile = Callable[[str, str], FormFile]
+
+
+class Form:
+    """One form, read once. `files`: names of the required files. `fields`: names of the optional texts. A file is
+    recognised by its file name or by its field's name."""
+
+    def __init__(self, open_file: OpenFile, files: Collection[str], fields: Collection[str]) -> None:
+        self._open_file = open_file
+        self._expected = files
         self._names = fields
         self._files: set[str] = set()
         self._fields: dict[str, list[bytes]] = {}
         self._parts = 0
-        self._file: _File | None = None
+        self._file: FormFile | None = None
         self._text: list[bytes] | None = None
         self._text_bytes = 0
         self._name = ""
@@ -47,9 +63,9 @@ class Form:
     async def read(
         self, request: Request[Any, Any, Any], bytes_max: int, idle_s: float, on_bytes: Callable[[int], Awaitable[None]]
     ) -> Fields:
-        """Write the files into the directory and return the texts. `on_bytes` is called with the bytes of each piece,
-        a number, before the piece is written. `bytes_max`: of the whole body. `idle_s`: seconds without a byte
-        before 408. Raises InvalidRequest, RequestTooLarge, UnsupportedEncoding, OtherStatus, OSError."""
+        """Write the files and return the texts. `on_bytes` is called with the bytes of each piece, a number, before the
+        piece is written. `bytes_max`: of the whole body. `idle_s`: seconds without a byte before 408. Raises
+        InvalidRequest, RequestTooLarge, UnsupportedEncoding, OtherStatus, OSError, and what the files raise."""
         parser = _parser(request, bytes_max)
         received, begun_at = 0, time.monotonic()
         try:
@@ -71,6 +87,11 @@ class Form:
         finally:
             if self._file is not None:
                 self._file.close()
+
+    def text_of(self, name: str) -> str | None:
+        """The first text of this name that has arrived."""
+        values = self._fields.get(name)
+        return None if values is None else values[0].decode()
 
     async def _feed_parser(self, parser: PushMultipartParser, body: bytes) -> None:
         for event in parser.parse(body):
@@ -98,21 +119,21 @@ class Form:
         if name in self._files:
             raise errors.InvalidRequest(f"{name} is in the form twice.", param=name)
         self._files.add(name)
-        self._file = _File(self._directory / name, self._limits[name])
+        self._file = self._open_file(name, segment.filename or "")
 
     def _file_name(self, segment: MultipartSegment) -> str | None:
-        """The name in `limits` of a part that is a file; None: a text. The client's name is never used as a path."""
+        """The name in `files` of a part that is a file; None: a text. The client's name is never used as a path."""
         filename, name = segment.filename, segment.name or ""
         if filename is None:
-            return name if name in self._limits else None
+            return name if name in self._expected else None
         shown = filename[:64]
         if any(mark in filename for mark in ("/", "\\", "\0")) or filename in ("..", "."):
             raise errors.InvalidRequest(f"The file name {shown!r} is a path; send a plain name.", param=name[:64])
         for candidate in (filename, name):
-            if candidate in self._limits:
+            if candidate in self._expected:
                 return candidate
         raise errors.InvalidRequest(
-            f"The file {shown!r} is not expected; the form has exactly {' and '.join(self._limits)}.", param=name[:64]
+            f"The file {shown!r} is not expected; the form has exactly {' and '.join(self._expected)}.", param=name[:64]
         )
 
     async def _data(self, data: bytes) -> None:
@@ -135,13 +156,18 @@ class Form:
 
     def _finish_form(self) -> Fields:
         """Check that each required file arrived, and return the texts."""
-        for name in self._limits:
+        for name in self._expected:
             if name not in self._files:
                 raise errors.InvalidRequest(f"The form lacks the file {name}.", param=name)
         return {name: tuple(value.decode() for value in values) for name, values in self._fields.items()}
 
 
-class _File:
+def files_in(directory: Path, limits: Mapping[str, int]) -> OpenFile:
+    """Write the files into a directory under their names in `limits`, which has the maximal bytes of each."""
+    return lambda name, _: _DiskFile(directory / name, limits[name])
+
+
+class _DiskFile:
     """One file that is written in blocks, by threads."""
 
     def __init__(self, path: Path, bytes_max: int) -> None:

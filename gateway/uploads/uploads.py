@@ -29,8 +29,9 @@ from gateway.admin.writes import Actor
 from gateway.catalog.base_models import BaseModel
 from gateway.config.file import Config
 from gateway.host.adapter_process import run_adapters
-from gateway.http.form import Fields, Form
+from gateway.http.form import Fields, Form, files_in
 from gateway.metrics import Metrics
+from gateway.uploads.abortable import AbortableUpload, announced_bytes
 from gateway.uploads.disk_reserve import DiskFull, DiskReserve
 from gateway.uploads.staged import AdapterBase, StagedAdapter, base_for
 
@@ -40,7 +41,8 @@ STDERR_CHARS_LOGGED = 2000
 FULL_RETRY_S = 5.0
 # The fewest bytes per parameter in an adapter's files (float16, bfloat16).
 ITEM_BYTES_MIN = 2
-# Bytes reserved beyond those received of an upload without Content-Length; also the step in which a reserve shrinks.
+# Bytes reserved beyond the received bytes of an upload without Content-Length; also the step in which a reserve
+# shrinks.
 STEP_BYTES = 8 * 1024 * 1024
 SLAB_POLL_S = 0.05
 
@@ -61,8 +63,8 @@ class UploadView(msgspec.Struct, kw_only=True):
 
 
 class UploadSpace:
-    """The disk space of one upload: a reserve for the announced bytes, or for STEP_BYTES beyond those received, and for
-    the adapter's slab. `slab_share`: upper bound of slab bytes per byte of the files."""
+    """The disk space of one upload: a reserve for the announced bytes, or for STEP_BYTES beyond the received bytes, and
+    for the adapter's slab. `slab_share`: upper bound of slab bytes per byte of the files."""
 
     def __init__(self, reserve: DiskReserve, announced: int | None, slab_share: float) -> None:
         self._reserve = reserve
@@ -85,7 +87,7 @@ class UploadSpace:
         await asyncio.to_thread(self._resize)
 
     async def keep_slabs(self) -> None:
-        """After the last byte: keep only the slab's space reserved."""
+        """Call it after the last byte: only the slab's space remains reserved."""
         await asyncio.to_thread(self._reserve.resize, self._slab_bytes())
 
     async def release_for(self, slab: Path) -> None:
@@ -140,34 +142,12 @@ class ReceivedUpload:
         return StagedAdapter(self._uploads.store, self._incoming, facts)
 
 
-class _RunningUpload:
+class _RunningUpload(AbortableUpload):
     """An upload that is being received or checked."""
 
     def __init__(self, view: UploadView) -> None:
+        super().__init__()
         self.view = view
-        self._aborted = False
-        self._timeout: asyncio.Timeout | None = None
-
-    @contextlib.asynccontextmanager
-    async def bounded(self, limit_s: float | None) -> AsyncIterator[None]:
-        """Bound the block. Raises OtherStatus (408) after `limit_s` (None: no limit), AccessEnded after
-        `abort_upload`."""
-        if self._aborted:
-            raise errors.AccessEnded()
-        try:
-            async with asyncio.timeout(limit_s) as self._timeout:
-                yield
-        except TimeoutError:
-            if self._aborted:
-                raise errors.AccessEnded() from None
-            raise errors.OtherStatus(408, f"The upload took over {limit_s:g} s, which is the limit.") from None
-        finally:
-            self._timeout = None
-
-    def abort_upload(self) -> None:
-        self._aborted = True
-        if self._timeout is not None and not self._timeout.expired():
-            self._timeout.reschedule(0.0)
 
 
 class Uploads:
@@ -206,7 +186,7 @@ class Uploads:
             id=new_id("upl"),
             tenant_id=by.tenant_id,
             key_id=by.id,
-            bytes_total=_announced(request),
+            bytes_total=announced_bytes(request),
             started_at=int(time.time()),
         )
         bytes_max = self._bytes_max(view.bytes_total, bytes_left)
@@ -224,7 +204,7 @@ class Uploads:
                 await space.count_bytes(count)
 
             async with running.bounded(self._settings.upload_s_max):
-                form = Form(incoming.path, limits, FIELDS)
+                form = Form(files_in(incoming.path, limits), limits, FIELDS)
                 fields = await form.read(request, bytes_max, self._settings.upload_idle_s, note)
             yield ReceivedUpload(self, incoming, running, fields, space)
         except OSError as error:
@@ -283,8 +263,3 @@ class Uploads:
             "check.failed", extra={"fields": {"status": ran.status, "stderr": ran.problems[-STDERR_CHARS_LOGGED:]}}
         )
         raise errors.InternalError()
-
-
-def _announced(request: Request[Any, Any, Any]) -> int | None:
-    length = request.headers.get("content-length", "")
-    return int(length) if length.isascii() and length.isdigit() else None

@@ -278,6 +278,75 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/t/{tenant}/v1/files": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * ListFiles
+         * @description The tenant's files, in the order of their creation.
+         */
+        get: operations["TTenantV1FilesListFiles"];
+        put?: never;
+        /**
+         * UploadFile
+         * @description Upload a file for a batch, as a form with `purpose` and `file`. Counts as a request under the limits, as every
+         *     endpoint of files does.
+         */
+        post: operations["TTenantV1FilesUploadFile"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/t/{tenant}/v1/files/{file}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * GetFile
+         * @description A file, without its content.
+         */
+        get: operations["TTenantV1FilesGetFile"];
+        put?: never;
+        post?: never;
+        /**
+         * DeleteFile
+         * @description Delete a file. A batch that reads it goes on.
+         */
+        delete: operations["TTenantV1FilesDeleteFile"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/t/{tenant}/v1/files/{file}/content": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * GetFileContent
+         * @description The content of a file, as it was uploaded or written by a batch.
+         */
+        get: operations["TTenantV1FilesContentGetFileContent"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/t/{tenant}/v1/messages": {
         parameters: {
             query?: never;
@@ -768,8 +837,8 @@ export interface paths {
         };
         /**
          * ListAlerts
-         * @description Thresholds that were reached, the newest first, each with its deliveries; for somebody who has a tenant, those
-         *     to its own webhooks.
+         * @description Thresholds that were reached, the newest first, each with its deliveries. An actor of a tenant sees deliveries
+         *     to the tenant's own webhooks only.
          */
         get: operations["V1AdminAlertsListAlerts"];
         put?: never;
@@ -860,7 +929,7 @@ export interface paths {
         post?: never;
         /**
          * RemoveAlias
-         * @description Remove an alias. If laneway.toml defines one of this name, that one applies again.
+         * @description Remove an alias. An alias of this name in laneway.toml applies again.
          */
         delete: operations["V1AdminAliasesRemoveAlias"];
         options?: never;
@@ -900,6 +969,26 @@ export interface paths {
          * @description Administrative writes that match every given value, with start_time ≤ at < end_time.
          */
         get: operations["V1AdminAuditLogListAuditLog"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/admin/billing_profiles": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * ListProfiles
+         * @description The billing profiles of all tenants that are not archived, also of tenants whose profile was never set.
+         */
+        get: operations["V1AdminBillingProfilesListProfiles"];
         put?: never;
         post?: never;
         delete?: never;
@@ -986,7 +1075,8 @@ export interface paths {
         };
         /**
          * ListConnectors
-         * @description The connectors that have run, with their waiting and stuck amounts and their last error.
+         * @description The connectors of laneway.toml and those that have run, with their waiting and stuck amounts, the next retry and
+         *     the last error.
          */
         get: operations["V1AdminConnectorsListConnectors"];
         put?: never;
@@ -1033,8 +1123,8 @@ export interface paths {
         put?: never;
         /**
          * MakeCorrection
-         * @description Add a correction to the period that it corrects while that is open, or else to the current one. Settled usage
-         *     does not change, and budgets do not count corrections.
+         * @description Add a correction. It counts in the period of the corrected usage while this period is open, otherwise in the
+         *     current period. Settled usage does not change, and budgets do not count corrections.
          */
         post: operations["V1AdminCorrectionsMakeCorrection"];
         delete?: never;
@@ -1358,6 +1448,27 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/admin/issuer": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * GetIssuer
+         * @description The issuer of the next documents: the settings issuer_…, …_series and payment_days of [billing] in
+         *     laneway.toml.
+         */
+        get: operations["V1AdminIssuerGetIssuer"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/admin/keys": {
         parameters: {
             query?: never;
@@ -1533,8 +1644,8 @@ export interface paths {
         put?: never;
         /**
          * AddModel
-         * @description Add a base model. The answer comes when the engine has checked the model's files: after seconds for most
-         *     models, after five minutes at most. The same request can be repeated. The model needs a price first: POST
+         * @description Add a base model. The gateway answers after the engine has checked the model's files: within seconds for most
+         *     models, within five minutes at most. The same request can be repeated. The model needs a price first: POST
          *     /v1/admin/prices with `ahead`.
          */
         post: operations["V1AdminModelsAddModel"];
@@ -1585,7 +1696,7 @@ export interface paths {
         put?: never;
         /**
          * RestoreModel
-         * @description Serve a removed model and its adapters again. The answer comes when the engine has the model.
+         * @description Serve a removed model and its adapters again. The gateway answers after the engine has the model.
          */
         post: operations["V1AdminModelsRestoreModel"];
         delete?: never;
@@ -2616,6 +2727,75 @@ export interface paths {
          * @description Make a vector of each input, by pooling the model's last hidden states.
          */
         post: operations["V1EmbeddingsEmbeddings"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/files": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * ListFiles
+         * @description The tenant's files, in the order of their creation.
+         */
+        get: operations["V1FilesListFiles"];
+        put?: never;
+        /**
+         * UploadFile
+         * @description Upload a file for a batch, as a form with `purpose` and `file`. Counts as a request under the limits, as every
+         *     endpoint of files does.
+         */
+        post: operations["V1FilesUploadFile"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/files/{file}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * GetFile
+         * @description A file, without its content.
+         */
+        get: operations["V1FilesGetFile"];
+        put?: never;
+        post?: never;
+        /**
+         * DeleteFile
+         * @description Delete a file. A batch that reads it goes on.
+         */
+        delete: operations["V1FilesDeleteFile"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/files/{file}/content": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * GetFileContent
+         * @description The content of a file, as it was uploaded or written by a batch.
+         */
+        get: operations["V1FilesContentGetFileContent"];
+        put?: never;
+        post?: never;
         delete?: never;
         options?: never;
         head?: never;
@@ -4048,13 +4228,18 @@ export interface components {
         ConnectorView: {
             failed_at: number | null;
             gateway_id: string | null;
+            /** @enum {null|string} */
+            kind: "stripe" | "openmeter" | null;
             lag_s: number;
             last_error: string | null;
             name: string;
+            next_attempt_at: number | null;
+            retrying: number;
             sent_at: number | null;
             sent_tokens: number;
             stuck: number;
             stuck_reason: string | null;
+            url: string | null;
             waiting: number;
             waiting_tokens: number;
             without_account: number;
@@ -4307,6 +4492,20 @@ export interface components {
              * @constant
              */
             object: "conversation.deleted";
+        };
+        /** DeletedFile */
+        DeletedFile: {
+            /**
+             * @default true
+             * @constant
+             */
+            deleted: true;
+            id: string;
+            /**
+             * @default file
+             * @constant
+             */
+            object: "file";
         };
         /** DeletedResponse */
         DeletedResponse: {
@@ -4647,6 +4846,38 @@ export interface components {
             message: string;
             param: string | null;
         };
+        /** FileList */
+        FileList: {
+            data: components["schemas"]["FileObject"][];
+            first_id: string | null;
+            has_more: boolean;
+            last_id: string | null;
+            /**
+             * @default list
+             * @constant
+             */
+            object: "list";
+        };
+        /** FileObject */
+        FileObject: {
+            bytes: number;
+            created_at: number;
+            expires_at: number | null;
+            filename: string;
+            id: string;
+            /**
+             * @default file
+             * @constant
+             */
+            object: "file";
+            /** @enum {string} */
+            purpose: "batch" | "batch_output";
+            /**
+             * @default processed
+             * @constant
+             */
+            status: "processed";
+        };
         /** LedgerAudit */
         Findings: {
             cost_difference_picos: number | bigint;
@@ -4929,6 +5160,15 @@ export interface components {
             tenant_id: string;
             total_picos: number | bigint;
             usage_picos: number | bigint;
+        };
+        /** IssuerView */
+        IssuerView: {
+            address: string[];
+            credit_series: string;
+            invoice_series: string;
+            name: string;
+            payment_days: number;
+            tax_id: string | null;
         };
         /**
          * JsonObjectFormat
@@ -6066,6 +6306,17 @@ export interface components {
              */
             object: "page";
         };
+        /** Page[TenantProfileView] */
+        Page_TenantProfileView: {
+            data: components["schemas"]["TenantProfileView"][];
+            has_more: boolean;
+            next_page: string | null;
+            /**
+             * @default page
+             * @constant
+             */
+            object: "page";
+        };
         /** Page[TenantView] */
         Page_TenantView: {
             data: components["schemas"]["TenantView"][];
@@ -7097,6 +7348,21 @@ export interface components {
             tenant_id: string;
             was_picos: number | bigint;
             would_picos: number | bigint;
+        };
+        /** TenantProfileView */
+        TenantProfileView: {
+            accounts: {
+                [key: string]: string;
+            };
+            address: string[];
+            is_set: boolean;
+            legal_name: string | null;
+            name: string;
+            payment_days: number | null;
+            slug: string;
+            tax_id: string | null;
+            taxes: components["schemas"]["Tax"][];
+            tenant_id: string;
         };
         /** TenantView */
         TenantView: {
@@ -8454,6 +8720,226 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["EmbeddingList"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    TTenantV1FilesListFiles: {
+        parameters: {
+            query?: {
+                after?: string | null;
+                limit?: number;
+                order?: "asc" | "desc";
+                purpose?: "batch" | "batch_output" | null;
+            };
+            header?: never;
+            path: {
+                tenant: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["FileList"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    TTenantV1FilesUploadFile: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                tenant: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "multipart/form-data": {
+                    /** @enum {string} */
+                    "expires_after[anchor]"?: "created_at";
+                    "expires_after[seconds]"?: number;
+                    /** Format: binary */
+                    file: string;
+                    /** @enum {string} */
+                    purpose: "batch";
+                };
+            };
+        };
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["FileObject"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    TTenantV1FilesGetFile: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                file: string;
+                tenant: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["FileObject"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    TTenantV1FilesDeleteFile: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                file: string;
+                tenant: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["DeletedFile"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    TTenantV1FilesContentGetFileContent: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                file: string;
+                tenant: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The content of the file */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/octet-stream": string;
                 };
             };
             /** @description A refusal, with its reason */
@@ -10097,6 +10583,52 @@ export interface operations {
             };
         };
     };
+    V1AdminBillingProfilesListProfiles: {
+        parameters: {
+            query?: {
+                /** @description part of a name or an id; case does not count */
+                search?: string | null;
+                sort?: "slug" | "-slug" | "name" | "-name";
+                limit?: number;
+                /** @description `next_page` of the previous page */
+                page?: string | null;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    "cache-control"?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Page_TenantProfileView"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
     V1AdminBudgetsListBudgets: {
         parameters: {
             query?: {
@@ -11225,6 +11757,45 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["PaymentView"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    V1AdminIssuerGetIssuer: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    "cache-control"?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["IssuerView"];
                 };
             };
             /** @description A refusal, with its reason */
@@ -14854,6 +15425,219 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["EmbeddingList"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    V1FilesListFiles: {
+        parameters: {
+            query?: {
+                after?: string | null;
+                limit?: number;
+                order?: "asc" | "desc";
+                purpose?: "batch" | "batch_output" | null;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["FileList"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    V1FilesUploadFile: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "multipart/form-data": {
+                    /** @enum {string} */
+                    "expires_after[anchor]"?: "created_at";
+                    "expires_after[seconds]"?: number;
+                    /** Format: binary */
+                    file: string;
+                    /** @enum {string} */
+                    purpose: "batch";
+                };
+            };
+        };
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["FileObject"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    V1FilesGetFile: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                file: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["FileObject"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    V1FilesDeleteFile: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                file: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["DeletedFile"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    V1FilesContentGetFileContent: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                file: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The content of the file */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/octet-stream": string;
                 };
             };
             /** @description A refusal, with its reason */

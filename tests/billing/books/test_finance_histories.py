@@ -24,7 +24,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from billing import tables
 from billing.accounts import prices, tenants
 from billing.accounts.prices import METERS, PriceBook
-from billing.books import corrections, invoices, periods, reports, rollups
+from billing.books import corrections, day_rollups, invoices, periods, reports, rollups
 from billing.books.reports import GROUPS, ReportFilter
 from billing.clock import DAY, SECOND
 from billing.errors import InvalidValue, NotPossibleYet
@@ -72,6 +72,7 @@ events = st.one_of(
     st.tuples(st.just("pass"), st.sampled_from((5, 10, 3600, 86_400, 12 * 86_400, 33 * 86_400))),
     st.tuples(st.just("zone"), st.sampled_from(ZONES)),
     st.tuples(st.just("fold"), st.integers(1, 5)),
+    st.tuples(st.just("fold_days"), st.integers(1, 5)),
     st.tuples(st.just("close")),
     st.tuples(st.just("minute")),
 )
@@ -222,6 +223,9 @@ class History:
     def fold(self, limit: int) -> None:
         self.database.write_sync(lambda c: rollups.fold_usage(c, limit=limit, clock=lambda _connection: self.now))
 
+    def fold_days(self, limit: int) -> None:
+        self.database.write_sync(lambda c: day_rollups.fold_days(c, limit=limit, clock=lambda _connection: self.now))
+
     def minute(self) -> None:
         result = self.database.read_sync(reconcile.reconcile_minute)
         assert result.sound, result
@@ -345,6 +349,9 @@ def test_histories(kind: str, request: pytest.FixtureRequest, tmp_path: Path) ->
         played.run_out()
         played.examine()
         played.database.write_sync(lambda c: rollups.fold_all(c, lambda _connection: played.now))
+        played.examine()
+        while played.database.write_sync(day_rollups.fold_days).more:
+            pass
         played.examine()
         played.minute()
         played.export(tmp_path)

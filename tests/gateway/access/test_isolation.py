@@ -52,11 +52,12 @@ OWN: dict[tuple[str, str], Any] = {
     ("POST", "/v1/detokenize"): {"model": MODEL, "tokens": [1, 2]},
     ("GET", "/v1/models"): None,
     ("GET", "/v1/models/{model:path}"): None,
+    ("GET", "/v1/files"): None,
     ("GET", "/v1/usage"): None,
     ("GET", "/v1/budget"): None,
 }
-# Of a stored response or conversation, below /t/{tenant:str} too: test_stored_responses and test_conversations have
-# them.
+# Of a stored response, conversation or file, below /t/{tenant:str} too: test_stored_responses, test_conversations and
+# test_files_api have them.
 STORED = {
     (method, prefix + path)
     for prefix in ("", "/t/{tenant:str}")
@@ -72,6 +73,10 @@ STORED = {
         ("POST", "/v1/conversations/{conversation:str}/items"),
         ("GET", "/v1/conversations/{conversation:str}/items/{item:str}"),
         ("DELETE", "/v1/conversations/{conversation:str}/items/{item:str}"),
+        ("POST", "/v1/files"),
+        ("GET", "/v1/files/{file:str}"),
+        ("DELETE", "/v1/files/{file:str}"),
+        ("GET", "/v1/files/{file:str}/content"),
     )
 }
 # The console's files, the same for everybody: test_console_files has them.
@@ -144,6 +149,7 @@ OPERATORS = {
     ("POST", "/v1/admin/credits"), ("POST", "/v1/admin/invoices/{invoice_id:str}/payments"),
     ("GET", "/v1/admin/tenants/{tenant_id:str}/billing_profile"),
     ("PUT", "/v1/admin/tenants/{tenant_id:str}/billing_profile"),
+    ("GET", "/v1/admin/billing_profiles"), ("GET", "/v1/admin/issuer"),
     ("GET", "/v1/admin/periods/closable"), ("POST", "/v1/admin/periods/close_all"),
     ("GET", "/v1/admin/connectors"), ("POST", "/v1/admin/connectors/{name:str}/release"),
     # One of each by its id; test_automation asks them as another tenant.
@@ -207,6 +213,8 @@ def served(tmp_path_factory: pytest.TempPathFactory, model_dir: Any) -> Iterator
             assert answer.json()["store"] is True
             made = ask(stack, stack.keys[slug], "POST", "/v1/conversations", OWN["POST", "/v1/conversations"])
             assert made.json()["object"] == "conversation"
+            form: Any = {"data": {"purpose": "batch"}, "files": {"file": (f"{slug}.jsonl", b"{}")}}
+            assert httpx.post(f"{stack.url}/v1/files", headers=stack.headers(slug), **form).status_code == 200
             assert stack.chat(slug, model="absent").status_code == 404
             files = FILES if slug == OURS else FILES[:1]
             stack.write(lambda c, slug=slug, files=files: bill(c, stack.tenants[slug], files))

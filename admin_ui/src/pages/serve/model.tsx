@@ -1,5 +1,5 @@
 // One base model: state, location and use, prices by tier, changes, and actions.
-import { type ReactNode, useState } from "react";
+import type { ReactNode } from "react";
 import { api, useGet, useMay, useWrite } from "../../api";
 import {
   Badge,
@@ -24,6 +24,7 @@ import {
   count,
   iso,
   toast,
+  useActionDialog,
   useParam,
   wholeList,
 } from "../../kit";
@@ -74,11 +75,15 @@ export default function ModelPage() {
   );
 }
 
-type Open = "price" | "change" | "pin" | "remove" | "restore" | null;
+const MODEL_ACTIONS = ["change", "pin", "remove", "restore"] as const;
+type Open = "price" | (typeof MODEL_ACTIONS)[number] | null;
 
 function ModelDetails({ of: model, among }: { of: Model; among: ModelsAnswer }) {
   const may = useMay();
-  const [open, setOpen] = useState<Open>(null);
+  const [open, setOpen] = useActionDialog([
+    ...(may("prices:write") ? (["price"] as const) : []),
+    ...(may("models:write") ? MODEL_ACTIONS : []),
+  ]);
   const close = () => setOpen(null);
   const { current, versions, known } = usePrices(model.name);
   const active = model.state !== "removed" && model.state !== "draining";
@@ -151,7 +156,7 @@ function ModelDetails({ of: model, among }: { of: Model; among: ModelsAnswer }) 
         ]}
       />
       <Dialog
-        open={open === "price"}
+        open={open === "price" && known}
         onClose={close}
         title={`Publish a price of ${model.name}`}
         note="Per million tokens. A preview shows what one month's usage would have cost."

@@ -1,0 +1,187 @@
+"""OpenAI's Files API: files of a tenant, which batches read and write. Any of the tenant's keys that calls models may
+use them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Annotated, Any, Literal
+
+import msgspec
+from litestar import Request, delete, get, post
+from litestar.params import Parameter
+from litestar.types import ASGIApp, Receive, Scope, Send
+
+from billing.clock import SECOND
+from gateway.errors import ApiError, InternalError, InvalidRequest, NotFound
+from gateway.files.backends import ContentMissing, ContentStoreFailed
+from gateway.files.contents import ContentReader
+from gateway.files.rows import StoredFile
+from gateway.routes.batches.admission import admitted
+from gateway.services import Services
+from gateway.stored.texts import TextUnreadable
+from gateway.uploads.file_uploads import store_error
+
+COLLECTION = "/v1/files"
+PATH = f"{COLLECTION}/{{file:str}}"
+CONTENT = f"{PATH}/content"
+TENANT = "/t/{tenant:str}"
+PAGE_MAX = 10_000
+ID_CHARS_SHOWN = 64
+
+_log = logging.getLogger(__name__)
+
+
+class FileObject(msgspec.Struct, frozen=True, kw_only=True):
+    """A file. `created_at`, `expires_at`: seconds UTC."""
+
+    id: str
+    object: Literal["file"] = "file"
+    bytes: int
+    created_at: int
+    expires_at: int | None
+    filename: str
+    purpose: Literal["batch", "batch_output"]
+    status: Literal["processed"] = "processed"
+
+
+class FileList(msgspec.Struct, frozen=True, kw_only=True):
+    object: Literal["list"] = "list"
+    data: list[FileObject]
+    first_id: str | None
+    last_id: str | None
+    has_more: bool
+
+
+class DeletedFile(msgspec.Struct, frozen=True, kw_only=True):
+    id: str
+    object: Literal["file"] = "file"
+    deleted: Literal[True] = True
+
+
+@post([COLLECTION, TENANT + COLLECTION], status_code=200, opt={"route": COLLECTION})
+async def upload_file(request: Request[Any, Any, Any], services: Services) -> FileObject:
+    """Upload a file for a batch, as a form with `purpose` and `file`. Counts as a request under the limits, as every
+    endpoint of files does."""
+    async with admitted(request, services) as (caller, _):
+        pass  # an upload takes no slot of the limit on concurrent requests: `[files]` limits uploads
+    return file_object(await services.file_uploads.receive_file(request, caller))
+
+
+@get([COLLECTION, TENANT + COLLECTION], opt={"route": COLLECTION})
+async def list_files(
+    request: Request[Any, Any, Any],
+    services: Services,
+    after: str | None = None,
+    limit: Annotated[int, Parameter(ge=1, le=PAGE_MAX)] = PAGE_MAX,
+    order: Literal["asc", "desc"] = "desc",
+    purpose: Literal["batch", "batch_output"] | None = None,
+) -> FileList:
+    """The tenant's files, in the order of their creation."""
+    async with admitted(request, services) as (_, tenant_id):
+        page = await services.files.list_files(tenant_id, after, limit, order, purpose)
+        if page is None:
+            raise InvalidRequest(f"'after' is wrong: {file_not_found(after or '').message}", param="after")
+    data = [file_object(stored) for stored in page.files]
+    first, last = (data[0].id, data[-1].id) if data else (None, None)
+    return FileList(data=data, first_id=first, last_id=last, has_more=page.more)
+
+
+@get([PATH, TENANT + PATH], opt={"route": PATH})
+async def get_file(request: Request[Any, Any, Any], services: Services, file: str) -> FileObject:
+    """A file, without its content."""
+    async with admitted(request, services) as (_, tenant_id):
+        found = await services.files.find_file(tenant_id, file)
+        if found is None:
+            raise file_not_found(file)
+    return file_object(found)
+
+
+@delete([PATH, TENANT + PATH], status_code=200, opt={"route": PATH})
+async def delete_file(request: Request[Any, Any, Any], services: Services, file: str) -> DeletedFile:
+    """Delete a file. A batch that reads it goes on."""
+    async with admitted(request, services) as (_, tenant_id):
+        if not await services.files.delete_file(tenant_id, file):
+            raise file_not_found(file)
+    return DeletedFile(id=file)
+
+
+@get([CONTENT, TENANT + CONTENT], opt={"route": CONTENT})
+async def get_file_content(request: Request[Any, Any, Any], services: Services, file: str) -> ASGIApp:
+    """The content of a file, as it was uploaded or written by a batch."""
+    async with admitted(request, services) as (_, tenant_id):
+        found = await services.files.open_file(tenant_id, file)
+        if found is None:
+            raise file_not_found(file)
+        stored, key = found
+        try:
+            reader = await services.files.contents.open_reader(key, stored.id)
+        except (ContentStoreFailed, TextUnreadable) as error:
+            raise _unreadable(stored, error) from error
+    return FileDownload(stored, reader)
+
+
+class FileDownload:
+    """ASGI application: the content of a file, in parts. An error after the first part closes the connection before
+    Content-Length bytes are sent, so the client never takes a part for the whole."""
+
+    def __init__(self, stored: StoredFile, reader: ContentReader) -> None:
+        self._stored = stored
+        self._reader = reader
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        left = asyncio.create_task(_wait_left(receive))
+        try:
+            if self._reader.size != self._stored.bytes:
+                raise TextUnreadable("the content has another size than its row")
+            parts = self._reader.stream_bytes()
+            first = await anext(parts, b"")  # its errors are answered with a status
+            headers = [
+                (b"content-type", b"application/octet-stream"),
+                (b"content-length", b"%d" % self._stored.bytes),
+                (b"content-disposition", b"attachment"),
+            ]
+            await send({"type": "http.response.start", "status": 200, "headers": headers})
+            await send({"type": "http.response.body", "body": first, "more_body": True})
+            async for part in parts:
+                if left.done():
+                    return
+                await send({"type": "http.response.body", "body": part, "more_body": True})
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
+        except (ContentStoreFailed, TextUnreadable) as error:
+            raise _unreadable(self._stored, error) from error
+        finally:
+            left.cancel()
+            self._reader.close()
+
+
+async def _wait_left(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+def file_object(stored: StoredFile) -> FileObject:
+    """As clients read it."""
+    return FileObject(
+        id=stored.id,
+        bytes=stored.bytes,
+        created_at=stored.created_at // SECOND,
+        expires_at=None if stored.expires_at is None else stored.expires_at // SECOND,
+        filename=stored.filename,
+        purpose="batch" if stored.purpose == "batch" else "batch_output",
+    )
+
+
+def file_not_found(file_id: str) -> NotFound:
+    """The refusal of an id that is unknown, another tenant's, deleted or expired."""
+    return NotFound(f"File with id '{file_id[:ID_CHARS_SHOWN]}' not found.")
+
+
+def _unreadable(stored: StoredFile, error: ContentStoreFailed | TextUnreadable) -> ApiError:
+    if isinstance(error, ContentStoreFailed) and not isinstance(error, ContentMissing):
+        return store_error(error)
+    _log.error("files.unreadable", extra={"fields": {"file": stored.id, "reason": str(error)}})
+    if isinstance(error, ContentMissing):
+        return NotFound(f"The content of the file '{stored.id}' is lost: the store of files does not have it.")
+    return InternalError()
