@@ -189,10 +189,16 @@ def test_prices_are_exact(laneway: Laneway) -> None:
     arguments = ("--input", "0.10", "--cached-input", "0.05", "--output", "0.4")
     multipliers = ("--multiplier", "premium=3", "--multiplier", "batch=0.5")
     (version,) = laneway.json("prices", "publish", MODEL, *arguments, *multipliers)
-    assert version["tiers"]["premium"] == {"input": 300_000, "cached_input": 150_000, "output": 1_200_000}
-    assert version["tiers"]["standard"] == {"input": 100_000, "cached_input": 50_000, "output": 400_000}
-    assert version["tiers"]["batch"] == {"input": 50_000, "cached_input": 25_000, "output": 200_000}
+    assert version["tiers"]["premium"] == {
+        "input": 300_000, "cached_input": 150_000, "output": 1_200_000, "embedding": 300_000,
+    }  # fmt: skip
+    as_input = {"input": 100_000, "cached_input": 50_000, "output": 400_000, "embedding": 100_000}
+    assert version["tiers"]["standard"] == as_input
+    assert version["tiers"]["batch"] == {name: picos // 2 for name, picos in as_input.items()}
     assert laneway.json("prices", "list") == [version]
+    (own,) = laneway.json("prices", "publish", MODEL, *arguments, *multipliers, "--embedding", "0.02")
+    assert [own["tiers"][tier]["embedding"] for tier in ("premium", "standard", "batch")] == [60_000, 20_000, 10_000]
+    assert "EMBEDDING" in laneway.text("prices", "list")
     table = laneway.text("prices", "list")
     for price in ("1.2 USD", "0.05 USD", "0.2 USD"):
         assert price in table
