@@ -248,6 +248,15 @@ async def reconciliation_standing(services: Services) -> StandingView:
     return StandingView.of(await services.database.read(reconcile.open_findings))
 
 
+@get("/reconciliations/{number:int}", opt={"route": "/v1/admin/reconciliations/{number}", **EVERYONES})
+async def get_reconciliation(services: Services, number: int) -> ReconciliationView:
+    """One stored result of a reconciliation, by its number."""
+    result = await services.database.read(lambda c: reconcile.get(c, number))
+    if result is None:
+        raise RowNotFound(f"there is no reconciliation {number}", "number")
+    return ReconciliationView.of(result)
+
+
 @post(
     "/reconciliations",
     opt={"route": "/v1/admin/reconciliations", **EVERYONES},
