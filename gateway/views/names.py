@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+import msgspec
 import sqlalchemy as sa
 
 from billing import tables
+from billing.books.reports import LINE_ITEM, LINE_ITEM_SEPARATOR, Report
 from gateway.tables import adapters, keys
 
 _NAMED = (
@@ -28,6 +30,18 @@ def known_names(connection: sa.Connection, ids: Iterable[str | None], seen_by: s
             query = query.where(tenant_id == seen_by)
         found |= {row[0]: row[1] for row in connection.execute(query)}
     return found
+
+
+def name_line_items(connection: sa.Connection, report: Report) -> Report:
+    """The report with names in place of the ids of adapters in its line items (`ada_…, input`)."""
+    ids = {str(item).partition(LINE_ITEM_SEPARATOR)[0] for row in report.rows if (item := row.groups.get(LINE_ITEM))}
+    names = known_names(connection, ids)
+    rows = []
+    for row in report.rows:
+        called, comma, meter = (row.groups.get(LINE_ITEM) or "").partition(LINE_ITEM_SEPARATOR)
+        groups = row.groups | {LINE_ITEM: names[called] + comma + meter} if called in names else row.groups
+        rows.append(msgspec.structs.replace(row, groups=groups))
+    return msgspec.structs.replace(report, rows=rows)
 
 
 def names_of(connection: sa.Connection, ids: Iterable[str | None]) -> dict[str | None, str]:

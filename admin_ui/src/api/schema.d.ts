@@ -848,6 +848,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/admin/audit_log/{line_id}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * GetAuditLine
+         * @description One line of the audit log, by its id.
+         */
+        get: operations["V1AdminAuditLogLineIdGetAuditLine"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/admin/budgets": {
         parameters: {
             query?: never;
@@ -1412,6 +1432,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/admin/limits/defaults": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * DefaultLimits
+         * @description The configured rate limits, which apply where no limit is set.
+         */
+        get: operations["V1AdminLimitsDefaultsDefaultLimits"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/admin/limits/{limits_id}": {
         parameters: {
             query?: never;
@@ -1880,6 +1920,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/admin/reconciliations/{number}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * GetReconciliation
+         * @description One stored result of a reconciliation, by its number.
+         */
+        get: operations["V1AdminReconciliationsNumberGetReconciliation"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/admin/requests": {
         parameters: {
             query?: never;
@@ -1892,7 +1952,8 @@ export interface paths {
          * @description Running requests, then ended ones, newest first; refused and failed ones too. Every given value must match:
          *     `search` is a whole request id, `ending` a value as in the rows (stop, length, client_left, …), `adapter` an id,
          *     `code` of an error (rate_limit_exceeded, …); start_time ≤ end of the request < end_time. Of one tenant's refused and
-         *     failed requests, at most 10 a second are listed; `/v1/admin/error_rates` counts all. Prompts and answers are not
+         *     failed requests, at most 10 a second are listed; `/v1/admin/error_rates` counts all. `min_ttft_s`: settled requests
+         *     whose first token took at least this time; without start_time, those of the last 7 days. Prompts and answers are not
          *     stored.
          */
         get: operations["V1AdminRequestsListRequests"];
@@ -2962,6 +3023,12 @@ export interface components {
             models: components["schemas"]["TargetSection"][];
             tenants?: string[] | null;
         };
+        /** AllowanceView */
+        AllowanceView: {
+            concurrency: number;
+            requests_per_minute: number;
+            tokens_per_minute: number;
+        };
         /**
          * AllowedResponseTools
          * @description The answer may call these tools alone.
@@ -3149,6 +3216,7 @@ export interface components {
             before: unknown;
             id: number;
             object_id: string;
+            object_name: string | null;
             request_id: string | null;
             tenant_id: string | null;
         };
@@ -4173,6 +4241,11 @@ export interface components {
             custom: components["schemas"]["CustomSpec"];
             /** @enum {unknown} */
             type: "custom";
+        };
+        /** DefaultLimits */
+        DefaultLimits: {
+            key: components["schemas"]["AllowanceView"];
+            tenant: components["schemas"]["AllowanceView"];
         };
         /** DeletedConversation */
         DeletedConversation: {
@@ -8691,7 +8764,10 @@ export interface operations {
     V1AdminAdaptersUploadAdapter: {
         parameters: {
             query?: never;
-            header?: never;
+            header?: {
+                /** @description A write repeated with it within 24 hours gets the first answer again, with the header `idempotent-replayed: true`. */
+                "Idempotency-Key"?: string;
+            };
             path?: never;
             cookie?: never;
         };
@@ -9574,6 +9650,47 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["Page_AuditLineView"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    V1AdminAuditLogLineIdGetAuditLine: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                line_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    "cache-control"?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["AuditLineView"];
                 };
             };
             /** @description A refusal, with its reason */
@@ -11116,6 +11233,45 @@ export interface operations {
             };
         };
     };
+    V1AdminLimitsDefaultsDefaultLimits: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    "cache-control"?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["DefaultLimits"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
     V1AdminLimitsLimitsIdGetLimits: {
         parameters: {
             query?: never;
@@ -12432,6 +12588,47 @@ export interface operations {
             };
         };
     };
+    V1AdminReconciliationsNumberGetReconciliation: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                number: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    "cache-control"?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ReconciliationView"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
     V1AdminRequestsListRequests: {
         parameters: {
             query?: {
@@ -12451,6 +12648,7 @@ export interface operations {
                 search?: string | null;
                 outcome?: "served" | "refused" | "failed" | null;
                 code?: string | null;
+                min_ttft_s?: number | null;
                 limit?: number;
                 /** @description `next_page` of the previous page */
                 page?: string | null;

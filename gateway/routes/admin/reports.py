@@ -34,6 +34,7 @@ from gateway.routes.admin.paging import (
     decode_sequence,
     list_page,
     list_query,
+    number_of,
 )
 from gateway.routes.pages import tag_filter
 from gateway.services import Services
@@ -134,14 +135,14 @@ async def list_audit_log(
     return list_page(lines, lambda line: AuditLineView.of(line, names))
 
 
-@get("/audit_log/{line_id:int}", opt={"route": "/v1/admin/audit_log/{line_id}", "area": "audit"})
-async def get_audit_line(services: Services, by: Actor, line_id: int) -> AuditLineView:
+@get("/audit_log/{line_id:str}", opt={"route": "/v1/admin/audit_log/{line_id}", "area": "audit"})
+async def get_audit_line(services: Services, by: Actor, line_id: str) -> AuditLineView:
     """One line of the audit log, by its id."""
 
     def query(connection: sa.Connection) -> AuditLineView:
-        line = audit_log.get(connection, line_id, names_of=by.tenant_id)
+        line = audit_log.get(connection, number_of(line_id), names_of=by.tenant_id)
         if line is None or not by.sees(line.tenant_id):
-            raise RowNotFound(f"there is no audit line {line_id}", "line_id")
+            raise RowNotFound(f"there is no audit line {line_id!r}", "line_id")
         return AuditLineView.of(line, _audit_names(connection, [line], by))
 
     return await services.database.read(query)

@@ -67,9 +67,8 @@ EXAMPLES: dict[str, dict[str, Any]] = {
 }
 _BYTES = "application/octet-stream"
 _KEYED = ("post", "put", "patch", "delete")
-# Sign-in is no administrative write, and uploads are not compared.
+# A sign-in is no administrative write, and a check writes nothing.
 _NOT_KEYED = ("/v1/admin/session", "/v1/admin/adapters/check")
-_UPLOAD = "/v1/admin/adapters"
 _IDEMPOTENCY_KEY = {
     "name": HEADER,
     "in": "header",
@@ -90,7 +89,7 @@ def for_clients(schema: dict[str, Any]) -> dict[str, Any]:
         if not path.startswith("/v1/admin/") or path.startswith(_NOT_KEYED):
             continue
         for method in _KEYED:
-            if method in operations and (path, method) != (_UPLOAD, "post"):
+            if method in operations:
                 operation = operations[method]
                 operation["parameters"] = [*operation.get("parameters", []), _IDEMPOTENCY_KEY]
     return found
