@@ -76,6 +76,12 @@ const PARTS: Record<string, { title: string; what: string; remedy: string; to?: 
     remedy: "Reconcile now, and resolve the imbalances before you close the month.",
     to: ["/billing", "Billing"],
   },
+  connectors: {
+    title: "Connectors",
+    what: "Usage for Stripe and OpenMeter.",
+    remedy:
+      "Read why the receiver refused the usage: `laneway connectors list`. Usage is sent again; an amount that is stuck needs `laneway connectors release`.",
+  },
   exports: {
     title: "Exports",
     what: "Files for finance.",
@@ -99,7 +105,10 @@ export default function Health() {
   const found = useGet("/v1/admin/health", {}, { everyMs: EVERY_MS });
   return (
     <>
-      <PageHead title="Health" note="The parts that this gateway depends on, checked every 5 seconds.">
+      <PageHead
+        title="Health"
+        note="The parts that this gateway depends on, checked every 5 seconds. A part has its status since the time beside it, or since before this gateway started."
+      >
         <Link to="/sla">SLA by day</Link>
       </PageHead>
       <Loaded of={found} lines={8}>

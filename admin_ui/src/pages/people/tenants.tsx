@@ -8,6 +8,7 @@ import {
   Dialog,
   EmptyState,
   Link,
+  LongName,
   PageHead,
   Time,
   iso,
@@ -22,8 +23,24 @@ import { NewTenantForm } from "./tenantForms";
 type Tenant = RowOf<"/v1/admin/tenants">;
 
 const COLUMNS: readonly Column<Tenant>[] = [
-  { id: "slug", header: "Tenant", sort: "slug", cell: (tenant) => <b>{tenant.slug}</b>, csv: (tenant) => tenant.slug },
-  { id: "name", header: "Name", sort: "name", cell: (tenant) => tenant.name, csv: (tenant) => tenant.name },
+  {
+    id: "slug",
+    header: "Tenant",
+    sort: "slug",
+    cell: (tenant) => (
+      <b>
+        <LongName text={tenant.slug} />
+      </b>
+    ),
+    csv: (tenant) => tenant.slug,
+  },
+  {
+    id: "name",
+    header: "Name",
+    sort: "name",
+    cell: (tenant) => <LongName text={tenant.name} />,
+    csv: (tenant) => tenant.name,
+  },
   { id: "status", header: "Status", cell: (tenant) => <Status of={tenant} />, csv: (tenant) => tenant.status },
   { id: "tier", header: "Highest tier", cell: (tenant) => tenant.tier, csv: (tenant) => tenant.tier },
   {
