@@ -38,7 +38,7 @@ function DefaultsSaid({ of: defaults }: { of: Defaults }) {
   const said = (one: Defaults["key"]) =>
     `${count(one.requests_per_minute)} requests and ${count(one.tokens_per_minute)} tokens per minute, ${count(one.concurrency)} concurrent requests`;
   return (
-    <p className="note">
+    <p className="note table-note">
       Without limits of its own, a key has {said(defaults.key)}; a tenant, over all its keys, has{" "}
       {said(defaults.tenant)}. laneway.toml sets them: [limits] and [tenant_limits].
     </p>

@@ -107,7 +107,7 @@ export default function Health() {
     <>
       <PageHead
         title="Health"
-        note="The parts that this gateway depends on, checked every 5 seconds. A part has its status since the time beside it, or since before this gateway started."
+        note="The parts that this gateway depends on, checked every 5 seconds. The time beside a status is when this gateway first found it."
       >
         <Link to="/sla">SLA by day</Link>
       </PageHead>
@@ -144,6 +144,12 @@ function Parts({ report, stale }: { report: Report; stale: boolean }) {
   );
 }
 
+/** The detail with a capital and a full stop; a setting's name at the beginning stays as it is written. */
+function sentence(detail: string): string {
+  const [first = ""] = detail.split(" ");
+  return `${/^[a-z]+$/.test(first) ? detail.charAt(0).toUpperCase() + detail.slice(1) : detail}.`;
+}
+
 function Part({ item }: { item: Item }) {
   const part = PARTS[item.name] ?? { title: item.name, what: "", remedy: "" };
   const well = item.status === "ok";
@@ -160,7 +166,7 @@ function Part({ item }: { item: Item }) {
             since <Time at={item.since} absolute />
           </span>
         </p>
-        <p>{item.detail.charAt(0).toUpperCase() + item.detail.slice(1)}.</p>
+        <p>{sentence(item.detail)}</p>
         {!well && part.remedy !== "" && (
           <p className="health-remedy">
             <b>What to do:</b> {part.remedy}

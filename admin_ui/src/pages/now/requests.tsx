@@ -145,7 +145,7 @@ export default function Requests() {
         note="Running requests first, then ended requests, newest first, with refused and failed ones. Prompts and completions are not stored; this list has their counts, timings and costs."
       />
       {slowest !== undefined && from === "" && (
-        <p className="note">
+        <p className="note table-note">
           Settled requests of the last 7 days with this time to the first token. Choose “Ended from” for older ones.
         </p>
       )}
