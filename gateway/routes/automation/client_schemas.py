@@ -1,5 +1,5 @@
 """The description in forms that generators of clients read (openapi-python-client, openapi-typescript), with an example
-of each body. The meaning of every schema stays the same.
+of each body and of common answers. The meaning of every schema stays the same.
 """
 
 from __future__ import annotations
@@ -7,6 +7,7 @@ from __future__ import annotations
 from typing import Any
 
 from gateway.access.write_replays import HEADER
+from gateway.routes.automation.answer_examples import ANSWERS
 
 _MODEL = "my-model"
 _MESSAGES = [{"role": "user", "content": "Name three rivers."}]
@@ -83,7 +84,7 @@ def for_clients(schema: dict[str, Any]) -> dict[str, Any]:
     """A copy of the whole description."""
     found: dict[str, Any] = _readable(schema)
     components = found["components"]["schemas"]
-    for name, example in EXAMPLES.items():
+    for name, example in (EXAMPLES | ANSWERS).items():
         components[name] = components[name] | {"examples": [example]}
     for path, operations in found["paths"].items():
         if not path.startswith("/v1/admin/") or path.startswith(_NOT_KEYED):
