@@ -115,6 +115,19 @@ def test_a_price_has_a_field_and_a_line_for_each_tier(console: Console, open_pag
     assert form.get_by_role("combobox", name="Currency").input_value().startswith("USD")
 
 
+def test_tenants_have_their_cost_and_are_listed_by_status(console: Console, open_page: Opens) -> None:
+    console.api("PATCH", "/v1/admin/tenants/initech", json={"status": "suspended"}).raise_for_status()
+    page = open_page("/admin/tenants")
+    table = page.get_by_role("table", name="Tenants")
+    table.get_by_role("row", name=re.compile("hooli")).get_by_text(
+        re.compile(r"^0\.[1-9]\d* USD$|^\d\.\d\d")
+    ).wait_for()
+    page.get_by_label("Status").select_option("suspended")
+    expect(table.locator("tbody tr")).to_have_count(1)
+    assert table.get_by_role("row", name=re.compile("initech")).get_by_text("suspended").is_visible()
+    console.api("PATCH", "/v1/admin/tenants/initech", json={"status": "active"}).raise_for_status()
+
+
 def test_amounts_are_in_sight_on_a_phone(console: Console, open_page: Opens) -> None:
     page = open_page("/admin/billing?tab=margins", width=390)
     margin = page.locator('td[data-label="Margin"]').first

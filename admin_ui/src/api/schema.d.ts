@@ -13621,6 +13621,7 @@ export interface operations {
                 search?: string | null;
                 /** @description archived objects instead of all others */
                 archived?: boolean;
+                status?: "active" | "suspended" | null;
                 sort?: "slug" | "-slug" | "name" | "-name" | "tier" | "-tier" | "status" | "-status" | "created_at" | "-created_at";
                 limit?: number;
                 /** @description `next_page` of the previous page */
