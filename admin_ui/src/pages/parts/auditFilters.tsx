@@ -1,5 +1,5 @@
 // Choices of the audit log's filters: actions, and the keys and people that act.
-import { useList, useMay } from "../../api";
+import { useList, useMay, useSession } from "../../api";
 import { ChoiceLookup, choicesOf } from "../../kit";
 import { AUDIT_ACTIONS } from "./auditActions";
 
@@ -24,7 +24,8 @@ export function ActorLookup(control: Control) {
     { query: { kind: "admin" } },
     { enabled: may("keys:read"), limit: FIRST },
   ).rows;
-  const people = useList("/v1/admin/people", {}, { enabled: may("people:read"), limit: FIRST }).rows;
+  const operator = useSession().tenant === null; // people are listed for operators alone
+  const people = useList("/v1/admin/people", {}, { enabled: operator && may("people:read"), limit: FIRST }).rows;
   const choices = [
     ...keys.map((key) => ({ value: key.id, said: `${key.name} …${key.last4}`, note: "key" })),
     ...people.map((person) => ({ value: person.id, said: person.name ?? person.id, note: person.email ?? "person" })),
