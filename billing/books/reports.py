@@ -29,6 +29,7 @@ UNFOLDED_MAX = 50_000  # usage rows that the hours have and the days have not; w
 Group = Literal["tenant_id", "project_id", "key_id", "model", "adapter", "tier", "line_item"]
 TAG_GROUP = "tag:"  # before the name of a tag, whose values are the groups
 TAG_GROUPS_MAX = 4  # of one report
+LINE_ITEM_SEPARATOR = ", "  # between the model or the adapter's id and the meter
 LINE_ITEM: Group = "line_item"  # a group for each meter of each model or adapter, with cost and tokens only
 # Groups that are columns of the tables.
 GROUPS: tuple[Group, ...] = ("tenant_id", "project_id", "key_id", "model", "adapter", "tier")
@@ -341,8 +342,8 @@ def _grouped(table: sa.FromClause, names: list[str]) -> tuple[sa.FromClause, lis
 
 
 def _line_item(table: sa.FromClause) -> sa.ColumnElement[str]:
-    """For example `model-a, input`, or `adp_…, output` of an adapter; a correction may have no meter."""
+    """For example `model-a, input`, or `ada_…, output` of an adapter; a correction may have no meter."""
     called = sa.func.coalesce(sa.func.nullif(table.c.adapter, tables.NONE), table.c.model)
     meter = table.c.meter if "meter" in table.c else _unit.c.meter
     words = sa.func.coalesce(sa.func.replace(meter, "_", " "), "correction")
-    return sa.case((called.is_(None), words), else_=called + ", " + words)
+    return sa.case((called.is_(None), words), else_=called + LINE_ITEM_SEPARATOR + words)

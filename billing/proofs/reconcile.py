@@ -163,6 +163,12 @@ def newest_result(connection: sa.Connection, kind: Kind | None = None) -> Reconc
     return None if row is None else _read(row)
 
 
+def get(connection: sa.Connection, number: int) -> Reconciliation | None:
+    """The result with this number. None: there was none, or it was sound and is over RESULTS_KEPT_MAX results old."""
+    row = connection.execute(sa.select(_results).where(_results.c.number == number)).one_or_none()
+    return None if row is None else _read(row)
+
+
 def listing(connection: sa.Connection, *, before: int | None = None, limit: int = LIST_MAX) -> list[Reconciliation]:
     """Results, newest first; a page begins below the number `before`."""
     query = sa.select(_results).order_by(_results.c.number.desc()).limit(min(limit, LIST_MAX))

@@ -30,6 +30,7 @@ from gateway.admin.writes import Actor, tenant_of
 from gateway.errors import InvalidRequest
 from gateway.routes.pages import decode_cursor, encode_cursor, tag_filter, tag_groups
 from gateway.services import Services
+from gateway.views.names import name_line_items
 
 # Buckets of a page by default and at most, as in OpenAI's API.
 LIMITS: dict[Width, tuple[int, int]] = {"1m": (60, 1440), "1h": (24, 168), "1d": (7, 31), "all": (1, 1)}
@@ -91,8 +92,9 @@ class Amount(msgspec.Struct, frozen=True):
 
 
 class CostResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What one group owes, including the `correction_picos` of its corrections. `line_item`: model or adapter, and the
-    meter, for example `model-a, cached input`; `quantity`: its tokens. Both are null unless grouped by line_item."""
+    """What one group owes, including the `correction_picos` of its corrections. `line_item`: the name of the model or
+    the adapter, and the meter, for example `model-a, cached input`; `quantity`: its tokens. Both are null unless
+    grouped by line_item. Adapters of two tenants may have one name: `adapter` in `group_by` has their ids."""
 
     object: Literal["organization.costs.result"] = "organization.costs.result"
     amount: Amount
@@ -223,7 +225,12 @@ async def organization_costs(
         page,
         CostGroupName,
     )
-    report, which = await services.database.report(lambda c: _read_report(c, query, by))
+
+    def read(connection: sa.Connection) -> tuple[Report, ReportFilter]:
+        report, which = _read_report(connection, query, by)
+        return name_line_items(connection, report), which
+
+    report, which = await services.database.report(read)
     data = [
         CostBucket(start_time=start, end_time=end, results=[_cost(services, row) for row in rows])
         for start, end, rows in _buckets(report, which, query)

@@ -1042,6 +1042,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/admin/audit_log/{line_id}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * GetAuditLine
+         * @description One line of the audit log, by its id.
+         */
+        get: operations["V1AdminAuditLogLineIdGetAuditLine"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/admin/billing_profiles": {
         parameters: {
             query?: never;
@@ -1648,6 +1668,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/admin/limits/defaults": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * DefaultLimits
+         * @description The configured rate limits, which apply where no limit is set.
+         */
+        get: operations["V1AdminLimitsDefaultsDefaultLimits"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/admin/limits/{limits_id}": {
         parameters: {
             query?: never;
@@ -2116,6 +2156,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/admin/reconciliations/{number}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * GetReconciliation
+         * @description One stored result of a reconciliation, by its number.
+         */
+        get: operations["V1AdminReconciliationsNumberGetReconciliation"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/admin/requests": {
         parameters: {
             query?: never;
@@ -2128,7 +2188,8 @@ export interface paths {
          * @description Running requests, then ended ones, newest first; refused and failed ones too. Every given value must match:
          *     `search` is a whole request id, `ending` a value as in the rows (stop, length, client_left, …), `adapter` an id,
          *     `code` of an error (rate_limit_exceeded, …); start_time ≤ end of the request < end_time. Of one tenant's refused and
-         *     failed requests, at most 10 a second are listed; `/v1/admin/error_rates` counts all. Prompts and answers are not
+         *     failed requests, at most 10 a second are listed; `/v1/admin/error_rates` counts all. `min_ttft_s`: settled requests
+         *     whose first token took at least this time; without start_time, those of the last 7 days. Prompts and answers are not
          *     stored.
          */
         get: operations["V1AdminRequestsListRequests"];
@@ -3392,6 +3453,12 @@ export interface components {
             models: components["schemas"]["TargetSection"][];
             tenants?: string[] | null;
         };
+        /** AllowanceView */
+        AllowanceView: {
+            concurrency: number;
+            requests_per_minute: number;
+            tokens_per_minute: number;
+        };
         /**
          * AllowedResponseTools
          * @description The answer may call these tools alone.
@@ -3579,6 +3646,7 @@ export interface components {
             before: unknown;
             id: number;
             object_id: string;
+            object_name: string | null;
             request_id: string | null;
             tenant_id: string | null;
         };
@@ -3748,7 +3816,28 @@ export interface components {
             /** @enum {string} */
             unit: "tokens" | "money";
         };
-        /** BudgetView */
+        /**
+         * BudgetView
+         * @example {
+         *       "created_at": 1767225600,
+         *       "end_users": null,
+         *       "end_users_near": null,
+         *       "held": 0,
+         *       "id": "bud_0123456789abcdef0123456789abcdef",
+         *       "kind": "hard",
+         *       "left": 50000000000000,
+         *       "limit_amount": 50000000000000,
+         *       "per_end_user": false,
+         *       "period": "month",
+         *       "resets_at": 1769900400,
+         *       "scope": "tenant",
+         *       "scope_id": "ten_0123456789abcdef0123456789abcdef",
+         *       "tenant_id": "ten_0123456789abcdef0123456789abcdef",
+         *       "thresholds": [],
+         *       "unit": "money",
+         *       "used": 0
+         *     }
+         */
         BudgetView: {
             created_at: number;
             end_users: number | null;
@@ -3818,7 +3907,45 @@ export interface components {
             pinned?: boolean;
             tenants?: string[] | null;
         };
-        /** ChatCompletion */
+        /**
+         * ChatCompletion
+         * @example {
+         *       "choices": [
+         *         {
+         *           "finish_reason": "length",
+         *           "index": 0,
+         *           "logprobs": null,
+         *           "message": {
+         *             "annotations": [],
+         *             "content": "Rhine, Danube, Elbe",
+         *             "refusal": null,
+         *             "role": "assistant"
+         *           }
+         *         }
+         *       ],
+         *       "created": 1767225600,
+         *       "id": "chatcmpl-0123456789abcdef0123456789abcdef",
+         *       "model": "my-model",
+         *       "object": "chat.completion",
+         *       "service_tier": "default",
+         *       "system_fingerprint": "fp_0123456789ab",
+         *       "usage": {
+         *         "completion_tokens": 4,
+         *         "completion_tokens_details": {
+         *           "accepted_prediction_tokens": 0,
+         *           "audio_tokens": 0,
+         *           "reasoning_tokens": 0,
+         *           "rejected_prediction_tokens": 0
+         *         },
+         *         "prompt_tokens": 34,
+         *         "prompt_tokens_details": {
+         *           "audio_tokens": 0,
+         *           "cached_tokens": 0
+         *         },
+         *         "total_tokens": 38
+         *       }
+         *     }
+         */
         ChatCompletion: {
             choices: components["schemas"]["Choice"][];
             created: number;
@@ -4242,6 +4369,37 @@ export interface components {
         /**
          * Completion
          * @description A whole answer, or one chunk of a stream. In a stream only a text's last chunk has a `finish_reason`.
+         * @example {
+         *       "choices": [
+         *         {
+         *           "finish_reason": "length",
+         *           "index": 0,
+         *           "logprobs": null,
+         *           "text": " Rhine, Danube, Elbe"
+         *         }
+         *       ],
+         *       "created": 1767225600,
+         *       "id": "cmpl-0123456789abcdef0123456789abcdef",
+         *       "model": "my-model",
+         *       "object": "text_completion",
+         *       "service_tier": "default",
+         *       "system_fingerprint": "fp_0123456789ab",
+         *       "usage": {
+         *         "completion_tokens": 4,
+         *         "completion_tokens_details": {
+         *           "accepted_prediction_tokens": 0,
+         *           "audio_tokens": 0,
+         *           "reasoning_tokens": 0,
+         *           "rejected_prediction_tokens": 0
+         *         },
+         *         "prompt_tokens": 3,
+         *         "prompt_tokens_details": {
+         *           "audio_tokens": 0,
+         *           "cached_tokens": 0
+         *         },
+         *         "total_tokens": 7
+         *       }
+         *     }
          */
         Completion: {
             choices: components["schemas"]["CompletionChoice"][];
@@ -4702,6 +4860,11 @@ export interface components {
             custom: components["schemas"]["CustomSpec"];
             /** @enum {unknown} */
             type: "custom";
+        };
+        /** DefaultLimits */
+        DefaultLimits: {
+            key: components["schemas"]["AllowanceView"];
+            tenant: components["schemas"]["AllowanceView"];
         };
         /** DeletedConversation */
         DeletedConversation: {
@@ -5411,7 +5574,36 @@ export interface components {
             /** @enum {unknown} */
             type: "json_schema";
         };
-        /** Key */
+        /**
+         * Key
+         * @example {
+         *       "allowed_ips": null,
+         *       "break_glass": false,
+         *       "created_at": 1767225600,
+         *       "default_max_tokens": null,
+         *       "expires_at": null,
+         *       "first_key_id": null,
+         *       "id": "key_0123456789abcdef0123456789abcdef",
+         *       "kind": "live",
+         *       "last4": "eFgH",
+         *       "last_used_at": null,
+         *       "models": null,
+         *       "name": "ci",
+         *       "prefix": "lw_live_aBcD",
+         *       "project_id": "prj_0123456789abcdef0123456789abcdef",
+         *       "revoked_at": null,
+         *       "role": null,
+         *       "rotated_to": null,
+         *       "scopes": [
+         *         "inference"
+         *       ],
+         *       "tags": {
+         *         "team": "search"
+         *       },
+         *       "tenant_id": "ten_0123456789abcdef0123456789abcdef",
+         *       "tier": null
+         *     }
+         */
         Key: {
             allowed_ips?: string[] | null;
             break_glass: boolean;
@@ -5635,7 +5827,30 @@ export interface components {
             /** @enum {unknown} */
             role: "assistant" | "system" | "user";
         };
-        /** MessageAnswer */
+        /**
+         * MessageAnswer
+         * @example {
+         *       "content": [
+         *         {
+         *           "text": "Rhine, Danube, Elbe",
+         *           "type": "text"
+         *         }
+         *       ],
+         *       "id": "msg_0123456789abcdef0123456789abcdef",
+         *       "model": "my-model",
+         *       "role": "assistant",
+         *       "stop_reason": "max_tokens",
+         *       "stop_sequence": null,
+         *       "type": "message",
+         *       "usage": {
+         *         "cache_creation_input_tokens": 0,
+         *         "cache_read_input_tokens": 32,
+         *         "input_tokens": 2,
+         *         "output_tokens": 4,
+         *         "service_tier": "standard"
+         *       }
+         *     }
+         */
         MessageAnswer: {
             content: (components["schemas"]["TextContent"] | components["schemas"]["ThinkingContent"] | components["schemas"]["ToolUseContent"])[];
             id: string;
@@ -5806,7 +6021,22 @@ export interface components {
             /** @default false */
             tools: boolean;
         };
-        /** ModelCard */
+        /**
+         * ModelCard
+         * @example {
+         *       "capabilities": {
+         *         "reasoning": false,
+         *         "structured_outputs": true,
+         *         "tools": false
+         *       },
+         *       "created": 1767225600,
+         *       "id": "my-model",
+         *       "max_model_len": 8192,
+         *       "object": "model",
+         *       "owned_by": "laneway",
+         *       "parent": null
+         *     }
+         */
         ModelCard: {
             capabilities?: components["schemas"]["ModelCapabilities"] | null;
             created: number;
@@ -6079,7 +6309,37 @@ export interface components {
             tenant?: string | null;
             tier?: string | null;
         };
-        /** NewKeyView */
+        /**
+         * NewKeyView
+         * @example {
+         *       "allowed_ips": null,
+         *       "break_glass": false,
+         *       "created_at": 1767225600,
+         *       "default_max_tokens": null,
+         *       "expires_at": null,
+         *       "first_key_id": null,
+         *       "id": "key_0123456789abcdef0123456789abcdef",
+         *       "kind": "live",
+         *       "last4": "eFgH",
+         *       "last_used_at": null,
+         *       "models": null,
+         *       "name": "ci",
+         *       "prefix": "lw_live_aBcD",
+         *       "project_id": "prj_0123456789abcdef0123456789abcdef",
+         *       "revoked_at": null,
+         *       "role": null,
+         *       "rotated_to": null,
+         *       "scopes": [
+         *         "inference"
+         *       ],
+         *       "secret": "lw_live_…",
+         *       "tags": {
+         *         "team": "search"
+         *       },
+         *       "tenant_id": "ten_0123456789abcdef0123456789abcdef",
+         *       "tier": null
+         *     }
+         */
         NewKeyView: {
             allowed_ips?: string[] | null;
             break_glass: boolean;
@@ -6224,7 +6484,21 @@ export interface components {
             tenant?: string | null;
             url: string;
         };
-        /** NewWebhookView */
+        /**
+         * NewWebhookView
+         * @example {
+         *       "active": true,
+         *       "created_at": 1767225600,
+         *       "events": [
+         *         "budgets"
+         *       ],
+         *       "format": "laneway",
+         *       "id": "whk_0123456789abcdef0123456789abcdef",
+         *       "secret": "whsec_…",
+         *       "tenant_id": "ten_0123456789abcdef0123456789abcdef",
+         *       "url": "https://example.org/laneway"
+         *     }
+         */
         NewWebhookView: {
             active: boolean;
             created_at: number;
@@ -6286,7 +6560,33 @@ export interface components {
             status: "ok" | "degraded" | "down";
             today: components["schemas"]["Today"];
         };
-        /** OwnBudgets */
+        /**
+         * OwnBudgets
+         * @example {
+         *       "data": [
+         *         {
+         *           "created_at": 1767225600,
+         *           "end_users": null,
+         *           "end_users_near": null,
+         *           "held": 0,
+         *           "id": "bud_0123456789abcdef0123456789abcdef",
+         *           "kind": "hard",
+         *           "left": 49999934900000,
+         *           "limit_amount": 50000000000000,
+         *           "per_end_user": false,
+         *           "period": "month",
+         *           "resets_at": 1769900400,
+         *           "scope": "tenant",
+         *           "scope_id": "ten_0123456789abcdef0123456789abcdef",
+         *           "tenant_id": "ten_0123456789abcdef0123456789abcdef",
+         *           "thresholds": [],
+         *           "unit": "money",
+         *           "used": 65100000
+         *         }
+         *       ],
+         *       "object": "list"
+         *     }
+         */
         OwnBudgets: {
             data: components["schemas"]["BudgetView"][];
             /**
@@ -6295,7 +6595,18 @@ export interface components {
              */
             object: "list";
         };
-        /** OwnLimits */
+        /**
+         * OwnLimits
+         * @example {
+         *       "concurrency": null,
+         *       "id": "lim_0123456789abcdef0123456789abcdef",
+         *       "requests_per_minute": 600,
+         *       "scope": "tenant",
+         *       "subject_id": "ten_0123456789abcdef0123456789abcdef",
+         *       "tenant_id": "ten_0123456789abcdef0123456789abcdef",
+         *       "tokens_per_minute": null
+         *     }
+         */
         OwnLimits: {
             concurrency: number | null;
             id: string;
@@ -6306,7 +6617,26 @@ export interface components {
             tenant_id: string;
             tokens_per_minute: number | null;
         };
-        /** OwnUsage */
+        /**
+         * OwnUsage
+         * @example {
+         *       "cached_tokens": 64,
+         *       "completion_tokens": 28,
+         *       "cost_picos": {
+         *         "EUR": 65100000
+         *       },
+         *       "device_s": 0.25,
+         *       "end_time": null,
+         *       "key_id": "key_0123456789abcdef0123456789abcdef",
+         *       "object": "usage",
+         *       "preemptions": 0,
+         *       "prompt_tokens": 105,
+         *       "recomputed": {},
+         *       "requests": 4,
+         *       "start_time": null,
+         *       "swapped_tokens": 0
+         *     }
+         */
         OwnUsage: {
             cached_tokens: number;
             completion_tokens: number;
@@ -6711,7 +7041,34 @@ export interface components {
             subject_kind: "model" | "adapter";
             tenant?: string | null;
         };
-        /** PriceView */
+        /**
+         * PriceView
+         * @example {
+         *       "created_at": 1767225600,
+         *       "currency": "EUR",
+         *       "effective_from": 1767225600,
+         *       "id": "prv_0123456789abcdef0123456789abcdef",
+         *       "subject": "my-model",
+         *       "subject_kind": "model",
+         *       "tiers": {
+         *         "batch": {
+         *           "cached_input": 300000,
+         *           "input": 300000,
+         *           "output": 1200000
+         *         },
+         *         "premium": {
+         *           "cached_input": 900000,
+         *           "input": 900000,
+         *           "output": 3600000
+         *         },
+         *         "standard": {
+         *           "cached_input": 300000,
+         *           "input": 300000,
+         *           "output": 1200000
+         *         }
+         *       }
+         *     }
+         */
         PriceView: {
             created_at: number;
             currency: string;
@@ -6734,7 +7091,17 @@ export interface components {
             default_max_tokens?: number | null;
             name?: string | null;
         };
-        /** ProjectView */
+        /**
+         * ProjectView
+         * @example {
+         *       "archived_at": null,
+         *       "created_at": 1767225600,
+         *       "default_max_tokens": null,
+         *       "id": "prj_0123456789abcdef0123456789abcdef",
+         *       "name": "search",
+         *       "tenant_id": "ten_0123456789abcdef0123456789abcdef"
+         *     }
+         */
         ProjectView: {
             archived_at: number | null;
             created_at: number;
@@ -7081,6 +7448,75 @@ export interface components {
          * ResponseObject
          * @description A response. `output`: items of the types reasoning, message, function_call and custom_tool_call. The fields from
          *         `background` on repeat the request.
+         * @example {
+         *       "background": false,
+         *       "completed_at": 1767225600.5,
+         *       "conversation": null,
+         *       "created_at": 1767225600.5,
+         *       "error": null,
+         *       "id": "resp_0123456789abcdef0123456789abcdef",
+         *       "incomplete_details": {
+         *         "reason": "max_output_tokens"
+         *       },
+         *       "instructions": null,
+         *       "max_output_tokens": 16,
+         *       "max_tool_calls": null,
+         *       "metadata": {},
+         *       "model": "my-model",
+         *       "object": "response",
+         *       "output": [
+         *         {
+         *           "content": [
+         *             {
+         *               "annotations": [],
+         *               "logprobs": [],
+         *               "text": "Rhine, Danube, Elbe",
+         *               "type": "output_text"
+         *             }
+         *           ],
+         *           "id": "msg_0123456789abcdef0123456789abcdef_0",
+         *           "role": "assistant",
+         *           "status": "incomplete",
+         *           "type": "message"
+         *         }
+         *       ],
+         *       "parallel_tool_calls": true,
+         *       "previous_response_id": null,
+         *       "prompt_cache_key": null,
+         *       "reasoning": {
+         *         "effort": null,
+         *         "summary": null
+         *       },
+         *       "safety_identifier": null,
+         *       "service_tier": "default",
+         *       "status": "incomplete",
+         *       "store": false,
+         *       "temperature": 1,
+         *       "text": {
+         *         "format": {
+         *           "type": "text"
+         *         },
+         *         "verbosity": "medium"
+         *       },
+         *       "tool_choice": "auto",
+         *       "tools": [],
+         *       "top_logprobs": 0,
+         *       "top_p": 1,
+         *       "truncation": "disabled",
+         *       "usage": {
+         *         "input_tokens": 34,
+         *         "input_tokens_details": {
+         *           "cache_write_tokens": 0,
+         *           "cached_tokens": 32
+         *         },
+         *         "output_tokens": 16,
+         *         "output_tokens_details": {
+         *           "reasoning_tokens": 0
+         *         },
+         *         "total_tokens": 50
+         *       },
+         *       "user": null
+         *     }
          */
         ResponseObject: {
             background: boolean;
@@ -7605,7 +8041,25 @@ export interface components {
             taxes: components["schemas"]["Tax"][];
             tenant_id: string;
         };
-        /** TenantView */
+        /**
+         * TenantView
+         * @example {
+         *       "allowed_ips": null,
+         *       "archived_at": null,
+         *       "cheapest": false,
+         *       "created_at": 1767225600,
+         *       "currency": "EUR",
+         *       "default_max_tokens": null,
+         *       "id": "ten_0123456789abcdef0123456789abcdef",
+         *       "name": "Northwind",
+         *       "share_weight": 1,
+         *       "slug": "northwind",
+         *       "status": "active",
+         *       "store_responses_s": null,
+         *       "tier": "standard",
+         *       "time_zone": "Europe/Berlin"
+         *     }
+         */
         TenantView: {
             allowed_ips: string[] | null;
             archived_at: number | null;
@@ -7790,7 +8244,12 @@ export interface components {
             series: components["schemas"]["Hour"][];
             tokens: number;
         };
-        /** TokenCount */
+        /**
+         * TokenCount
+         * @example {
+         *       "input_tokens": 34
+         *     }
+         */
         TokenCount: {
             input_tokens: number;
         };
@@ -7804,7 +8263,19 @@ export interface components {
             token: string;
             top_logprobs: components["schemas"]["Alternative"][];
         };
-        /** TokenizeAnswer */
+        /**
+         * TokenizeAnswer
+         * @example {
+         *       "count": 3,
+         *       "max_model_len": 8192,
+         *       "token_strs": null,
+         *       "tokens": [
+         *         16705,
+         *         7626,
+         *         359
+         *       ]
+         *     }
+         */
         TokenizeAnswer: {
             count: number;
             max_model_len: number;
@@ -8159,7 +8630,20 @@ export interface components {
             event_id: string;
             status: number | null;
         };
-        /** WebhookView */
+        /**
+         * WebhookView
+         * @example {
+         *       "active": true,
+         *       "created_at": 1767225600,
+         *       "events": [
+         *         "budgets"
+         *       ],
+         *       "format": "laneway",
+         *       "id": "whk_0123456789abcdef0123456789abcdef",
+         *       "tenant_id": "ten_0123456789abcdef0123456789abcdef",
+         *       "url": "https://example.org/laneway"
+         *     }
+         */
         WebhookView: {
             active: boolean;
             created_at: number;
@@ -10092,7 +10576,10 @@ export interface operations {
     V1AdminAdaptersUploadAdapter: {
         parameters: {
             query?: never;
-            header?: never;
+            header?: {
+                /** @description A write repeated with it within 24 hours gets the first answer again, with the header `idempotent-replayed: true`. */
+                "Idempotency-Key"?: string;
+            };
             path?: never;
             cookie?: never;
         };
@@ -10975,6 +11462,47 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["Page_AuditLineView"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    V1AdminAuditLogLineIdGetAuditLine: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                line_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    "cache-control"?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["AuditLineView"];
                 };
             };
             /** @description A refusal, with its reason */
@@ -12602,6 +13130,45 @@ export interface operations {
             };
         };
     };
+    V1AdminLimitsDefaultsDefaultLimits: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    "cache-control"?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["DefaultLimits"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
     V1AdminLimitsLimitsIdGetLimits: {
         parameters: {
             query?: never;
@@ -13918,6 +14485,47 @@ export interface operations {
             };
         };
     };
+    V1AdminReconciliationsNumberGetReconciliation: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                number: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    "cache-control"?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ReconciliationView"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
     V1AdminRequestsListRequests: {
         parameters: {
             query?: {
@@ -13937,6 +14545,7 @@ export interface operations {
                 search?: string | null;
                 outcome?: "served" | "refused" | "failed" | null;
                 code?: string | null;
+                min_ttft_s?: number | null;
                 limit?: number;
                 /** @description `next_page` of the previous page */
                 page?: string | null;
@@ -14498,6 +15107,7 @@ export interface operations {
                 search?: string | null;
                 /** @description archived objects instead of all others */
                 archived?: boolean;
+                status?: "active" | "suspended" | null;
                 sort?: "slug" | "-slug" | "name" | "-name" | "tier" | "-tier" | "status" | "-status" | "created_at" | "-created_at";
                 limit?: number;
                 /** @description `next_page` of the previous page */

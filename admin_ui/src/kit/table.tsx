@@ -106,7 +106,7 @@ export function DataTable<Row extends object>({
             </button>
           )}
           <span className="table-count num" role="status">
-            {list.loading
+            {list.loading || (list.error !== null && list.rows.length === 0)
               ? ""
               : `${list.rows.length}${list.hasMore ? "+" : ""} ${list.rows.length === 1 && !list.hasMore ? "row" : "rows"}`}
           </span>
@@ -446,7 +446,7 @@ export function TextFilter<V extends Record<string, string>>({
   label: string;
   view: View<V>;
   name: keyof V & string;
-  type?: "text" | "date";
+  type?: "text" | "date" | "number";
 }) {
   const value = view.values[name] ?? "";
   const [text, setText] = useState(value);
@@ -457,6 +457,7 @@ export function TextFilter<V extends Record<string, string>>({
       <span>{label}</span>
       <input
         type={type}
+        {...(type === "number" ? { min: 0, step: "any" } : {})}
         value={text}
         spellCheck={false}
         onChange={(event) =>

@@ -29,6 +29,7 @@ from gateway.routes.admin.finance import (
     close_period,
     get_invoice,
     get_period,
+    get_reconciliation,
     list_corrections,
     list_invoices,
     list_periods,
@@ -52,6 +53,7 @@ from gateway.routes.admin.reload_after_writes import reload_after_writes
 from gateway.routes.admin.reports import (
     audit_findings,
     engine_status,
+    get_audit_line,
     list_audit_log,
     usage_requests,
     usage_totals,
@@ -82,7 +84,7 @@ FUNCTIONS = (
     list_engines, drain_engine, list_people, get_person, get_alert, get_correction, get_period, sla_report, export_sla,
     list_closable, close_all, list_connectors, release_connector, get_profile, set_profile, record_payment, make_credit,
     tier_margins, list_reconciliations, reconciliation_standing, reconcile_now, overview, list_requests, get_request,
-    list_error_rates, search, adapter_use, alias_use, list_profiles, get_issuer,
+    list_error_rates, search, adapter_use, alias_use, list_profiles, get_issuer, get_audit_line, get_reconciliation,
 )  # fmt: skip
 
 

@@ -199,7 +199,12 @@ function Lines({ invoice }: { invoice: Invoice }) {
         <h2>Lines</h2>
         <span className="note">Amount = tokens × price, not rounded. Prices are per million tokens.</span>
       </div>
-      <div className="table-scroll invoice-lines" tabIndex={0} role="region" aria-label="The lines of the invoice">
+      <div
+        className="table-scroll table-block invoice-lines"
+        tabIndex={0}
+        role="region"
+        aria-label="The lines of the invoice"
+      >
         <table className="table table-small">
           <caption className="sr-only">The lines of the invoice</caption>
           <thead>
@@ -257,8 +262,10 @@ function LineRow({ line, say, reason }: { line: Line; say: (picos: Exact) => str
   const what = line.adapter_name ?? line.adapter ?? line.model;
   return (
     <tr className={correction ? "correction" : undefined}>
-      <td className="end num faint">{line.line}</td>
-      <td>
+      <td data-label="Line" className="end num faint">
+        {line.line}
+      </td>
+      <td data-label="Model or adapter">
         {correction && (
           <>
             <Badge tone="warn">correction</Badge>{" "}
@@ -268,12 +275,14 @@ function LineRow({ line, say, reason }: { line: Line; say: (picos: Exact) => str
         {line.adapter !== null && line.model !== null && <span className="faint"> on {line.model}</span>}
         {correction && reason !== undefined && <div className="note">{reason}</div>}
       </td>
-      <td>{line.tier ?? <span className="faint">–</span>}</td>
-      <td>{line.meter === null ? <span className="faint">–</span> : (METERS[line.meter] ?? line.meter)}</td>
-      <td className="end">
+      <td data-label="Tier">{line.tier ?? <span className="faint">–</span>}</td>
+      <td data-label="Meter">
+        {line.meter === null ? <span className="faint">–</span> : (METERS[line.meter] ?? line.meter)}
+      </td>
+      <td data-label="Tokens" className="end">
         {correction && line.tokens === 0 ? <span className="faint">–</span> : <Count value={line.tokens} />}
       </td>
-      <td className="end">
+      <td data-label="Price per 1M" className="end">
         {line.unit_price_picos === null ? (
           <span className="faint">–</span>
         ) : (
@@ -283,7 +292,9 @@ function LineRow({ line, say, reason }: { line: Line; say: (picos: Exact) => str
           </>
         )}
       </td>
-      <td className="end num">{say(line.picos)}</td>
+      <td data-label="Amount" className="end num">
+        {say(line.picos)}
+      </td>
     </tr>
   );
 }

@@ -73,7 +73,7 @@ export function Periods() {
       cell: (period) => <State of={period} ready={ready.has(period.id)} now={now} />,
       csv: (period) => period.state,
     },
-    { id: "end", header: "Ends", cell: (period) => <Time at={period.end_at} />, csv: (period) => iso(period.end_at) },
+    { id: "end", header: "End", cell: (period) => <Time at={period.end_at} />, csv: (period) => iso(period.end_at) },
     {
       id: "zone",
       header: "Time zone",

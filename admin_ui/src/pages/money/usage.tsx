@@ -26,7 +26,7 @@ import {
   useView,
   useZone,
 } from "../../kit";
-import { KeyLookup, useNames } from "../parts/names";
+import { KeyLookup, useNames, useTenants } from "../parts/names";
 import { ReconcileBadge } from "./reconcile";
 import "./usage.css";
 import { BYS, type By, type Measure, NONE, type Usage, measured, summed, useUsage } from "./usageData";
@@ -276,7 +276,8 @@ function UsageReport({
 }) {
   const zone = useZone();
   const kind = by === "model" || by === "tier" ? "tenant" : by;
-  const names = useNames(kind, kind === by ? usage.series.map((one) => one.id) : []);
+  const tenants = useTenants();
+  const names = useNames(kind, kind === by ? usage.series.map((one) => one.id) : [], tenants);
   const money = measure === "cost" || measure === "owed";
   const known = [...names.values()].join();
   // eslint-disable-next-line react-hooks/exhaustive-deps -- `names` is a new map at every render; `known` is its content

@@ -7,6 +7,7 @@ import {
   DataTable,
   Dialog,
   EmptyState,
+  LongName,
   LookupFilter,
   PageHead,
   SelectFilter,
@@ -74,7 +75,17 @@ function TierOf({ of: key }: { of: Key }) {
 }
 
 const COLUMNS: readonly Column<Key>[] = [
-  { id: "name", header: "Key", sort: "name", cell: (key) => <b>{key.name}</b>, csv: (key) => key.name },
+  {
+    id: "name",
+    header: "Key",
+    sort: "name",
+    cell: (key) => (
+      <b>
+        <LongName text={key.name} />
+      </b>
+    ),
+    csv: (key) => key.name,
+  },
   {
     id: "secret",
     header: "Secret",

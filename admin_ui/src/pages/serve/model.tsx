@@ -48,7 +48,7 @@ import {
   whereSaid,
 } from "./modelParts";
 import { PriceForm } from "./priceForm";
-import { METERS, METERS_SAID, type Price, type CurrentPrice, perMillion, plainTier, usePrices } from "./prices";
+import { METERS, METERS_SAID, type Price, type CurrentPrice, perMillion, usePrices } from "./prices";
 import { QualitySection, formatsOf } from "./quality";
 
 export default function ModelPage() {
@@ -270,6 +270,9 @@ function StateTiles({ of: model }: { of: Model }) {
         note={
           <>
             {model.where === null ? "location unknown" : whereSaid(model)} <Pinned of={model} />
+            <br />
+            in memory, as {formatsOf(model).weights}. Files may be smaller: they may have another dtype, and a CPU
+            engine also holds matrices packed.
           </>
         }
       />
@@ -450,6 +453,11 @@ function Prices({ of: { currency, now, next } }: { of: CurrentPrice }) {
   );
 }
 
+/** The tiers of a price, the dearest first. */
+function byTier(price: Price): [string, Price["tiers"][string]][] {
+  return Object.entries(price.tiers).sort(([, a], [, b]) => b.output - a.output || b.input - a.input);
+}
+
 const VERSIONS: readonly Column<Price>[] = [
   {
     id: "from",
@@ -463,20 +471,35 @@ const VERSIONS: readonly Column<Price>[] = [
     csv: (price) => iso(price.effective_from),
   },
   { id: "currency", header: "Currency", cell: (price) => price.currency, csv: (price) => price.currency },
+  {
+    id: "tier",
+    header: "Tier",
+    cell: (price) => (
+      <>
+        {byTier(price).map(([tier]) => (
+          <div key={tier}>{tier}</div>
+        ))}
+      </>
+    ),
+  },
   ...METERS.map((meter) => ({
     id: meter,
     header: METERS_SAID[meter],
     end: true,
-    cell: (price: Price) => <span className="num">{perMillion(price.tiers[plainTier(price)]?.[meter] ?? 0)}</span>,
-    csv: (price: Price) => perMillion(price.tiers[plainTier(price)]?.[meter] ?? 0),
+    cell: (price: Price) => (
+      <>
+        {byTier(price).map(([tier, unit]) => (
+          <div key={tier} className="num">
+            {perMillion(unit[meter])}
+          </div>
+        ))}
+      </>
+    ),
+    csv: (price: Price) =>
+      byTier(price)
+        .map(([tier, unit]) => `${tier} ${perMillion(unit[meter])}`)
+        .join("; "),
   })),
-  {
-    id: "tier",
-    header: "For",
-    wide: true,
-    cell: (price) => <span className="faint">{plainTier(price)}</span>,
-    csv: plainTier,
-  },
   {
     id: "published",
     header: "Published",
