@@ -104,7 +104,7 @@ class Searcher:
                 kind="request",
                 id=row.request_id,
                 name=row.request_id,
-                note=" ".join(filter(None, (row.model, error and error.outcome))),
+                note=" ".join(filter(None, (row.model, None if error is None else error.outcome))),
                 tenant_id=row.tenant_id,
             )
             for row, error in rows

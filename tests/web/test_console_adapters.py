@@ -94,7 +94,9 @@ def test_from_a_refusal_to_a_rollback(console: Console, open_page: Opens, conten
 
     expect(page.get_by_role("button", name="Roll back")).to_be_disabled()
     page.get_by_role("link", name="Upload a version").click()
-    give(page, contents[1])
+    with page.expect_file_chooser() as chooser:
+        page.get_by_role("button", name="Choose both files").click()
+    chooser.value.set_files([contents[1] / "adapter_config.json", contents[1] / "adapter_model.safetensors"])
     page.get_by_role("button", name="Check the files").click()
     page.get_by_text("fits the base model").wait_for()
     page.get_by_role("button", name="Upload", exact=True).click()
@@ -125,7 +127,7 @@ def test_from_a_refusal_to_a_rollback(console: Console, open_page: Opens, conten
 
 
 def _split(console: Console, page: Page) -> None:
-    """Version 2 gets 5 % of the requests of an alias, which is listed; then a request settles while the page is open."""
+    """Version 2 gets 5 % of the requests of an alias, which is listed; a request settles while the page is open."""
     page.get_by_text("No settled request in 7 days").wait_for()
     page.get_by_role("button", name="Split requests with version 2").click()
     page.get_by_role("dialog").get_by_role("button", name="Split").click()

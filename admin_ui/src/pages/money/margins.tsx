@@ -162,7 +162,7 @@ function MarginReport({ of }: { of: Margins }) {
                   Cost
                 </th>
                 <th scope="col" className="end">
-                  due to preemption
+                  of preemptions
                 </th>
                 <th scope="col" className="end">
                   Margin
@@ -193,7 +193,7 @@ function MarginReport({ of }: { of: Margins }) {
                     <td className="end" data-label="Cost">
                       <Money picos={tier.cost_picos} short />
                     </td>
-                    <td className="end" data-label="due to preemption">
+                    <td className="end" data-label="of preemptions">
                       <Money picos={tier.preemption_picos} short />
                     </td>
                     <td className="end" data-label="Margin">
