@@ -198,7 +198,7 @@ function Lines({ invoice }: { invoice: Invoice }) {
         <span className="note">Amount = tokens × price, not rounded. Prices are per million tokens.</span>
       </div>
       <div
-        className="table-scroll table-sheets invoice-lines"
+        className="table-scroll table-block invoice-lines"
         tabIndex={0}
         role="region"
         aria-label="The lines of the invoice"
@@ -260,39 +260,37 @@ function LineRow({ line, say, reason }: { line: Line; say: (picos: Exact) => str
   const what = line.adapter_name ?? line.adapter ?? line.model;
   return (
     <tr className={correction ? "correction" : undefined}>
-      <td className="end num faint" data-label="Line">
+      <td data-label="Line" className="end num faint">
         {line.line}
       </td>
-      <td data-label="For">
-        <span>
-          {correction && (
-            <>
-              <Badge tone="warn">correction</Badge>{" "}
-            </>
-          )}
-          {what !== null && <b>{what}</b>}
-          {line.adapter !== null && line.model !== null && <span className="faint"> on {line.model}</span>}
-          {correction && reason !== undefined && <div className="note">{reason}</div>}
-        </span>
+      <td data-label="Model or adapter">
+        {correction && (
+          <>
+            <Badge tone="warn">correction</Badge>{" "}
+          </>
+        )}
+        {what !== null && <b>{what}</b>}
+        {line.adapter !== null && line.model !== null && <span className="faint"> on {line.model}</span>}
+        {correction && reason !== undefined && <div className="note">{reason}</div>}
       </td>
       <td data-label="Tier">{line.tier ?? <span className="faint">–</span>}</td>
       <td data-label="Meter">
         {line.meter === null ? <span className="faint">–</span> : (METERS[line.meter] ?? line.meter)}
       </td>
-      <td className="end" data-label="Tokens">
+      <td data-label="Tokens" className="end">
         {correction && line.tokens === 0 ? <span className="faint">–</span> : <Count value={line.tokens} />}
       </td>
-      <td className="end" data-label="Price per 1M">
+      <td data-label="Price per 1M" className="end">
         {line.unit_price_picos === null ? (
           <span className="faint">–</span>
         ) : (
-          <div>
+          <>
             <Money picos={exact(line.unit_price_picos) * PER} />
             {line.price_from !== null && <div className="note num">since {moment(line.price_from, "utc", "day")}</div>}
-          </div>
+          </>
         )}
       </td>
-      <td className="end num" data-label="Amount">
+      <td data-label="Amount" className="end num">
         {say(line.picos)}
       </td>
     </tr>
