@@ -141,6 +141,35 @@ def _split(console: Console, page: Page) -> None:
     eventually(lambda: console.stack.chat("acme", model="made-here@1").status_code == 200)
 
 
+def test_a_version_answers_in_the_playground_before_it_is_promoted(
+    console: Console, open_page: Opens, contents: list[Path]
+) -> None:
+    [found] = console.api("GET", "/v1/admin/adapters", params={"search": "hooli-mail"}).json()["data"]
+    adapter = found["id"]
+    page = open_page(f"/admin/adapters/upload?of={adapter}")
+    give(page, contents[1])
+    page.get_by_role("button", name="Check the files").click()
+    page.get_by_text("fits the base model").wait_for()
+    page.get_by_role("button", name="Upload", exact=True).click()
+    page.get_by_role("link", name="Try version 2").click()
+    page.get_by_role("heading", name="Playground").wait_for()
+    assert page.get_by_role("combobox", name="Call as").input_value() == "hooli"
+    page.get_by_role("button", name="Create a key").click()
+    page.get_by_role("button", name="Create key").click()
+    expect(page.get_by_label("Model", exact=True)).to_have_value("hooli-mail@2")
+    expect(page.get_by_label("Compare with")).to_have_value("hooli-mail")
+    page.get_by_label("Prompt").fill("Dear customer")
+    page.get_by_label("max_tokens", exact=True).fill("5")
+    page.get_by_role("button", name="Send to both").click()
+    for name in ("hooli-mail@2", "hooli-mail"):
+        page.get_by_label(f"Response of {name}", exact=True).get_by_text(re.compile("^done: ")).wait_for()
+    assert serious_faults(page) == []
+    served = console.api("GET", f"/v1/admin/adapters/{adapter}").json()
+    assert served["version"] == 1, "the version is not promoted"
+    [second, first] = console.api("GET", f"/v1/admin/adapters/{adapter}/use").json()["data"][:2]
+    assert {second["requests"], first["requests"]} >= {1}
+
+
 def test_it_is_shared_and_removed(console: Console, open_page: Opens) -> None:
     page = open_page("/admin/adapters?tenant=globex")
     page.get_by_role("link", name="globex-style").click()

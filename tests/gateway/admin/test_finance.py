@@ -310,6 +310,9 @@ def test_a_month_is_corrected_closed_and_invoiced(make_stack: Callable[..., Stac
     )
     assert paper["total_minor"] == paper["net_minor"] + paper["taxes"][0]["minor"] > 0
     assert listed["payment"] == "unpaid"
+    [hit] = admin.ok("GET", "search", q=paper["number"].lower())["data"]
+    assert (hit["kind"], hit["id"], hit["note"]) == ("invoice", listed["id"], f"acme {paper['number']}")
+    assert admin.ok("GET", "search", q="INV-1999-000001")["data"] == []
     paid = {"amount_minor": paper["total_minor"], "reference": "a transfer"}
     assert admin.refused(400, "POST", f"invoices/{paper['number']}/payments", paid | {"amount_minor": 10**6})["param"]
     admin.ok("POST", f"invoices/{paper['number']}/payments", paid | {"amount_minor": 1})

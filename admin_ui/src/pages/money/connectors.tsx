@@ -1,6 +1,6 @@
 // Connectors: the systems that usage is pushed to, what waits for them, and stuck amounts that an operator releases.
 import { useState } from "react";
-import { type RowOf, api, useList, useMay, useWrite } from "../../api";
+import { type RowOf, api, useGet, useMay, useWrite } from "../../api";
 import {
   Badge,
   CodeBlock,
@@ -8,10 +8,9 @@ import {
   EmptyState,
   Facts,
   Link,
+  Loaded,
   PageHead,
-  Problem,
   Section,
-  Skeleton,
   StatTile,
   Tiles,
   Time,
@@ -33,26 +32,35 @@ kind = "stripe"
 key_file = "stripe.key"`;
 
 export default function Connectors() {
-  const list = useList("/v1/admin/connectors", {}, { everyMs: EVERY_MS });
+  const found = useGet("/v1/admin/connectors", undefined, { everyMs: EVERY_MS });
   return (
     <>
       <PageHead
         title="Connectors"
         note="Systems that usage is pushed to, by tenant, meter and hour, each amount once. A connector is a section [[connectors]] of laneway.toml: add, change or remove it there, and restart the gateways."
       />
-      {list.error !== null ? (
-        <Problem error={list.error} again={list.again} />
-      ) : list.loading ? (
-        <Skeleton lines={6} />
-      ) : list.rows.length === 0 ? (
-        <EmptyState title="No connector">
-          <p>Add a section to laneway.toml and restart the gateways. The file has the API key in its first line.</p>
-          <CodeBlock text={EXAMPLE} label="Example of a connector" />
-        </EmptyState>
-      ) : (
-        list.rows.map((one) => <ConnectorSection key={one.name} of={one} />)
-      )}
+      <Loaded of={found} lines={6}>
+        {(answer) =>
+          answer.data.length === 0 ? (
+            <NoConnector />
+          ) : (
+            answer.data.map((one) => <ConnectorSection key={one.name} of={one} />)
+          )
+        }
+      </Loaded>
     </>
+  );
+}
+
+function NoConnector() {
+  return (
+    <EmptyState title="No connector">
+      <p>
+        Add a section to laneway.toml, with the API key in the first line of <code>key_file</code>, and restart the
+        gateways.
+      </p>
+      <CodeBlock text={EXAMPLE} label="Example of a connector" />
+    </EmptyState>
   );
 }
 

@@ -24,19 +24,19 @@ export function BillingProfile({ tenant }: { tenant: { id: string; slug: string;
           title="Billing profile"
           note="On documents that are issued from now on. Issued documents do not change."
           actions={
-            may && (
-              <button type="button" className="button button-main" onClick={() => setOpen(true)}>
-                Edit profile
-              </button>
+            !bound && (
+              <>
+                <Link to="/billing-profiles">All profiles, and the issuer</Link>
+                {may && (
+                  <button type="button" className="button button-main" onClick={() => setOpen(true)}>
+                    Edit profile
+                  </button>
+                )}
+              </>
             )
           }
         >
           <ProfileFacts of={profile} name={tenant.name} days={days} />
-          {!bound && (
-            <p>
-              <Link to="/billing-profiles">Profiles of all tenants, and the issuer</Link>
-            </p>
-          )}
           <Dialog open={open} onClose={() => setOpen(false)} title={`Billing profile of ${tenant.name}`} keep>
             <ProfileForm profile={profile} name={tenant.name} days={days} onDone={() => setOpen(false)} />
           </Dialog>

@@ -1,7 +1,7 @@
 // The form of a tenant's billing profile: name, address, taxes, terms and accounts in other systems.
 import { useState } from "react";
-import { type AnswerOf, type BodyOf, type RowOf, api, useList, useWrite } from "../../api";
-import { Field, Form, Problem, Skeleton, TextArea, TextField, fieldError, numberOf, toast, useForm } from "../../kit";
+import { type AnswerOf, type BodyOf, type RowOf, api, useGet, useWrite } from "../../api";
+import { Field, Form, Loaded, TextArea, TextField, fieldError, numberOf, toast, useForm } from "../../kit";
 import "./profiles.css";
 
 export type Profile = AnswerOf<"/v1/admin/tenants/{tenant_id}/billing_profile">;
@@ -23,10 +23,12 @@ interface Props {
 }
 
 export function ProfileForm(props: Props) {
-  const connectors = useList("/v1/admin/connectors");
-  if (connectors.error !== null) return <Problem error={connectors.error} again={connectors.again} />;
-  if (connectors.loading) return <Skeleton lines={6} />;
-  return <LoadedForm {...props} connectors={connectors.rows.filter((one) => one.kind !== null)} />;
+  const found = useGet("/v1/admin/connectors");
+  return (
+    <Loaded of={found} lines={6}>
+      {(answer) => <LoadedForm {...props} connectors={answer.data.filter((one) => one.kind !== null)} />}
+    </Loaded>
+  );
 }
 
 /** `connectors`: those of laneway.toml. The API refuses an account of any other connector, so such accounts are removed
@@ -117,7 +119,13 @@ function Taxes({ of: taxes, set }: { of: readonly Tax[]; set: (taxes: readonly T
   return (
     <Field name="taxes" label="Taxes" optional hint="On the net amount of each invoice, in percent.">
       {(wired) => (
-        <div className="profile-taxes">
+        <div
+          className="profile-taxes"
+          role="group"
+          id={wired.id}
+          aria-label="Taxes"
+          aria-describedby={wired["aria-describedby"]}
+        >
           {taxes.map((tax, index) => (
             <div key={index} className="profile-tax">
               <input
@@ -152,13 +160,7 @@ function Taxes({ of: taxes, set }: { of: readonly Tax[]; set: (taxes: readonly T
             </div>
           ))}
           {taxes.length < TAXES_MAX && (
-            <button
-              type="button"
-              id={wired.id}
-              aria-describedby={wired["aria-describedby"]}
-              className="button"
-              onClick={() => set([...taxes, { name: "", rate: "" }])}
-            >
+            <button type="button" className="button" onClick={() => set([...taxes, { name: "", rate: "" }])}>
               Add a tax
             </button>
           )}

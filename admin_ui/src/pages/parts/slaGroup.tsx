@@ -115,16 +115,25 @@ export function figureColumns<Row extends Figures>(): readonly Column<Row>[] {
       end: true,
       cell: (row) => <Part within={row.ttft_within} of={promised(row)} />,
     },
-    ...(["ttft_p50_ms", "ttft_p95_ms", "ttft_p99_ms"] as const).map((name) => percentile<Row>(name)),
+    percentiles("ttft", "First p50 · p95 · p99"),
     {
       id: "itl",
       header: "Between tokens",
       end: true,
       cell: (row) => <Part within={row.itl_within} of={row.itl_measured} />,
     },
-    ...(["itl_p50_ms", "itl_p95_ms", "itl_p99_ms"] as const).map((name) => percentile<Row>(name)),
-    { id: "refused", header: "Refused", end: true, wide: true, cell: (row) => <Count value={row.refused} /> },
-    { id: "unanswered", header: "Unanswered", end: true, wide: true, cell: (row) => <Count value={row.unanswered} /> },
+    percentiles("itl", "Between p50 · p95 · p99"),
+    {
+      id: "without",
+      header: "No first token",
+      end: true,
+      wide: true,
+      cell: (row) => (
+        <span title={`${count(row.refused)} refused, ${count(row.unanswered)} unanswered`}>
+          <Count value={row.refused + row.unanswered} />
+        </span>
+      ),
+    },
     {
       id: "preemptions",
       header: "Preemptions",
@@ -140,16 +149,17 @@ const DAYS: readonly Column<Day>[] = [
   ...figureColumns<Day>(),
 ];
 
-type PercentileName = `${"ttft" | "itl"}_p${"50" | "95" | "99"}_ms`;
-
-function percentile<Row extends Figures>(name: PercentileName): Column<Row> {
-  const [, rank = ""] = name.split("_");
+/** Three percentiles in one cell. */
+function percentiles<Row extends Figures>(of: "ttft" | "itl", header: string): Column<Row> {
   return {
-    id: name,
-    header: rank,
+    id: `${of}-percentiles`,
+    header,
     end: true,
-    wide: true,
-    cell: (row) => <span className="num no-break">{ms(row[name])}</span>,
+    cell: (row) => (
+      <span className="num no-break">
+        {ms(row[`${of}_p50_ms`])} · {ms(row[`${of}_p95_ms`])} · {ms(row[`${of}_p99_ms`])}
+      </span>
+    ),
   };
 }
 

@@ -39,15 +39,22 @@ export function TenantSla({ tenant }: { tenant: Tenant }) {
   return (
     <>
       <Months tenant={tenant} />
-      <div className="table-bar" role="search" aria-label="Days">
-        <SelectFilter label="Time range" view={view} name="period" options={PERIODS} />
-        <Link to="/sla" query={{ tenant: tenant.slug, period }}>
-          SLA page of {tenant.name}, with models and files
-        </Link>
-      </div>
-      <Loaded of={found} lines={8}>
-        {(answer) => <Days of={answer} />}
-      </Loaded>
+      <Section
+        title="Days"
+        note="A request counts against the targets in force at its first token."
+        actions={
+          <>
+            <SelectFilter label="Time range" view={view} name="period" options={PERIODS} />
+            <Link to="/sla" query={{ tenant: tenant.slug, period }}>
+              SLA by model, and files
+            </Link>
+          </>
+        }
+      >
+        <Loaded of={found} lines={8}>
+          {(answer) => <Days of={answer} />}
+        </Loaded>
+      </Section>
     </>
   );
 }
@@ -106,8 +113,7 @@ function Days({ of: answer }: { of: Answer }) {
     <>
       {answer.as_of !== null && (
         <p className="faint">
-          As of <Time at={answer.as_of} absolute detail="minute" />. A request counts against the targets in force at
-          its first token.
+          As of <Time at={answer.as_of} absolute detail="minute" />.
         </p>
       )}
       {groups.map((group) => (
