@@ -12,7 +12,7 @@ import msgspec
 import sqlalchemy as sa
 
 from billing.accounts import tenants
-from billing.books import history, invoices
+from billing.books import invoices
 from billing.books.history import RequestFilter
 from billing.books.invoices import Invoice
 from billing.errors import RowNotFound
@@ -21,6 +21,8 @@ from gateway.access import keys, roles
 from gateway.access.roles import Area, Role
 from gateway.catalog import adapters, aliases, base_models
 from gateway.config.file import Config
+from gateway.views import request_errors
+from gateway.views.request_errors import RequestQuery
 
 HITS_MAX = 5  # of one kind
 _MONTH = re.compile(r"\d{4}-\d\d")
@@ -98,11 +100,17 @@ class Searcher:
         match = _REQUEST.fullmatch(text)
         if match is None:
             return []
-        which = RequestFilter(request_id=f"req_{match[1]}", tenant_id=self._tenant_id)
-        rows, _ = history.page(connection, which, limit=1)
+        of = RequestFilter(request_id=f"req_{match[1]}", tenant_id=self._tenant_id)
+        rows, _ = request_errors.page(connection, RequestQuery(of=of), after=None, limit=1)
         return [
-            SearchHit(kind="request", id=row.request_id, name=row.request_id, note=row.model, tenant_id=row.tenant_id)
-            for row in rows
+            SearchHit(
+                kind="request",
+                id=row.request_id,
+                name=row.request_id,
+                note=" ".join(filter(None, (row.model, None if error is None else error.outcome))),
+                tenant_id=row.tenant_id,
+            )
+            for row, error in rows
         ]
 
     def _invoices(self, connection: sa.Connection, text: str) -> list[SearchHit]:

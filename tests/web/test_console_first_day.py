@@ -123,6 +123,8 @@ def test_a_new_customer_in_eight_clicks(console: Console, open_page: Opens) -> N
     page.get_by_label("Name").fill("Stark Industries")
     click("Create tenant")
     page.get_by_role("button", name="Create project").wait_for()
+    steps = page.locator(".setup-steps")
+    assert steps.evaluate("(list) => getComputedStyle(list).listStyleType") == "none", "each step has its own number"
     page.get_by_label("Name").fill("production")
     click("Create project")
     page.get_by_role("button", name="Create key").wait_for()
@@ -187,7 +189,15 @@ def test_the_palette_finds_objects_by_keyboard_alone(console: Console, open_page
     page.keyboard.press("Escape")
     page.keyboard.press("Control+k")
     page.keyboard.type("there is nothing of this name")
-    page.get_by_text("No match.").wait_for()
+    page.get_by_text("No match.", exact=True).wait_for()
+    page.keyboard.press("Escape")
+    go("drain", "Drain and remove a model Action")
+    page.get_by_role("combobox", name="Which model").fill(MODEL)
+    page.get_by_role("option", name=MODEL).click()
+    page.get_by_role("dialog", name=f"Drain and remove {MODEL}?").wait_for()
+    page.keyboard.press("Escape")
+    go("credit", "New credit, charge or correction Action")
+    page.get_by_role("dialog", name="New correction").wait_for()
     assert serious_faults(page) == []
 
 

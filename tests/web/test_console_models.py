@@ -92,6 +92,9 @@ def test_promises_as_the_api_has_them(console: Console, open_page: Opens) -> Non
     strip.press("ArrowLeft")
     before = premium["days"][-2]["date"]
     shown.get_by_text(f"{before}: no requests.").wait_for()
+    page.get_by_label("Time range").select_option("90 days")
+    shown.get_by_text(said).wait_for()  # the last day with requests again, not the first day of the longer range
+    page.get_by_label("Time range").select_option("30 days")
     strip.press("End")
     shown.get_by_text("Days of premium as a table").click()
     cells = shown.get_by_role("table").get_by_role("row").nth(1).get_by_role("cell").all_inner_texts()

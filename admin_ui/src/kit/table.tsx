@@ -19,6 +19,8 @@ export interface Column<Row> {
   end?: boolean;
   /** Left out on a phone. */
   wide?: boolean;
+  /** Left out below 1400 px: the least important column of a wide table. */
+  roomy?: boolean;
   /** The value in the CSV; a column without `csv` is omitted there. */
   csv?: (row: Row) => Cell;
   /** Its header in the CSV, if it differs: with a unit, for example. */
@@ -322,7 +324,10 @@ function SaveList<Row>({ label, list, columns }: { label: string; list: List<Row
 }
 
 function classOf<Row>(column: Column<Row>): string | undefined {
-  return [column.end && "end", column.wide && "wide-only"].filter(Boolean).join(" ") || undefined;
+  return (
+    [column.end && "end", column.wide && "wide-only", column.roomy && "roomy-only"].filter(Boolean).join(" ") ||
+    undefined
+  );
 }
 
 function Head<Row>({ column, view }: { column: Column<Row>; view: Props<Row>["view"] }) {

@@ -46,6 +46,14 @@ const PLACES: readonly {
     needs: "billing:write",
     operator: true,
   },
+  {
+    name: "New credit, charge or correction",
+    note: "Action",
+    to: "/billing",
+    query: { tab: "corrections", new: "1" },
+    needs: "billing:write",
+  },
+  { name: "Drain an engine", note: "Action", to: "/engines", needs: "engine:write" },
   { name: "Rate limits", note: "Budgets and limits", to: "/budgets", query: { tab: "limits" }, needs: "limits:read" },
   { name: "Alerts", note: "Budgets and limits", to: "/budgets", query: { tab: "alerts" }, needs: "alerts:read" },
   { name: "Webhooks", note: "Budgets and limits", to: "/budgets", query: { tab: "webhooks" }, needs: "alerts:read" },
@@ -72,6 +80,13 @@ const OBJECT_ACTIONS: readonly ObjectAction[] = [
     kind: "model",
     action: "price",
     needs: "prices:write",
+  },
+  {
+    name: "Drain and remove a model",
+    prompt: "Which model? Its name…",
+    kind: "model",
+    action: "remove",
+    needs: "models:write",
   },
 ];
 
@@ -139,8 +154,10 @@ function useCommands(choose: (action: ObjectAction) => void): Command[] {
   ];
 }
 
+const HAS_DIGIT = /\d/; // as ids have
+
 function noMatch(action: ObjectAction | null, typed: string): string {
-  if (action === null) return "No match. Requests are found by their full id.";
+  if (action === null) return HAS_DIGIT.test(typed) ? "No match. Requests are found by their full id." : "No match.";
   return typed.length < SEARCH_CHARS_MIN ? `Type ${SEARCH_CHARS_MIN} letters of the name or id.` : "No match.";
 }
 

@@ -222,6 +222,9 @@ def test_the_search_finds_each_kind(operator: Operator) -> None:
     assert ("project", key["project_id"]) in found("default")
     request_id = asked.headers["x-request-id"]
     assert found(request_id) == {("request", request_id)} == found(asked.json()["id"])
+    refused = stack.chat("acme", model="no-such-model")
+    assert refused.status_code == 404
+    eventually(lambda: found(refused.headers["x-request-id"]) == {("request", refused.headers["x-request-id"])})
     assert ("model", MODEL) in found(MODEL)
     assert found(key["secret"]) == set() == found("there is none")
     assert key["secret"] not in operator("GET", "search", q="rocket").text

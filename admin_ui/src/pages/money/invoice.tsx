@@ -23,7 +23,7 @@ import {
 } from "../../kit";
 import { alike } from "../parts/alike";
 import "./billing.css";
-import { TenantName, useNames } from "../parts/names";
+import { KeyName, TenantName, useNames } from "../parts/names";
 import { Amounts, Parties } from "./documentParts";
 import { Payments, PaymentBadge } from "./payments";
 import { ReconcileBadge } from "./reconcile";
@@ -145,34 +145,37 @@ function InvoiceSheet({ invoice }: { invoice: Invoice }) {
                 <Time at={invoice.issued_at} absolute />{" "}
                 {period.closed_by !== null && (
                   <span className="faint">
-                    by <ShortId value={period.closed_by} />
+                    by{" "}
+                    {period.closed_by.startsWith("key_") ? (
+                      <KeyName id={period.closed_by} />
+                    ) : (
+                      <ShortId value={period.closed_by} />
+                    )}
                   </span>
                 )}
               </>,
             ],
           ]}
         />
-        <div className="panel invoice-total">
-          <div className="tile-label">Total before taxes, exact</div>
-          <div className="tile-value num">
-            <Money picos={invoice.total_picos} currency={currency} />
+        <div className="stack">
+          <div className="panel invoice-total">
+            <div className="tile-label">Total before taxes, exact</div>
+            <div className="tile-value num">
+              <Money picos={invoice.total_picos} currency={currency} />
+            </div>
+            <div className="note">
+              Usage <Money picos={invoice.usage_picos} /> and corrections <Money picos={invoice.correction_picos} />
+            </div>
+            <div>
+              <Badge tone={same ? "good" : "bad"}>
+                {same ? `equals the sum of its ${invoice.lines.length} lines` : `its lines add up to ${decimal(lines)}`}
+              </Badge>
+            </div>
           </div>
-          <div className="note">
-            Usage <Money picos={invoice.usage_picos} /> and corrections <Money picos={invoice.correction_picos} />
-          </div>
-          <div>
-            <Badge tone={same ? "good" : "bad"}>
-              {same ? `equals the sum of its ${invoice.lines.length} lines` : `its lines add up to ${decimal(lines)}`}
-            </Badge>
-          </div>
+          {document !== null && <Amounts document={document} label="Total before taxes" />}
         </div>
       </div>
-      {document !== null && (
-        <div className="columns">
-          <Amounts document={document} label="Total before taxes" />
-          <Payments invoice={invoice} document={document} />
-        </div>
-      )}
+      {document !== null && <Payments invoice={invoice} document={document} />}
       <Lines invoice={invoice} />
     </div>
   );

@@ -178,11 +178,11 @@ function Bar({
       {view.values.range === "custom" && <TextFilter label="To (inclusive)" view={view} name="to" type="date" />}
       <SelectFilter label="Bucket" view={view} name="unit" options={[["", "Automatic"], "hour", "day", "month"]} />
       <SelectFilter
-        label="Days of"
+        label="Time zone of days"
         view={view}
         name="clock"
         options={[
-          ["", owner === null ? "As all times here" : `${owner.slug}’s: ${owner.time_zone}`],
+          ["", owner === null ? "That of all times (top bar)" : `${owner.slug}’s: ${owner.time_zone}`],
           ["utc", "UTC"],
           ["local", "This browser’s"],
         ]}

@@ -74,7 +74,7 @@ export function SeriesTable({
             <tr>
               <th scope="col">{by[0]!.toUpperCase() + by.slice(1)}</th>
               {amounts.map((one) => (
-                <th key={one.name} scope="col" className="end">
+                <th key={one.name} scope="col" className={one.money ? "end" : "end wide-only"}>
                   {one.name}
                 </th>
               ))}
@@ -104,7 +104,7 @@ export function SeriesTable({
                   </span>
                 </th>
                 {amounts.map((amount) => (
-                  <td key={amount.name} className="end num">
+                  <td key={amount.name} className={amount.money ? "end num" : "end num wide-only"}>
                     {amount.say(amount.of(sums[row]!))}
                   </td>
                 ))}
@@ -116,7 +116,7 @@ export function SeriesTable({
             <tr>
               <th scope="row">Sum</th>
               {amounts.map((amount) => (
-                <td key={amount.name} className="end num">
+                <td key={amount.name} className={amount.money ? "end num" : "end num wide-only"}>
                   {amount.say(amount.of(whole))}
                 </td>
               ))}

@@ -172,6 +172,8 @@ export default function Requests() {
   );
 }
 
+const COST_PLACES = 6;
+
 function useColumns(): readonly Column<Request>[] {
   const tenants = useTenants();
   const adapters = useAdapters();
@@ -222,6 +224,7 @@ function useColumns(): readonly Column<Request>[] {
       header: "Prompt",
       end: true,
       wide: true,
+      roomy: true,
       cell: (one) => (
         <span
           className="num"
@@ -237,6 +240,7 @@ function useColumns(): readonly Column<Request>[] {
       header: "Completion",
       end: true,
       wide: true,
+      roomy: true,
       cell: (one) => <span className="num">{one.completion_tokens === null ? "–" : count(one.completion_tokens)}</span>,
       csv: (one) => one.completion_tokens,
     },
@@ -266,7 +270,7 @@ function useColumns(): readonly Column<Request>[] {
         one.cost_picos === null ? (
           <span className="faint">–</span>
         ) : (
-          <Money picos={one.cost_picos} currency={one.currency ?? undefined} />
+          <Money picos={one.cost_picos} currency={one.currency ?? undefined} places={COST_PLACES} />
         ),
       csv: (one) => (one.cost_picos === null ? null : decimal(one.cost_picos, false)),
     },

@@ -52,7 +52,8 @@ export function SlaGroupSection({ of: group, zone, target }: { of: Group; zone: 
         <p className="faint">No requests.</p>
       ) : (
         <>
-          <DayStrip name={name} days={group.days} />
+          {/* The key chooses the last day with requests again when the interval changes. */}
+          <DayStrip key={`${group.days[0]!.date} ${group.days.length}`} name={name} days={group.days} />
           {target !== undefined && <TargetText of={target} />}
           <Tiles>
             <StatTile

@@ -230,6 +230,11 @@ function Budgets({ of: key, tenant }: { of: Key; tenant: string }) {
         filters={button}
         empty={
           <EmptyState title="No budget of its own">
+            {key.rotated_to !== null && (
+              <p>
+                Its requests count in the budgets of the key it was rotated to: <KeyName id={key.rotated_to} />.
+              </p>
+            )}
             <p>
               The budgets of its project and tenant apply: <TenantName id={tenant} />.
             </p>

@@ -101,7 +101,7 @@ function ModelDetails({ of: model, among }: { of: Model; among: ModelsAnswer }) 
         {may("models:write") && active && (
           <>
             <button type="button" className="button" onClick={() => setOpen("remove")}>
-              Remove
+              Drain and remove
             </button>
             <button type="button" className="button" onClick={() => setOpen("pin")}>
               {model.pinned ? "Unpin" : "Pin"}
@@ -196,8 +196,8 @@ function ModelDialogs({ of: model, open, close }: { of: Model; open: Open; close
       <ConfirmDialog
         open={open === "remove"}
         onClose={close}
-        title={`Remove ${model.name}?`}
-        verb="Remove"
+        title={`Drain and remove ${model.name}?`}
+        verb="Drain and remove"
         name={model.name}
         action={async () => {
           const left = await remove.mutateAsync();
@@ -224,6 +224,7 @@ function ModelDialogs({ of: model, open, close }: { of: Model; open: Open; close
           </>
         )}{" "}
         get 404, and its weights are evicted. It can be restored.
+        <Rerouted of={model} />
       </ConfirmDialog>
       <ConfirmDialog
         open={open === "restore"}
@@ -239,6 +240,31 @@ function ModelDialogs({ of: model, open, close }: { of: Model; open: Open; close
         It is served with its former settings and adapters once the engine has checked its files: usually within
         seconds, at most five minutes.
       </ConfirmDialog>
+    </>
+  );
+}
+
+/** What a removal changes for the aliases of the model and for the models whose fallback it is. */
+function Rerouted({ of: model }: { of: Model }) {
+  const models = useModels().data?.data ?? [];
+  const aliases = useAliases().filter(
+    (alias) => alias.active && alias.models.some((target) => target.model === model.name && target.weight > 0),
+  );
+  const falling = models.filter((one) => one.fallbacks.includes(model.name)).map((one) => one.name);
+  return (
+    <>
+      {aliases.map((alias) => {
+        const others = alias.models.filter((target) => target.model !== model.name && target.weight > 0);
+        return (
+          <p key={alias.name}>
+            Requests for the alias <b>{alias.name}</b>{" "}
+            {others.length === 0
+              ? "get 404: it has no other model."
+              : `are then served by ${others.map((target) => target.model).join(", ")}.`}
+          </p>
+        );
+      })}
+      {falling.length > 0 && <p>It is no longer a fallback of {falling.join(", ")}.</p>}
     </>
   );
 }

@@ -88,6 +88,7 @@ test("a model lacks what it is known to lack", () => {
   });
   const cards = [card("a", true), card("b", false), card("c", null)];
   assert.deepEqual(lacking(cards, ["a", "b", "c", "d"], "tools"), ["b"]);
+  assert.deepEqual(lacking(cards, ["a", "b@2", "d@1"], "tools"), ["b@2"]);
   assert.deepEqual(lacking(cards, ["a", "b"], "structured_outputs"), []);
 });
 

@@ -84,7 +84,11 @@ export default function Playground() {
       </div>
       {key === null ? (
         <EmptyState title="No key">
-          <p>Choose a tenant to create a short-lived key for it.</p>
+          <p>
+            {tenant === ""
+              ? "Choose a tenant to create a short-lived key for it."
+              : `Create a short-lived key for ${tenant} to send requests.`}
+          </p>
         </EmptyState>
       ) : (
         <Bench key={key.id} with_={key} asked={asked} />
