@@ -30,9 +30,10 @@ def test_a_price_is_previewed_and_published(console: Console, open_page: Opens) 
     form.get_by_text("is finer than a pico per token").wait_for()
     form.get_by_label("Input", exact=True).fill("0.12")
     form.get_by_label("Output").fill("0.5")
+    form.get_by_label("Embedding").fill("0.04")
     form.get_by_role("button", name="Preview").click()
     form.get_by_text("Cost with this price").wait_for()
-    asked = {"subject": MODEL, "input": 120_000, "cached_input": 50_000, "output": 500_000}
+    asked = {"subject": MODEL, "input": 120_000, "cached_input": 50_000, "output": 500_000, "embedding": 40_000}
     asked["multipliers"] = {"premium": "3", "batch": "0.5"}
     preview = console.api("POST", "/v1/admin/prices/preview", json=asked).json()
     assert preview["would_picos"] > preview["was_picos"] > 0
@@ -48,7 +49,9 @@ def test_a_price_is_previewed_and_published(console: Console, open_page: Opens) 
     page.get_by_text("then 1.50").wait_for()  # premium's output, three times
     newest = console.api("GET", "/v1/admin/prices", params={"subject": MODEL}).json()["data"][0]
     assert newest["effective_from"] == 3_786_912_000
-    assert newest["tiers"]["batch"] == {"input": 60_000, "cached_input": 25_000, "output": 250_000}
+    assert newest["tiers"]["batch"] == {
+        "input": 60_000, "cached_input": 25_000, "output": 250_000, "embedding": 20_000,
+    }  # fmt: skip
     assert serious_faults(page) == []
 
 
