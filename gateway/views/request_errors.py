@@ -99,9 +99,10 @@ def _with_outcome(which: RequestQuery) -> RequestFilter:
 
 
 def _has_errors(which: RequestQuery) -> bool:
-    """Whether an error without a hold can match: it has no status, ending or adapter."""
+    """Whether an error without a hold can match: it has no status, ending, adapter or first token."""
     of = which.of
-    return which.outcome != "served" and of.status is None and of.ending is None and of.adapter is None
+    has_none = of.status is None and of.ending is None and of.adapter is None and of.min_ttft_s is None
+    return which.outcome != "served" and has_none
 
 
 def _page_of_errors(

@@ -323,6 +323,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/t/{tenant}/v1/embeddings": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Embeddings
+         * @description Make a vector of each input, by pooling the model's last hidden states.
+         */
+        post: operations["TTenantV1EmbeddingsEmbeddings"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/t/{tenant}/v1/files": {
         parameters: {
             query?: never;
@@ -474,6 +494,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/t/{tenant}/v1/rerank": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Rerank
+         * @description Order documents by the cosine of their embedding and the query's.
+         */
+        post: operations["TTenantV1RerankRerank"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/t/{tenant}/v1/responses": {
         parameters: {
             query?: never;
@@ -593,6 +633,26 @@ export interface paths {
         get: operations["TTenantV1ResponsesInputItemsListInputItems"];
         put?: never;
         post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/t/{tenant}/v1/score": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Score
+         * @description The cosine of the embeddings of two texts, for each pair.
+         */
+        post: operations["TTenantV1ScoreScore"];
         delete?: never;
         options?: never;
         head?: never;
@@ -982,6 +1042,46 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/admin/audit_log/{line_id}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * GetAuditLine
+         * @description One line of the audit log, by its id.
+         */
+        get: operations["V1AdminAuditLogLineIdGetAuditLine"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/admin/billing_profiles": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * ListProfiles
+         * @description The billing profiles of all tenants that are not archived, also of tenants whose profile was never set.
+         */
+        get: operations["V1AdminBillingProfilesListProfiles"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/admin/budgets": {
         parameters: {
             query?: never;
@@ -1060,7 +1160,8 @@ export interface paths {
         };
         /**
          * ListConnectors
-         * @description The connectors that have run, with their waiting and stuck amounts and their last error.
+         * @description The connectors of laneway.toml and those that have run, with their waiting and stuck amounts, the next retry and
+         *     the last error.
          */
         get: operations["V1AdminConnectorsListConnectors"];
         put?: never;
@@ -1432,6 +1533,27 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/admin/issuer": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * GetIssuer
+         * @description The issuer of the next documents: the settings issuer_…, …_series and payment_days of [billing] in
+         *     laneway.toml.
+         */
+        get: operations["V1AdminIssuerGetIssuer"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/admin/keys": {
         parameters: {
             query?: never;
@@ -1540,6 +1662,26 @@ export interface paths {
          * @description Set the rate limits of a tenant or a key. Every gateway applies them within a second.
          */
         post: operations["V1AdminLimitsSetLimits"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/admin/limits/defaults": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * DefaultLimits
+         * @description The configured rate limits, which apply where no limit is set.
+         */
+        get: operations["V1AdminLimitsDefaultsDefaultLimits"];
+        put?: never;
+        post?: never;
         delete?: never;
         options?: never;
         head?: never;
@@ -2014,6 +2156,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/admin/reconciliations/{number}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * GetReconciliation
+         * @description One stored result of a reconciliation, by its number.
+         */
+        get: operations["V1AdminReconciliationsNumberGetReconciliation"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/admin/requests": {
         parameters: {
             query?: never;
@@ -2026,7 +2188,8 @@ export interface paths {
          * @description Running requests, then ended ones, newest first; refused and failed ones too. Every given value must match:
          *     `search` is a whole request id, `ending` a value as in the rows (stop, length, client_left, …), `adapter` an id,
          *     `code` of an error (rate_limit_exceeded, …); start_time ≤ end of the request < end_time. Of one tenant's refused and
-         *     failed requests, at most 10 a second are listed; `/v1/admin/error_rates` counts all. Prompts and answers are not
+         *     failed requests, at most 10 a second are listed; `/v1/admin/error_rates` counts all. `min_ttft_s`: settled requests
+         *     whose first token took at least this time; without start_time, those of the last 7 days. Prompts and answers are not
          *     stored.
          */
         get: operations["V1AdminRequestsListRequests"];
@@ -2741,6 +2904,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/embeddings": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Embeddings
+         * @description Make a vector of each input, by pooling the model's last hidden states.
+         */
+        post: operations["V1EmbeddingsEmbeddings"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/files": {
         parameters: {
             query?: never;
@@ -2935,6 +3118,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/rerank": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Rerank
+         * @description Order documents by the cosine of their embedding and the query's.
+         */
+        post: operations["V1RerankRerank"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/responses": {
         parameters: {
             query?: never;
@@ -3054,6 +3257,26 @@ export interface paths {
         get: operations["V1ResponsesInputItemsListInputItems"];
         put?: never;
         post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/score": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Score
+         * @description The cosine of the embeddings of two texts, for each pair.
+         */
+        post: operations["V1ScoreScore"];
         delete?: never;
         options?: never;
         head?: never;
@@ -3229,6 +3452,12 @@ export interface components {
             fallbacks?: string[];
             models: components["schemas"]["TargetSection"][];
             tenants?: string[] | null;
+        };
+        /** AllowanceView */
+        AllowanceView: {
+            concurrency: number;
+            requests_per_minute: number;
+            tokens_per_minute: number;
         };
         /**
          * AllowedResponseTools
@@ -3417,6 +3646,7 @@ export interface components {
             before: unknown;
             id: number;
             object_id: string;
+            object_name: string | null;
             request_id: string | null;
             tenant_id: string | null;
         };
@@ -3586,7 +3816,28 @@ export interface components {
             /** @enum {string} */
             unit: "tokens" | "money";
         };
-        /** BudgetView */
+        /**
+         * BudgetView
+         * @example {
+         *       "created_at": 1767225600,
+         *       "end_users": null,
+         *       "end_users_near": null,
+         *       "held": 0,
+         *       "id": "bud_0123456789abcdef0123456789abcdef",
+         *       "kind": "hard",
+         *       "left": 50000000000000,
+         *       "limit_amount": 50000000000000,
+         *       "per_end_user": false,
+         *       "period": "month",
+         *       "resets_at": 1769900400,
+         *       "scope": "tenant",
+         *       "scope_id": "ten_0123456789abcdef0123456789abcdef",
+         *       "tenant_id": "ten_0123456789abcdef0123456789abcdef",
+         *       "thresholds": [],
+         *       "unit": "money",
+         *       "used": 0
+         *     }
+         */
         BudgetView: {
             created_at: number;
             end_users: number | null;
@@ -3656,7 +3907,45 @@ export interface components {
             pinned?: boolean;
             tenants?: string[] | null;
         };
-        /** ChatCompletion */
+        /**
+         * ChatCompletion
+         * @example {
+         *       "choices": [
+         *         {
+         *           "finish_reason": "length",
+         *           "index": 0,
+         *           "logprobs": null,
+         *           "message": {
+         *             "annotations": [],
+         *             "content": "Rhine, Danube, Elbe",
+         *             "refusal": null,
+         *             "role": "assistant"
+         *           }
+         *         }
+         *       ],
+         *       "created": 1767225600,
+         *       "id": "chatcmpl-0123456789abcdef0123456789abcdef",
+         *       "model": "my-model",
+         *       "object": "chat.completion",
+         *       "service_tier": "default",
+         *       "system_fingerprint": "fp_0123456789ab",
+         *       "usage": {
+         *         "completion_tokens": 4,
+         *         "completion_tokens_details": {
+         *           "accepted_prediction_tokens": 0,
+         *           "audio_tokens": 0,
+         *           "reasoning_tokens": 0,
+         *           "rejected_prediction_tokens": 0
+         *         },
+         *         "prompt_tokens": 34,
+         *         "prompt_tokens_details": {
+         *           "audio_tokens": 0,
+         *           "cached_tokens": 0
+         *         },
+         *         "total_tokens": 38
+         *       }
+         *     }
+         */
         ChatCompletion: {
             choices: components["schemas"]["Choice"][];
             created: number;
@@ -4080,6 +4369,37 @@ export interface components {
         /**
          * Completion
          * @description A whole answer, or one chunk of a stream. In a stream only a text's last chunk has a `finish_reason`.
+         * @example {
+         *       "choices": [
+         *         {
+         *           "finish_reason": "length",
+         *           "index": 0,
+         *           "logprobs": null,
+         *           "text": " Rhine, Danube, Elbe"
+         *         }
+         *       ],
+         *       "created": 1767225600,
+         *       "id": "cmpl-0123456789abcdef0123456789abcdef",
+         *       "model": "my-model",
+         *       "object": "text_completion",
+         *       "service_tier": "default",
+         *       "system_fingerprint": "fp_0123456789ab",
+         *       "usage": {
+         *         "completion_tokens": 4,
+         *         "completion_tokens_details": {
+         *           "accepted_prediction_tokens": 0,
+         *           "audio_tokens": 0,
+         *           "reasoning_tokens": 0,
+         *           "rejected_prediction_tokens": 0
+         *         },
+         *         "prompt_tokens": 3,
+         *         "prompt_tokens_details": {
+         *           "audio_tokens": 0,
+         *           "cached_tokens": 0
+         *         },
+         *         "total_tokens": 7
+         *       }
+         *     }
          */
         Completion: {
             choices: components["schemas"]["CompletionChoice"][];
@@ -4290,13 +4610,18 @@ export interface components {
         ConnectorView: {
             failed_at: number | null;
             gateway_id: string | null;
+            /** @enum {null|string} */
+            kind: "stripe" | "openmeter" | null;
             lag_s: number;
             last_error: string | null;
             name: string;
+            next_attempt_at: number | null;
+            retrying: number;
             sent_at: number | null;
             sent_tokens: number;
             stuck: number;
             stuck_reason: string | null;
+            url: string | null;
             waiting: number;
             waiting_tokens: number;
             without_account: number;
@@ -4536,6 +4861,11 @@ export interface components {
             /** @enum {unknown} */
             type: "custom";
         };
+        /** DefaultLimits */
+        DefaultLimits: {
+            key: components["schemas"]["AllowanceView"];
+            tenant: components["schemas"]["AllowanceView"];
+        };
         /** DeletedConversation */
         DeletedConversation: {
             /**
@@ -4644,6 +4974,109 @@ export interface components {
             tax_minor: number;
             taxes: components["schemas"]["TaxLine"][];
             total_minor: number;
+        };
+        /**
+         * Embedding
+         * @description The vector of input `index`, of length 1: numbers, or base64 of little-endian float32.
+         */
+        Embedding: {
+            embedding: number[] | string;
+            index: number;
+            /**
+             * @default embedding
+             * @enum {unknown}
+             */
+            object: "embedding";
+        };
+        /**
+         * EmbeddingList
+         * @description In the order of the inputs.
+         */
+        EmbeddingList: {
+            data: components["schemas"]["Embedding"][];
+            model: string;
+            /**
+             * @default list
+             * @enum {unknown}
+             */
+            object: "list";
+            usage: components["schemas"]["EmbeddingUsage"];
+        };
+        /** EmbeddingProperties */
+        EmbeddingProperties: {
+            dimensions: number;
+            /** @enum {string} */
+            pooling: "last" | "mean";
+            /**
+             * @default cosine
+             * @constant
+             */
+            scores: "cosine";
+        };
+        /**
+         * EmbeddingUsage
+         * @description All tokens are of the inputs.
+         */
+        EmbeddingUsage: {
+            prompt_tokens: number;
+            total_tokens: number;
+        };
+        /**
+         * EmbeddingsRequest
+         * @description One vector is made of each input.
+         * @example {
+         *       "input": [
+         *         "Three rivers",
+         *         "Two lakes"
+         *       ],
+         *       "model": "my-model"
+         *     }
+         */
+        EmbeddingsRequest: {
+            /**
+             * @description Special tokens are added before an input that is a text: only these values are accepted.
+             * @default null
+             */
+            add_special_tokens: null | true;
+            /** @default null */
+            dimensions: number | null;
+            /**
+             * @description Vectors are float32: only these values are accepted.
+             * @default null
+             * @enum {unknown}
+             */
+            embed_dtype: null | "float32";
+            /** @default null */
+            encoding_format: ("base64" | "float") | null;
+            /**
+             * @description Base64 is of little-endian numbers: only these values are accepted.
+             * @default null
+             * @enum {unknown}
+             */
+            endianness: null | "native" | "little";
+            /** @description A text, a list of texts, a list of ids, or a list of lists of ids; at most 2048 */
+            input: string | (string | number | number[])[];
+            model: string;
+            /**
+             * @description Vectors have length 1: only these values are accepted.
+             * @default null
+             */
+            normalize: null | true;
+            /**
+             * @description Requests are ordered by service tier; use 'service_tier': only these values are accepted.
+             * @default null
+             */
+            priority: null | 0;
+            /** @default null */
+            service_tier: string | null;
+            /**
+             * @description Inputs are not truncated: only these values are accepted.
+             * @default null
+             * @enum {unknown}
+             */
+            truncate_prompt_tokens: null;
+            /** @default null */
+            user: string | null;
         };
         /** EndUserView */
         EndUserView: {
@@ -5115,6 +5548,15 @@ export interface components {
             total_picos: number | bigint;
             usage_picos: number | bigint;
         };
+        /** IssuerView */
+        IssuerView: {
+            address: string[];
+            credit_series: string;
+            invoice_series: string;
+            name: string;
+            payment_days: number;
+            tax_id: string | null;
+        };
         /**
          * JsonObjectFormat
          * @description The answer is a JSON object.
@@ -5132,7 +5574,36 @@ export interface components {
             /** @enum {unknown} */
             type: "json_schema";
         };
-        /** Key */
+        /**
+         * Key
+         * @example {
+         *       "allowed_ips": null,
+         *       "break_glass": false,
+         *       "created_at": 1767225600,
+         *       "default_max_tokens": null,
+         *       "expires_at": null,
+         *       "first_key_id": null,
+         *       "id": "key_0123456789abcdef0123456789abcdef",
+         *       "kind": "live",
+         *       "last4": "eFgH",
+         *       "last_used_at": null,
+         *       "models": null,
+         *       "name": "ci",
+         *       "prefix": "lw_live_aBcD",
+         *       "project_id": "prj_0123456789abcdef0123456789abcdef",
+         *       "revoked_at": null,
+         *       "role": null,
+         *       "rotated_to": null,
+         *       "scopes": [
+         *         "inference"
+         *       ],
+         *       "tags": {
+         *         "team": "search"
+         *       },
+         *       "tenant_id": "ten_0123456789abcdef0123456789abcdef",
+         *       "tier": null
+         *     }
+         */
         Key: {
             allowed_ips?: string[] | null;
             break_glass: boolean;
@@ -5356,7 +5827,30 @@ export interface components {
             /** @enum {unknown} */
             role: "assistant" | "system" | "user";
         };
-        /** MessageAnswer */
+        /**
+         * MessageAnswer
+         * @example {
+         *       "content": [
+         *         {
+         *           "text": "Rhine, Danube, Elbe",
+         *           "type": "text"
+         *         }
+         *       ],
+         *       "id": "msg_0123456789abcdef0123456789abcdef",
+         *       "model": "my-model",
+         *       "role": "assistant",
+         *       "stop_reason": "max_tokens",
+         *       "stop_sequence": null,
+         *       "type": "message",
+         *       "usage": {
+         *         "cache_creation_input_tokens": 0,
+         *         "cache_read_input_tokens": 32,
+         *         "input_tokens": 2,
+         *         "output_tokens": 4,
+         *         "service_tier": "standard"
+         *       }
+         *     }
+         */
         MessageAnswer: {
             content: (components["schemas"]["TextContent"] | components["schemas"]["ThinkingContent"] | components["schemas"]["ToolUseContent"])[];
             id: string;
@@ -5519,16 +6013,34 @@ export interface components {
         /** ModelCapabilities */
         ModelCapabilities: {
             /** @default false */
+            embeddings: boolean;
+            /** @default false */
             reasoning: boolean;
             /** @default false */
             structured_outputs: boolean;
             /** @default false */
             tools: boolean;
         };
-        /** ModelCard */
+        /**
+         * ModelCard
+         * @example {
+         *       "capabilities": {
+         *         "reasoning": false,
+         *         "structured_outputs": true,
+         *         "tools": false
+         *       },
+         *       "created": 1767225600,
+         *       "id": "my-model",
+         *       "max_model_len": 8192,
+         *       "object": "model",
+         *       "owned_by": "laneway",
+         *       "parent": null
+         *     }
+         */
         ModelCard: {
             capabilities?: components["schemas"]["ModelCapabilities"] | null;
             created: number;
+            embedding?: components["schemas"]["EmbeddingProperties"] | null;
             id: string;
             max_model_len?: number | null;
             /**
@@ -5691,7 +6203,7 @@ export interface components {
             adapter?: string | null;
             key_id?: string | null;
             /** @enum {null|string} */
-            meter?: "input" | "cached_input" | "output" | null;
+            meter?: "input" | "cached_input" | "output" | "embedding" | null;
             model?: string | null;
             month?: string | null;
             picos?: number | null;
@@ -5714,7 +6226,7 @@ export interface components {
             adapter?: string | null;
             key_id?: string | null;
             /** @enum {null|string} */
-            meter?: "input" | "cached_input" | "output" | null;
+            meter?: "input" | "cached_input" | "output" | "embedding" | null;
             model?: string | null;
             month?: string | null;
             picos: number | bigint;
@@ -5797,7 +6309,37 @@ export interface components {
             tenant?: string | null;
             tier?: string | null;
         };
-        /** NewKeyView */
+        /**
+         * NewKeyView
+         * @example {
+         *       "allowed_ips": null,
+         *       "break_glass": false,
+         *       "created_at": 1767225600,
+         *       "default_max_tokens": null,
+         *       "expires_at": null,
+         *       "first_key_id": null,
+         *       "id": "key_0123456789abcdef0123456789abcdef",
+         *       "kind": "live",
+         *       "last4": "eFgH",
+         *       "last_used_at": null,
+         *       "models": null,
+         *       "name": "ci",
+         *       "prefix": "lw_live_aBcD",
+         *       "project_id": "prj_0123456789abcdef0123456789abcdef",
+         *       "revoked_at": null,
+         *       "role": null,
+         *       "rotated_to": null,
+         *       "scopes": [
+         *         "inference"
+         *       ],
+         *       "secret": "lw_live_…",
+         *       "tags": {
+         *         "team": "search"
+         *       },
+         *       "tenant_id": "ten_0123456789abcdef0123456789abcdef",
+         *       "tier": null
+         *     }
+         */
         NewKeyView: {
             allowed_ips?: string[] | null;
             break_glass: boolean;
@@ -5855,6 +6397,7 @@ export interface components {
             /** @default USD */
             currency: string;
             effective_from?: number | null;
+            embedding?: number | null;
             input: number;
             multipliers?: {
                 [key: string]: string;
@@ -5941,7 +6484,21 @@ export interface components {
             tenant?: string | null;
             url: string;
         };
-        /** NewWebhookView */
+        /**
+         * NewWebhookView
+         * @example {
+         *       "active": true,
+         *       "created_at": 1767225600,
+         *       "events": [
+         *         "budgets"
+         *       ],
+         *       "format": "laneway",
+         *       "id": "whk_0123456789abcdef0123456789abcdef",
+         *       "secret": "whsec_…",
+         *       "tenant_id": "ten_0123456789abcdef0123456789abcdef",
+         *       "url": "https://example.org/laneway"
+         *     }
+         */
         NewWebhookView: {
             active: boolean;
             created_at: number;
@@ -6003,7 +6560,33 @@ export interface components {
             status: "ok" | "degraded" | "down";
             today: components["schemas"]["Today"];
         };
-        /** OwnBudgets */
+        /**
+         * OwnBudgets
+         * @example {
+         *       "data": [
+         *         {
+         *           "created_at": 1767225600,
+         *           "end_users": null,
+         *           "end_users_near": null,
+         *           "held": 0,
+         *           "id": "bud_0123456789abcdef0123456789abcdef",
+         *           "kind": "hard",
+         *           "left": 49999934900000,
+         *           "limit_amount": 50000000000000,
+         *           "per_end_user": false,
+         *           "period": "month",
+         *           "resets_at": 1769900400,
+         *           "scope": "tenant",
+         *           "scope_id": "ten_0123456789abcdef0123456789abcdef",
+         *           "tenant_id": "ten_0123456789abcdef0123456789abcdef",
+         *           "thresholds": [],
+         *           "unit": "money",
+         *           "used": 65100000
+         *         }
+         *       ],
+         *       "object": "list"
+         *     }
+         */
         OwnBudgets: {
             data: components["schemas"]["BudgetView"][];
             /**
@@ -6012,7 +6595,18 @@ export interface components {
              */
             object: "list";
         };
-        /** OwnLimits */
+        /**
+         * OwnLimits
+         * @example {
+         *       "concurrency": null,
+         *       "id": "lim_0123456789abcdef0123456789abcdef",
+         *       "requests_per_minute": 600,
+         *       "scope": "tenant",
+         *       "subject_id": "ten_0123456789abcdef0123456789abcdef",
+         *       "tenant_id": "ten_0123456789abcdef0123456789abcdef",
+         *       "tokens_per_minute": null
+         *     }
+         */
         OwnLimits: {
             concurrency: number | null;
             id: string;
@@ -6023,7 +6617,26 @@ export interface components {
             tenant_id: string;
             tokens_per_minute: number | null;
         };
-        /** OwnUsage */
+        /**
+         * OwnUsage
+         * @example {
+         *       "cached_tokens": 64,
+         *       "completion_tokens": 28,
+         *       "cost_picos": {
+         *         "EUR": 65100000
+         *       },
+         *       "device_s": 0.25,
+         *       "end_time": null,
+         *       "key_id": "key_0123456789abcdef0123456789abcdef",
+         *       "object": "usage",
+         *       "preemptions": 0,
+         *       "prompt_tokens": 105,
+         *       "recomputed": {},
+         *       "requests": 4,
+         *       "start_time": null,
+         *       "swapped_tokens": 0
+         *     }
+         */
         OwnUsage: {
             cached_tokens: number;
             completion_tokens: number;
@@ -6256,6 +6869,17 @@ export interface components {
              */
             object: "page";
         };
+        /** Page[TenantProfileView] */
+        Page_TenantProfileView: {
+            data: components["schemas"]["TenantProfileView"][];
+            has_more: boolean;
+            next_page: string | null;
+            /**
+             * @default page
+             * @constant
+             */
+            object: "page";
+        };
         /** Page[TenantView] */
         Page_TenantView: {
             data: components["schemas"]["TenantView"][];
@@ -6402,6 +7026,7 @@ export interface components {
             /** @default USD */
             currency: string;
             effective_from?: number | null;
+            embedding?: number | null;
             input: number;
             month?: string | null;
             multipliers?: {
@@ -6416,7 +7041,34 @@ export interface components {
             subject_kind: "model" | "adapter";
             tenant?: string | null;
         };
-        /** PriceView */
+        /**
+         * PriceView
+         * @example {
+         *       "created_at": 1767225600,
+         *       "currency": "EUR",
+         *       "effective_from": 1767225600,
+         *       "id": "prv_0123456789abcdef0123456789abcdef",
+         *       "subject": "my-model",
+         *       "subject_kind": "model",
+         *       "tiers": {
+         *         "batch": {
+         *           "cached_input": 300000,
+         *           "input": 300000,
+         *           "output": 1200000
+         *         },
+         *         "premium": {
+         *           "cached_input": 900000,
+         *           "input": 900000,
+         *           "output": 3600000
+         *         },
+         *         "standard": {
+         *           "cached_input": 300000,
+         *           "input": 300000,
+         *           "output": 1200000
+         *         }
+         *       }
+         *     }
+         */
         PriceView: {
             created_at: number;
             currency: string;
@@ -6439,7 +7091,17 @@ export interface components {
             default_max_tokens?: number | null;
             name?: string | null;
         };
-        /** ProjectView */
+        /**
+         * ProjectView
+         * @example {
+         *       "archived_at": null,
+         *       "created_at": 1767225600,
+         *       "default_max_tokens": null,
+         *       "id": "prj_0123456789abcdef0123456789abcdef",
+         *       "name": "search",
+         *       "tenant_id": "ten_0123456789abcdef0123456789abcdef"
+         *     }
+         */
         ProjectView: {
             archived_at: number | null;
             created_at: number;
@@ -6482,6 +7144,15 @@ export interface components {
             layer_error_max: number;
             mean_kl_max: number;
             top1_min: number;
+        };
+        /**
+         * RankedDocument
+         * @description Document `index` of the request. `relevance_score`: a cosine, from -1 to 1.
+         */
+        RankedDocument: {
+            document?: components["schemas"]["RerankDocument"];
+            index: number;
+            relevance_score: number;
         };
         /** RateBucket */
         RateBucket: {
@@ -6634,6 +7305,69 @@ export interface components {
             ttft_s: number | null;
         };
         /**
+         * RerankAnswer
+         * @description The nearest document first.
+         */
+        RerankAnswer: {
+            id: string;
+            model: string;
+            results: components["schemas"]["RankedDocument"][];
+            usage: components["schemas"]["EmbeddingUsage"];
+        };
+        /** RerankDocument */
+        RerankDocument: {
+            text: string;
+        };
+        /**
+         * RerankRequest
+         * @description Documents by the cosine of their embedding and the query's, the nearest first.
+         * @example {
+         *       "documents": [
+         *         "The Rhine",
+         *         "A dog"
+         *       ],
+         *       "model": "my-model",
+         *       "query": "rivers",
+         *       "top_n": 1
+         *     }
+         */
+        RerankRequest: {
+            documents: (string | components["schemas"]["RerankDocument"])[];
+            /**
+             * @description A document is one input: only these values are accepted.
+             * @default null
+             * @enum {unknown}
+             */
+            max_chunks_per_doc: null;
+            /**
+             * @description Documents are not truncated: only these values are accepted.
+             * @default null
+             * @enum {unknown}
+             */
+            max_tokens_per_doc: null;
+            model: string;
+            /**
+             * @description Requests are ordered by service tier; use 'service_tier': only these values are accepted.
+             * @default null
+             */
+            priority: null | 0;
+            query: string;
+            /** @default null */
+            return_documents: boolean | null;
+            /** @default null */
+            service_tier: string | null;
+            /** @default null */
+            top_n: number | null;
+            /**
+             * @description Inputs are not truncated: only these values are accepted.
+             * @default null
+             * @enum {unknown}
+             */
+            truncate_prompt_tokens: null;
+            /** @default null */
+            user: string | null;
+        };
+        /**
          * ResponseCustomTool
          * @description A tool whose input is one text. `allowed_callers` and `defer_loading` are hints.
          */
@@ -6714,6 +7448,75 @@ export interface components {
          * ResponseObject
          * @description A response. `output`: items of the types reasoning, message, function_call and custom_tool_call. The fields from
          *         `background` on repeat the request.
+         * @example {
+         *       "background": false,
+         *       "completed_at": 1767225600.5,
+         *       "conversation": null,
+         *       "created_at": 1767225600.5,
+         *       "error": null,
+         *       "id": "resp_0123456789abcdef0123456789abcdef",
+         *       "incomplete_details": {
+         *         "reason": "max_output_tokens"
+         *       },
+         *       "instructions": null,
+         *       "max_output_tokens": 16,
+         *       "max_tool_calls": null,
+         *       "metadata": {},
+         *       "model": "my-model",
+         *       "object": "response",
+         *       "output": [
+         *         {
+         *           "content": [
+         *             {
+         *               "annotations": [],
+         *               "logprobs": [],
+         *               "text": "Rhine, Danube, Elbe",
+         *               "type": "output_text"
+         *             }
+         *           ],
+         *           "id": "msg_0123456789abcdef0123456789abcdef_0",
+         *           "role": "assistant",
+         *           "status": "incomplete",
+         *           "type": "message"
+         *         }
+         *       ],
+         *       "parallel_tool_calls": true,
+         *       "previous_response_id": null,
+         *       "prompt_cache_key": null,
+         *       "reasoning": {
+         *         "effort": null,
+         *         "summary": null
+         *       },
+         *       "safety_identifier": null,
+         *       "service_tier": "default",
+         *       "status": "incomplete",
+         *       "store": false,
+         *       "temperature": 1,
+         *       "text": {
+         *         "format": {
+         *           "type": "text"
+         *         },
+         *         "verbosity": "medium"
+         *       },
+         *       "tool_choice": "auto",
+         *       "tools": [],
+         *       "top_logprobs": 0,
+         *       "top_p": 1,
+         *       "truncation": "disabled",
+         *       "usage": {
+         *         "input_tokens": 34,
+         *         "input_tokens_details": {
+         *           "cache_write_tokens": 0,
+         *           "cached_tokens": 32
+         *         },
+         *         "output_tokens": 16,
+         *         "output_tokens_details": {
+         *           "reasoning_tokens": 0
+         *         },
+         *         "total_tokens": 50
+         *       },
+         *       "user": null
+         *     }
          */
         ResponseObject: {
             background: boolean;
@@ -6896,6 +7699,51 @@ export interface components {
             schema: Record<string, never> | null;
             /** @default null */
             strict: boolean | null;
+        };
+        /** ScoreAnswer */
+        ScoreAnswer: {
+            created: number;
+            data: components["schemas"]["TextScore"][];
+            id: string;
+            model: string;
+            /**
+             * @default list
+             * @enum {unknown}
+             */
+            object: "list";
+            usage: components["schemas"]["EmbeddingUsage"];
+        };
+        /**
+         * ScoreRequest
+         * @description The cosine of the embeddings of two texts, for each pair: two lists of equal length, or one text and a list.
+         * @example {
+         *       "model": "my-model",
+         *       "text_1": "rivers",
+         *       "text_2": [
+         *         "The Rhine",
+         *         "A dog"
+         *       ]
+         *     }
+         */
+        ScoreRequest: {
+            model: string;
+            /**
+             * @description Requests are ordered by service tier; use 'service_tier': only these values are accepted.
+             * @default null
+             */
+            priority: null | 0;
+            /** @default null */
+            service_tier: string | null;
+            text_1: string | string[];
+            text_2: string | string[];
+            /**
+             * @description Inputs are not truncated: only these values are accepted.
+             * @default null
+             * @enum {unknown}
+             */
+            truncate_prompt_tokens: null;
+            /** @default null */
+            user: string | null;
         };
         /** SearchHit */
         SearchHit: {
@@ -7178,7 +8026,40 @@ export interface components {
             was_picos: number | bigint;
             would_picos: number | bigint;
         };
-        /** TenantView */
+        /** TenantProfileView */
+        TenantProfileView: {
+            accounts: {
+                [key: string]: string;
+            };
+            address: string[];
+            is_set: boolean;
+            legal_name: string | null;
+            name: string;
+            payment_days: number | null;
+            slug: string;
+            tax_id: string | null;
+            taxes: components["schemas"]["Tax"][];
+            tenant_id: string;
+        };
+        /**
+         * TenantView
+         * @example {
+         *       "allowed_ips": null,
+         *       "archived_at": null,
+         *       "cheapest": false,
+         *       "created_at": 1767225600,
+         *       "currency": "EUR",
+         *       "default_max_tokens": null,
+         *       "id": "ten_0123456789abcdef0123456789abcdef",
+         *       "name": "Northwind",
+         *       "share_weight": 1,
+         *       "slug": "northwind",
+         *       "status": "active",
+         *       "store_responses_s": null,
+         *       "tier": "standard",
+         *       "time_zone": "Europe/Berlin"
+         *     }
+         */
         TenantView: {
             allowed_ips: string[] | null;
             archived_at: number | null;
@@ -7257,6 +8138,19 @@ export interface components {
             text: string;
             /** @enum {unknown} */
             type: "text";
+        };
+        /**
+         * TextScore
+         * @description The cosine of pair `index`, from -1 to 1.
+         */
+        TextScore: {
+            index: number;
+            /**
+             * @default score
+             * @enum {unknown}
+             */
+            object: "score";
+            score: number;
         };
         /**
          * Thinking
@@ -7350,7 +8244,12 @@ export interface components {
             series: components["schemas"]["Hour"][];
             tokens: number;
         };
-        /** TokenCount */
+        /**
+         * TokenCount
+         * @example {
+         *       "input_tokens": 34
+         *     }
+         */
         TokenCount: {
             input_tokens: number;
         };
@@ -7364,7 +8263,19 @@ export interface components {
             token: string;
             top_logprobs: components["schemas"]["Alternative"][];
         };
-        /** TokenizeAnswer */
+        /**
+         * TokenizeAnswer
+         * @example {
+         *       "count": 3,
+         *       "max_model_len": 8192,
+         *       "token_strs": null,
+         *       "tokens": [
+         *         16705,
+         *         7626,
+         *         359
+         *       ]
+         *     }
+         */
         TokenizeAnswer: {
             count: number;
             max_model_len: number;
@@ -7499,6 +8410,7 @@ export interface components {
             };
             device_s: number;
             discarded_tokens: number;
+            embedding_tokens: number;
             made_tokens: number;
             preemptions: number;
             prompt_tokens: number;
@@ -7525,6 +8437,7 @@ export interface components {
         /** UnitPrices */
         UnitPrices: {
             cached_input: number;
+            embedding: number;
             input: number;
             output: number;
         };
@@ -7590,6 +8503,7 @@ export interface components {
             currency: string;
             device_s: number;
             discarded_tokens: number;
+            embedding_tokens: number;
             /** @default 0 */
             input_audio_tokens: number;
             input_cached_tokens: number;
@@ -7637,6 +8551,8 @@ export interface components {
             load_s: number | null;
             made_tokens: number;
             model: string;
+            /** @enum {string} */
+            operation: "text" | "embedding";
             pause_s: number | null;
             preemptions: number;
             price_version_id: string;
@@ -7714,7 +8630,20 @@ export interface components {
             event_id: string;
             status: number | null;
         };
-        /** WebhookView */
+        /**
+         * WebhookView
+         * @example {
+         *       "active": true,
+         *       "created_at": 1767225600,
+         *       "events": [
+         *         "budgets"
+         *       ],
+         *       "format": "laneway",
+         *       "id": "whk_0123456789abcdef0123456789abcdef",
+         *       "tenant_id": "ten_0123456789abcdef0123456789abcdef",
+         *       "url": "https://example.org/laneway"
+         *     }
+         */
         WebhookView: {
             active: boolean;
             created_at: number;
@@ -8665,6 +9594,52 @@ export interface operations {
             };
         };
     };
+    TTenantV1EmbeddingsEmbeddings: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description Of requests that do not stream: one repeated within ten minutes gets the first answer again. */
+                "Idempotency-Key"?: string;
+            };
+            path: {
+                tenant: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["EmbeddingsRequest"];
+            };
+        };
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["EmbeddingList"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
     TTenantV1FilesListFiles: {
         parameters: {
             query?: {
@@ -9058,6 +10033,52 @@ export interface operations {
             };
         };
     };
+    TTenantV1RerankRerank: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description Of requests that do not stream: one repeated within ten minutes gets the first answer again. */
+                "Idempotency-Key"?: string;
+            };
+            path: {
+                tenant: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["RerankRequest"];
+            };
+        };
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["RerankAnswer"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
     TTenantV1ResponsesResponses: {
         parameters: {
             query?: never;
@@ -9368,6 +10389,52 @@ export interface operations {
             };
         };
     };
+    TTenantV1ScoreScore: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description Of requests that do not stream: one repeated within ten minutes gets the first answer again. */
+                "Idempotency-Key"?: string;
+            };
+            path: {
+                tenant: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["ScoreRequest"];
+            };
+        };
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ScoreAnswer"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
     TTenantV1TokenizeTokenize: {
         parameters: {
             query?: never;
@@ -9509,7 +10576,10 @@ export interface operations {
     V1AdminAdaptersUploadAdapter: {
         parameters: {
             query?: never;
-            header?: never;
+            header?: {
+                /** @description A write repeated with it within 24 hours gets the first answer again, with the header `idempotent-replayed: true`. */
+                "Idempotency-Key"?: string;
+            };
             path?: never;
             cookie?: never;
         };
@@ -10392,6 +11462,93 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["Page_AuditLineView"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    V1AdminAuditLogLineIdGetAuditLine: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                line_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    "cache-control"?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["AuditLineView"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    V1AdminBillingProfilesListProfiles: {
+        parameters: {
+            query?: {
+                /** @description part of a name or an id; case does not count */
+                search?: string | null;
+                sort?: "slug" | "-slug" | "name" | "-name";
+                limit?: number;
+                /** @description `next_page` of the previous page */
+                page?: string | null;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    "cache-control"?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Page_TenantProfileView"];
                 };
             };
             /** @description A refusal, with its reason */
@@ -11564,6 +12721,45 @@ export interface operations {
             };
         };
     };
+    V1AdminIssuerGetIssuer: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    "cache-control"?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["IssuerView"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
     V1AdminKeysListKeys: {
         parameters: {
             query?: {
@@ -11912,6 +13108,45 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["OwnLimits"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    V1AdminLimitsDefaultsDefaultLimits: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    "cache-control"?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["DefaultLimits"];
                 };
             };
             /** @description A refusal, with its reason */
@@ -13250,6 +14485,47 @@ export interface operations {
             };
         };
     };
+    V1AdminReconciliationsNumberGetReconciliation: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                number: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    "cache-control"?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ReconciliationView"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
     V1AdminRequestsListRequests: {
         parameters: {
             query?: {
@@ -13269,6 +14545,7 @@ export interface operations {
                 search?: string | null;
                 outcome?: "served" | "refused" | "failed" | null;
                 code?: string | null;
+                min_ttft_s?: number | null;
                 limit?: number;
                 /** @description `next_page` of the previous page */
                 page?: string | null;
@@ -13830,6 +15107,7 @@ export interface operations {
                 search?: string | null;
                 /** @description archived objects instead of all others */
                 archived?: boolean;
+                status?: "active" | "suspended" | null;
                 sort?: "slug" | "-slug" | "name" | "-name" | "tier" | "-tier" | "status" | "-status" | "created_at" | "-created_at";
                 limit?: number;
                 /** @description `next_page` of the previous page */
@@ -15312,6 +16590,50 @@ export interface operations {
             };
         };
     };
+    V1EmbeddingsEmbeddings: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description Of requests that do not stream: one repeated within ten minutes gets the first answer again. */
+                "Idempotency-Key"?: string;
+            };
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["EmbeddingsRequest"];
+            };
+        };
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["EmbeddingList"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
     V1FilesListFiles: {
         parameters: {
             query?: {
@@ -15807,6 +17129,50 @@ export interface operations {
             };
         };
     };
+    V1RerankRerank: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description Of requests that do not stream: one repeated within ten minutes gets the first answer again. */
+                "Idempotency-Key"?: string;
+            };
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["RerankRequest"];
+            };
+        };
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["RerankAnswer"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
     V1ResponsesResponses: {
         parameters: {
             query?: never;
@@ -16085,6 +17451,50 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["InputItems"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    V1ScoreScore: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description Of requests that do not stream: one repeated within ten minutes gets the first answer again. */
+                "Idempotency-Key"?: string;
+            };
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["ScoreRequest"];
+            };
+        };
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ScoreAnswer"];
                 };
             };
             /** @description A refusal, with its reason */
