@@ -238,6 +238,19 @@ def test_a_deleted_input_file_is_read_until_the_batch_ends(client: BatchClient) 
     assert batch["request_counts"] == {"total": 40, "completed": 40, "failed": 0}
 
 
+def test_a_line_of_embeddings(client: BatchClient) -> None:
+    body = {"model": MODEL, "input": ["Once", "Twice"], "encoding_format": "float"}
+    url = "/v1/embeddings"
+    batch = client.finish(client.create([{"custom_id": "a", "method": "POST", "url": url, "body": body}], url))
+    answer = client.outputs(batch)["a"]["response"]["body"]
+    direct = client.http.post("/embeddings", json=body).json()
+    assert answer["data"] == direct["data"]
+    assert answer["usage"] == direct["usage"]
+    [row] = usage_of(client.stack, batch["id"])
+    assert (row.operation, row.prompt_tokens) == ("embedding", answer["usage"]["prompt_tokens"])
+    assert row.cost_picos == row.prompt_tokens * INPUT, "half the price"
+
+
 def test_a_line_of_anthropics_messages(stack: Stack, client: BatchClient) -> None:
     good = {"model": MODEL, "max_tokens": 3, "messages": [{"role": "user", "content": "Hello"}]}
     bodies = {"a": good, "b": good | {"nonsense": 1}}
